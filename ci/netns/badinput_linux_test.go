@@ -18,7 +18,7 @@ func TestBadManifestsAreIsolated(t *testing.T) {
 	s := newSite(t)
 	s.write("", "10.244.1.2")
 	s.start()
-	if err := s.reach(clusterIP); err != nil {
+	if err := s.answers(clusterIP); err != nil {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
@@ -52,7 +52,7 @@ func TestBadManifestsAreIsolated(t *testing.T) {
 		}
 		return nil
 	})
-	if err := s.reach(clusterIP); err != nil {
+	if err := s.answers(clusterIP); err != nil {
 		t.Errorf("with bad manifests: %v", err)
 	}
 
@@ -61,10 +61,17 @@ func TestBadManifestsAreIsolated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	said := s.problems("all.yaml")
 	for _, broken := range []string{string(good[:len(good)/2]), "not: [yaml", strings.Replace(string(good), "kind: Service", "kind: [", 1)} {
 		s.put(broken)
-		time.Sleep(300 * time.Millisecond)
-		if err := s.reach(clusterIP); err != nil {
+		s.eventually(time.Second, "the mistake is named", func() error {
+			if now := s.problems("all.yaml"); now == said {
+				return fmt.Errorf("said: %q", now)
+			}
+			return nil
+		})
+		said = s.problems("all.yaml")
+		if err := s.answers(clusterIP); err != nil {
 			t.Errorf("after the file broke: %v", err)
 		}
 	}
@@ -75,4 +82,19 @@ func TestBadManifestsAreIsolated(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// problems is what the status says about a manifest.
+func (s *site) problems(file string) (text string) {
+	s.t.Helper()
+	doc, err := s.status()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, p := range doc.Problems {
+		if strings.Contains(p.Where, file) {
+			text += p.Where + ": " + p.Detail + "\n"
+		}
+	}
+	return text
 }

@@ -86,7 +86,7 @@ func TestConfigurationIsTakenOver(t *testing.T) {
 	}
 	mount(t, conf, 4, "mode: iptables\n")
 	s.eventually(10*time.Second, "the mode is changed", s.inMode("iptables"))
-	if err := answers(); err != nil {
+	if err := s.answers(nodePort); err != nil {
 		t.Errorf("in another mode: %v", err)
 	}
 	mount(t, conf, 5, "mode: iptables\nnodePortAddresses: [198.51.100.0/24]\n")

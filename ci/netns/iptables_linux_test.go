@@ -82,7 +82,7 @@ func TestIPTablesUnderFire(t *testing.T) {
 			t.Errorf("another program's rule is gone: %s", right)
 		}
 		s.kill()
-		if err := s.reach(clusterIP); err != nil {
+		if err := s.answers(clusterIP); err != nil {
 			t.Errorf("while no tandem runs: %v", err)
 		}
 		s.start()

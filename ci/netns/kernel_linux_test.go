@@ -23,11 +23,11 @@ func TestRestartAndCleanup(t *testing.T) {
 		_, _ = s.run("nft", "add table ip6 raw") // where the kernel has nf_tables
 		before := s.ruleset()
 		s.start()
-		if err := s.reach(clusterIP); err != nil {
+		if err := s.answers(clusterIP); err != nil {
 			t.Fatal(err)
 		}
 		s.kill()
-		if err := s.reach(clusterIP); err != nil && mode.Name != relay.Mode {
+		if err := s.answers(clusterIP); err != nil && mode.Name != relay.Mode {
 			t.Errorf("while no tandem runs: %v", err)
 		}
 		s.start()
@@ -35,7 +35,7 @@ func TestRestartAndCleanup(t *testing.T) {
 		if doc, err := s.status(); err != nil || doc.Mode != string(mode.Name) || keeps && doc.Writes != 0 || doc.Objects == 0 {
 			t.Errorf("a restart on right rules in mode %s wrote %d of %d objects (%v)", doc.Mode, doc.Writes, doc.Objects, err)
 		}
-		if err := s.reach(nodePort); err != nil {
+		if err := s.answers(nodePort); err != nil {
 			t.Error(err)
 		}
 		s.kill()

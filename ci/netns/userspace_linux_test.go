@@ -128,7 +128,7 @@ func TestUserspaceFindsIPTablesAgain(t *testing.T) {
 	s.wrap = nil
 	s.start()
 	s.eventually(time.Minute, "the tables go", func() error { return s.noTable("tandem-userspace") })
-	if err := errors.Join(s.reach(clusterIP), s.reach(nodePort)); err != nil {
+	if err := errors.Join(s.answers(clusterIP), s.answers(nodePort)); err != nil {
 		t.Error(err)
 	}
 	if rules := s.rules(); !strings.Contains(rules, "KUBE-PORTALS-HOST") {

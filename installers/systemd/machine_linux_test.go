@@ -172,10 +172,18 @@ func confined(t *testing.T, m *debian.Machine) {
 // watched: one that hangs is replaced, and one that works is not.
 func watched(t *testing.T, m *debian.Machine) {
 	t.Helper()
-	m.Write("/etc/systemd/system/tandem.service.d/quick.conf", "[Service]\nWatchdogSec=2\nTimeoutAbortSec=1\n", 0o644)
+	m.Write("/etc/systemd/system/tandem.service.d/quick.conf", "[Service]\nWatchdogSec=6\nTimeoutAbortSec=1\n", 0o644)
 	m.Do("systemctl", "daemon-reload")
 	m.Do("systemctl", "restart", "tandem")
-	time.Sleep(5 * time.Second) // as long as it takes to see that nothing happens
+	fed := func() int {
+		at, err := strconv.Atoi(m.Property("tandem", "WatchdogTimestampMonotonic"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return at // in microseconds
+	}
+	begin := fed()
+	m.Until("tandem", "WatchdogTimestampMonotonic", func(string) bool { return fed()-begin > 7_000_000 }) // longer than WatchdogSec
 	if n := m.Property("tandem", "NRestarts"); n != "0" {
 		t.Fatalf("restarted %s times though it works\n%s", n, m.Do("journalctl", "--no-pager", "-u", "tandem", "-n", "20"))
 	}

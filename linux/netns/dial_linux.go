@@ -103,6 +103,29 @@ func Ask(conn net.Conn, timeout time.Duration) (Answer, error) {
 	return converse(conn, time.Now().Add(timeout))
 }
 
+// DialOnce makes a TCP connection as Dial does, and returns an error if a SYN of it was lost.
+// That is counted, as on a busy machine an answer may take as long as a repeated SYN.
+func (n *Net) DialOnce(c Call) (Answer, error) {
+	conn, err := n.Connect(c)
+	if err != nil {
+		return outcome(err)
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		return Answer{}, err
+	}
+	var info *unix.TCPInfo
+	control := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
+	if err = errors.Join(control, err); err != nil {
+		return Answer{}, err
+	}
+	if info.Total_retrans > 0 {
+		return Answer{}, fmt.Errorf("the SYN to %s was sent %d times", c.To, 1+info.Total_retrans)
+	}
+	return Ask(conn, c.Timeout)
+}
+
 func (n *Net) connect(c Call) (net.Conn, error) {
 	const attempts = 8
 	for attempt := 1; ; attempt++ {
