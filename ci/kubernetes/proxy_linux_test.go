@@ -4,12 +4,15 @@ package kubernetes
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,6 +27,7 @@ import (
 	"github.com/tandem-proxy/tandem/ci/netns"
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/watch/gateway"
 	"github.com/tandem-proxy/tandem/linux/iptables"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
@@ -46,6 +50,7 @@ type proxy struct {
 	routed  bool // it follows routes
 	relays  bool // node ports on loopback addresses, which are opened after all rules are written
 	dir     string
+	node    string // its name
 	process *cluster.Process
 	marks   int
 	nodes   map[string]*corev1.Node
@@ -63,7 +68,7 @@ func (p *proxy) Start(ctx context.Context, dir string, host config.Config) error
 			return err
 		}
 	}
-	p.dir, p.relays = dir, host.NodePorts.Localhost || host.NodePorts.Loopback != nil && *host.NodePorts.Loopback
+	p.dir, p.node, p.relays = dir, host.NodeName, host.NodePorts.Localhost || host.NodePorts.Loopback != nil && *host.NodePorts.Loopback
 	if err := p.apply(ctx); err != nil {
 		return err
 	}
@@ -135,8 +140,8 @@ func (p *proxy) apply(ctx context.Context) error {
 
 // Changed puts a new mark behind everything else and waits until it answers:
 // the events of a kind come in the order in which they happened, and a mark has
-// a Service and a slice, and of routes one of each kind. For a Node and ServiceCIDRs,
-// whose events come apart, it waits a little.
+// a Service and a slice, and of routes one of each kind. Events of the Node and of
+// ServiceCIDRs come apart: the mark after them is put when the proxy has them.
 func (p *proxy) Changed(ctx context.Context) error {
 	before, ranges := p.nodes, p.cidrs
 	if err := p.apply(ctx); err != nil {
@@ -148,15 +153,75 @@ func (p *proxy) Changed(ctx context.Context) error {
 	if p.mode == iptables.Name || p.relays {
 		marks = 2
 	}
+	if !reflect.DeepEqual(before, p.nodes) || !reflect.DeepEqual(ranges, p.cidrs) {
+		if err := p.read(ctx); err != nil {
+			return err
+		}
+	}
 	for range marks {
 		if err := p.marked(ctx); err != nil {
 			return err
 		}
 	}
-	if !reflect.DeepEqual(before, p.nodes) || !reflect.DeepEqual(ranges, p.cidrs) {
-		time.Sleep(300 * time.Millisecond)
-	}
 	return nil
+}
+
+// read waits until the proxy's status says that it has its Node and all ServiceCIDRs as
+// the API server has them.
+func (p *proxy) read(ctx context.Context) error {
+	nodes, err := p.cluster.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + p.node})
+	if err != nil {
+		return err
+	}
+	cidrs, err := p.cluster.Client().NetworkingV1().ServiceCIDRs().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	newest := map[string]uint64{}
+	for _, n := range nodes.Items {
+		newest["nodes"] = max(newest["nodes"], version(n.ResourceVersion))
+	}
+	for _, c := range cidrs.Items {
+		newest["servicecidrs"] = max(newest["servicecidrs"], version(c.ResourceVersion))
+	}
+	for {
+		doc, err := p.status(ctx)
+		if err != nil {
+			return err
+		}
+		has := func(kind string, objects int) bool {
+			i := slices.IndexFunc(doc.Inputs, func(in status.Input) bool { return in.Name == kind })
+			return i >= 0 && doc.Inputs[i].Objects == objects && version(doc.Inputs[i].Version) >= newest[kind]
+		}
+		if has("nodes", len(nodes.Items)) && has("servicecidrs", len(cidrs.Items)) {
+			return nil
+		}
+		select {
+		case <-p.process.Done():
+			return fmt.Errorf("the proxy ended:\n%s", p.process.Said(20))
+		case <-ctx.Done():
+			return fmt.Errorf("the Node or ServiceCIDRs are not read: %w: %+v, want %v", ctx.Err(), doc.Inputs, newest)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// version is a resourceVersion as a number, which etcd's are.
+func version(text string) uint64 {
+	n, _ := strconv.ParseUint(text, 10, 64)
+	return n
+}
+
+func (p *proxy) status(ctx context.Context) (doc status.Document, err error) {
+	var out []byte
+	err = p.net.Do(lab.Node, func() (err error) {
+		out, err = exec.CommandContext(ctx, p.bin, "status", "-o", "json").Output()
+		return err
+	})
+	if err != nil {
+		return doc, fmt.Errorf("tandem status: %w", err)
+	}
+	return doc, json.Unmarshal(out, &doc)
 }
 
 // marked puts a new mark and waits until it answers.
