@@ -4,6 +4,7 @@ package iptables
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -116,7 +117,7 @@ func (l *loop) serve(i int) {
 
 func (l *loop) eventually(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !done(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !done(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%s: not done after all this time: %+v", what, l.Status())
 		}
@@ -132,18 +133,25 @@ func (l *loop) settled() bool {
 // Changes that arrive while a restore runs are one batch.
 func TestChangesDuringARestoreAreOneBatch(t *testing.T) {
 	eachVariant(t, func(t *testing.T, k *kernel) {
-		slow := filepath.Join(t.TempDir(), "restore")
-		script := fmt.Sprintf("#!/bin/sh\nsleep 0.4\nexec %s \"$@\"\n", k.tools.Paths[model.IPv4].Restore)
+		slow, held, begun := filepath.Join(t.TempDir(), "restore"), filepath.Join(t.TempDir(), "held"), filepath.Join(t.TempDir(), "begun")
+		script := fmt.Sprintf("#!/bin/sh\ntouch %s\nwhile [ -e %s ]; do sleep 0.01; done\nexec %s \"$@\"\n", begun, held, k.tools.Paths[model.IPv4].Restore)
 		if err := os.WriteFile(slow, []byte(script), 0o700); err != nil {
 			t.Fatal(err)
 		}
 		k.tools.Paths[model.IPv4].Restore = slow
 		l := k.loop()
 		before := l.syncs.Load()
+		if err := errors.Join(os.Remove(begun), os.WriteFile(held, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
 		const n = 50
-		for i := range n {
+		l.serve(0)
+		l.eventually(t, "the restore begins", func() bool { _, err := os.Stat(begun); return err == nil })
+		for i := 1; i < n; i++ {
 			l.serve(i)
-			time.Sleep(5 * time.Millisecond)
+		}
+		if err := os.Remove(held); err != nil {
+			t.Fatal(err)
 		}
 		l.eventually(t, "all changes", l.settled)
 		if got := l.syncs.Load() - before; got > 4 {

@@ -151,12 +151,8 @@ func TestRemoveWaitsForNoConnection(t *testing.T) {
 		defer c.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		begin := time.Now()
-		if err := p.Remove(ctx); err != nil {
-			t.Error(err)
-		}
-		if took := time.Since(begin); took > 10*time.Second {
-			t.Errorf("it took %s", took)
+		if err := p.Remove(ctx); err != nil || ctx.Err() != nil { // that connection does not end by itself
+			t.Error(err, ctx.Err())
 		}
 		if has, err := hasRelayAddr(model.IPv4); has || err != nil {
 			t.Errorf("the shelter: %t, %v", has, err)
