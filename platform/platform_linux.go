@@ -43,7 +43,7 @@ func thisSystem() system {
 	s.prepare = func(c *config.Config, log *slog.Logger) []error { return host.Prepare("/", c, log) }
 	s.limitMemory = limitMemoryToCgroup
 	s.releaseText = releaseMappedText
-	s.handover = func() relay.Handover { return host.OpenHandover() }
+	s.handover = func(log *slog.Logger) relay.Handover { return host.OpenHandover(log) }
 	return s
 }
 

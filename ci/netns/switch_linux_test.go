@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"sync"
@@ -126,7 +127,7 @@ func (s *site) left(name config.Mode) error {
 			return err
 		}
 		c := config.Default()
-		b, err := mode.Open(&c)
+		b, err := mode.Open(s.t.Context(), &c, slog.New(slog.DiscardHandler))
 		if err != nil {
 			return err
 		}
