@@ -43,7 +43,7 @@ var (
 	_ dataplane.Driver[Key, Value] = (*Driver)(nil)
 	_ dataplane.Sentinel           = (*Driver)(nil)
 	_ dataplane.Drainer            = (*Driver)(nil)
-	_ dataplane.Tidier             = (*Driver)(nil)
+	_ dataplane.Pruner             = (*Driver)(nil)
 )
 
 // open returns a driver that owns a table. Close it after use: objects in the kernel
@@ -410,7 +410,7 @@ func deleteFlows(ctx context.Context, log *slog.Logger, fronts []flows.Match, ke
 	table, err := conntrack.Open()
 	if err == nil {
 		defer table.Close()
-		_, err = table.Delete(ctx, x.Matches())
+		_, err = table.Delete(ctx, x.Matches(), x.Stale)
 	}
 	if err != nil {
 		log.Warn("deleting stale UDP conntrack entries failed", "err", err)
