@@ -87,6 +87,15 @@ func (t *tuned) Next() time.Time {
 	return t.Backend.Next()
 }
 
+// Prepare sets kernel parameters that a container which only has the mode's capabilities
+// cannot set. Without IPVS there are none.
+func Prepare(c *config.Config, log *slog.Logger) error {
+	if err := virtualserver.Load(); err != nil {
+		return nil // the probe states the reason
+	}
+	return applySysctls(c.IPVS, log)
+}
+
 // applySysctls sets the kernel parameters that IPVS needs. The first is required for
 // masquerading; a failure of the others is only logged.
 func applySysctls(c config.IPVS, log *slog.Logger) error {

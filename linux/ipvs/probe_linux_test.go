@@ -16,6 +16,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/netns"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
@@ -128,6 +129,13 @@ func TestSchedulersOfTheKernel(t *testing.T) {
 func TestFewCapabilities(t *testing.T) {
 	s := newSite(t)
 	must(t, s.net.Do(netns.Node, func() error { // on a thread of its own, which ends
+		c := config.Default()
+		if err := Prepare(&c, slog.New(slog.DiscardHandler)); err != nil {
+			return err
+		}
+		if on, err := host.Sysctl("net/ipv4/vs/conntrack"); on != "1" || err != nil {
+			return fmt.Errorf("net/ipv4/vs/conntrack is %q: %v", on, err)
+		}
 		if err := confine(unix.CAP_NET_ADMIN, unix.CAP_NET_RAW); err != nil {
 			return err
 		}
