@@ -126,6 +126,9 @@ func (e *Engine) recordAudit(ctx context.Context, start time.Time, drift int, er
 		e.auditAt = end.Add(checkEvery)
 		return
 	}
+	if e.options.Hooks.Audited != nil {
+		defer e.options.Hooks.Audited()
+	}
 	wait := pause(end.Sub(start))
 	if err != nil && !errors.Is(err, dataplane.ErrInterrupted) {
 		wait = max(wait, auditRetry) // it leaves suspicion behind, however short it was
