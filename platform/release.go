@@ -27,9 +27,9 @@ const (
 // releaser has memory given back after questions, audits and changes.
 type releaser struct {
 	noted   chan struct{}
-	rare    atomic.Bool   // parts of the program were used that changes do not need
-	text    func()        // gives back pages of the program
-	collect func()        // gives back garbage
+	rare    atomic.Bool // parts of the program were used that changes do not need
+	text    func()      // gives back pages of the program
+	collect func()      // gives back garbage
 }
 
 func newReleaser(text, collect func()) *releaser {

@@ -67,7 +67,7 @@ func (d document) digest() digest {
 var errUnsettled = errors.New("is still being written")
 
 // load returns the content of a file if it may have changed since it was last
-// read, and nil if it has not. Anything but a regular file is refused before it
+// read, and nil if it has not. Anything but a regular file is rejected before it
 // is opened, and again after it was: a device may do anything when it is opened.
 func (f *file) load(fsys fs.FS, max, room int64, now time.Time) ([]byte, fs.FileInfo, error) {
 	info, err := fs.Stat(fsys, f.name)
@@ -197,7 +197,7 @@ func (f *file) hold(units []unit) map[key]placed {
 		return nil
 	}
 	present := map[key]bool{}
-	var refusedKeys []key
+	var rejectedKeys []key
 	nameless, newNameless := false, false
 	old := f.namelessDocuments()
 	for i := range units {
@@ -206,7 +206,7 @@ func (f *file) hold(units []unit) map[key]placed {
 			case !o.bad:
 				present[o.key] = true
 			case o.key != (key{}):
-				refusedKeys = append(refusedKeys, o.key)
+				rejectedKeys = append(rejectedKeys, o.key)
 			default:
 				nameless = true
 				newNameless = newNameless || !old[units[i].digest]
@@ -218,7 +218,7 @@ func (f *file) hold(units []unit) map[key]placed {
 		maps.Copy(held, f.held)
 	}
 	last := f.lastGood()
-	for _, k := range refusedKeys {
+	for _, k := range rejectedKeys {
 		if p, ok := last[k]; ok {
 			held[k] = p
 		}

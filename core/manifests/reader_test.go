@@ -79,8 +79,8 @@ func TestHold(t *testing.T) {
 		problems   []string
 	}{
 		{"fine", a + sep + b + sep + c, "a b c", nil},
-		{"b is refused, but known by name", a + sep + misspelt + sep + c, "a c b", []string{"x.yaml:3"}},
-		{"a goes while b is refused", misspelt + sep + c, "c b", []string{"x.yaml:1"}},
+		{"b is rejected, but known by name", a + sep + misspelt + sep + c, "a c b", []string{"x.yaml:3"}},
+		{"a goes while b is rejected", misspelt + sep + c, "c b", []string{"x.yaml:1"}},
 		{"b goes, too", c, "c", nil},
 		{"all again", a + sep + b + sep + c, "a b c", nil},
 		{"b cannot be parsed", a + sep + broken + sep + c, "a c b", []string{"x.yaml:3"}},
@@ -88,7 +88,7 @@ func TestHold(t *testing.T) {
 		{"it breaks in another way: what vanishes now may be that one", broken + "x\n", "b c", []string{"x.yaml:2"}},
 		{"whole again: what is not there is gone", b, "b", nil},
 		{"broken from the start of another story", b + sep + broken, "b", []string{"x.yaml:3"}},
-		{"the refused one is not named any more", a + sep + broken, "a", []string{"x.yaml:3"}},
+		{"the rejected one is not named any more", a + sep + broken, "a", []string{"x.yaml:3"}},
 		{"a headless Service is no lost one", strings.Replace(a, "10.96.0.1", "None", 1), "a", nil},
 		{"empty", "", "", nil},
 		{"bad from the start: nothing to hold", misspelt + sep + broken, "", []string{"x.yaml:1", "x.yaml:3"}},
