@@ -24,6 +24,9 @@ func (e *Engine) sync(ctx context.Context) {
 	resolved := time.Now()
 	e.backend().Update(deltas)
 	compiled := time.Now()
+	if e.options.Hooks.Writing != nil {
+		e.options.Hooks.Writing(deltas)
+	}
 	r.Work, r.Err = e.write(ctx)
 	end := time.Now()
 	r.Host, r.Took = e.tracker.Host(), end.Sub(start)

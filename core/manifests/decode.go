@@ -102,7 +102,7 @@ func (d decoder) decodeJSON(doc document) *object {
 	c, _, _ := classify(head.APIVersion, head.Kind)
 	switch c {
 	case foreign:
-		return &object{foreign: head.Kind}
+		return ofKind(head.Kind)
 	case service, slice, node, serviceCIDR, tcpRoute, udpRoute, referenceGrant:
 	default:
 		return nil
@@ -134,7 +134,7 @@ func (d decoder) decodeNode(n *yaml.Node, kind string, depth int) []*object {
 	c, field, why := classify(apiVersion, own)
 	switch c {
 	case foreign:
-		return []*object{{foreign: own}}
+		return []*object{ofKind(own)}
 	case mistaken:
 		return []*object{rejected(key{}, mistake(n, field, why))}
 	case list:
@@ -164,11 +164,11 @@ func (d decoder) decodeList(n *yaml.Node, kind string, depth int) []*object {
 	case depth > 0:
 		return []*object{rejected(key{}, fault{line: n.Line - 1, text: "a List within a List is not read"})}
 	case items == nil || items.ShortTag() == "!!null":
-		return []*object{{foreign: kind}}
+		return []*object{ofKind(kind)}
 	case items.Kind != yaml.SequenceNode:
 		return []*object{rejected(key{}, fault{line: items.Line - 1, text: "items: " + strictyaml.Describe(items) + ", must be a list"})}
 	}
-	objects := []*object{{foreign: kind}}
+	objects := []*object{ofKind(kind)}
 	for _, i := range items.Content {
 		objects = append(objects, d.decodeNode(i, item, depth+1)...)
 	}
@@ -251,46 +251,60 @@ func convert(c class, typed metav1.Object, nodePorts config.PortRange) *object {
 		path, _, _ := strings.Cut(why, ":")
 		return rejected(key{}, fault{path: path, text: why})
 	}
-	o := &object{key: k}
-	var problems []model.Problem
+	o := object{key: k}
 	switch t := typed.(type) {
 	case *corev1.Service:
-		o.service, problems = watch.Service(t)
-		o.confine(t, nodePorts)
+		v, problems := watch.Service(t)
+		if v != nil {
+			o.confine(v, t, nodePorts)
+		}
 		o.advise(t)
+		return converted(o, v, problems)
 	case *discoveryv1.EndpointSlice:
-		o.slice, problems = watch.Slice(t)
-	case *corev1.Node:
-		o.node, problems = watch.Node(t)
+		v, problems := watch.Slice(t)
+		return converted(o, v, problems)
 	case *networkingv1.ServiceCIDR:
-		o.cidr, problems = watch.ServiceCIDR(t)
+		v, problems := watch.ServiceCIDR(t)
+		return converted(o, v, problems)
 	case *gateway.TCPRoute:
-		o.route, problems = watch.TCPRoute(t)
+		v, problems := watch.TCPRoute(t)
+		return converted(o, v, problems)
 	case *gateway.UDPRoute:
-		o.route, problems = watch.UDPRoute(t)
+		v, problems := watch.UDPRoute(t)
+		return converted(o, v, problems)
 	case *gateway.ReferenceGrant:
-		o.grant, problems = watch.ReferenceGrant(t)
+		v, problems := watch.ReferenceGrant(t)
+		return converted(o, v, problems)
+	case *corev1.Node:
+		v, problems := watch.Node(t)
+		return converted(o, v, problems)
 	}
+	return &o
+}
+
+// converted returns the object with the problems of its conversion, and the value that
+// came of it, nil if none did.
+func converted[T any](o object, v *T, problems []model.Problem) *object {
 	for _, p := range problems {
 		o.faults = append(o.faults, fault{
 			object: p.Object, path: watch.FieldPath(p), text: p.Detail + ": " + p.Why.Text(), why: p.Why,
 		})
 	}
-	return o
+	if v == nil {
+		return &o
+	}
+	return with(o, v)
 }
 
 // confine removes node ports, including those for health checks, outside the range
 // that an API server would allow: other programs on this machine may use them.
-func (o *object) confine(s *corev1.Service, allowed config.PortRange) {
-	if o.service == nil {
-		return
-	}
-	if n := o.service.HealthCheckNodePort; n != 0 && !allowed.Has(n) {
+func (o *object) confine(v *model.Service, s *corev1.Service, allowed config.PortRange) {
+	if n := v.HealthCheckNodePort; n != 0 && !allowed.Has(n) {
 		o.outside("spec.healthCheckNodePort", n, allowed)
-		o.service.HealthCheckNodePort = 0
+		v.HealthCheckNodePort = 0
 	}
-	for i := range o.service.Ports {
-		p := &o.service.Ports[i]
+	for i := range v.Ports {
+		p := &v.Ports[i]
 		if p.NodePort == 0 || allowed.Has(p.NodePort) {
 			continue
 		}

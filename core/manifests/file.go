@@ -53,13 +53,16 @@ type unit struct {
 
 // digest identifies the content of a document. It is a cryptographic one since
 // a collision would silently serve the wrong object.
-type digest struct {
-	sum  [sha256.Size]byte
-	item bool
-	kind string
-}
+type digest [sha256.Size]byte
 
-func (d document) digest() digest { return digest{sha256.Sum256(d.text), d.item, d.kind} }
+// digest is that of the text, and for an item of a list of that and of the list's kind.
+func (d document) digest() digest {
+	sum := sha256.Sum256(d.text)
+	if d.item {
+		sum = sha256.Sum256(append(sum[:], d.kind...))
+	}
+	return sum
+}
 
 var errUnsettled = errors.New("is still being written")
 

@@ -74,7 +74,7 @@ func (p *backoff) after(err error) time.Duration {
 
 // answered reports whether an error is the server's answer, or about its content.
 func answered(err error) bool {
-	for _, own := range []error{errShort, errPart, errTooMuch, errRedirect} {
+	for _, own := range []error{errShort, errPart, errTooMuch, errRedirect, errRestored} {
 		if errors.Is(err, own) {
 			return true
 		}

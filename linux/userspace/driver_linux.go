@@ -406,7 +406,7 @@ func deleteFlows(ctx context.Context, fronts []flows.Match, keep func(frontend n
 	table, err := conntrack.Open()
 	if err == nil {
 		defer table.Close()
-		_, err = table.Delete(ctx, x.Matches())
+		_, err = table.Delete(ctx, x.Matches(), x.Stale)
 	}
 	if err != nil {
 		slog.Warn("deleting stale UDP conntrack entries failed", "err", err)
