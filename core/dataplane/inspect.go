@@ -123,7 +123,7 @@ func (b *backend[K, V]) Trace(ctx context.Context, ports []*model.Port, p oracle
 		return Trace{}, err
 	}
 	t := r.conclude(e, want, host, p)
-	if n, ok := b.driver.(Neighbour); ok {
+	if n, ok := b.driver.(OthersLister); ok {
 		if t.Others, err = n.Others(ctx); err != nil {
 			return Trace{}, err
 		}

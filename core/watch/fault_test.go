@@ -78,7 +78,7 @@ func TestPace(t *testing.T) {
 	busy := statusError(503, metav1.StatusReasonServiceUnavailable, 0)
 	for range 20 {
 		d := p.after(busy)
-		if total += d; d < refusedFirst || d > 45*time.Second {
+		if total += d; d < rejectedFirst || d > 45*time.Second {
 			t.Fatalf("busy: %s", d)
 		}
 	}

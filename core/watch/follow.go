@@ -46,7 +46,7 @@ type follower struct {
 	listing   bool
 	older     bool      // the server refuses the kind's newer selector
 	unary     bool      // the next list is one in pages
-	refused   time.Time // when the server last failed to stream a list
+	rejected  time.Time // when the server last failed to stream a list
 	at        string    // the resource version up to which all is known; empty when there is none
 	backoff   backoff
 }
@@ -98,7 +98,7 @@ func (f *follower) nextDelay(err error) time.Duration {
 		return 0
 	case expired(err) && !f.listing: // later changes are lost
 		f.relist()
-		if f.backoff.refused >= startRefusals { // each watch expires at once
+		if f.backoff.rejected >= startRejections { // each watch expires at once
 			f.status.failed(&f.kind, err)
 		}
 	case (expired(err) || tooLarge(err) || errors.Is(err, errRestored)) && f.at != "": // the server is another, or was restored
@@ -106,7 +106,7 @@ func (f *follower) nextDelay(err error) time.Duration {
 		f.at = ""
 		f.versions.distrust()
 	case f.listing && !f.unary && unstreamable(err):
-		f.unary, f.refused = true, time.Now()
+		f.unary, f.rejected = true, time.Now()
 		f.status.unstreamable(err)
 		return 0
 	case f.optional && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
@@ -117,7 +117,7 @@ func (f *follower) nextDelay(err error) time.Duration {
 				return 0
 			}
 		}
-		if f.backoff.refused < startRefusals {
+		if f.backoff.rejected < startRejections {
 			break
 		}
 		if apierrors.IsNotFound(err) && len(f.fallbacks) > 0 { // a custom resource that is none any more
@@ -138,7 +138,7 @@ func (f *follower) nextDelay(err error) time.Duration {
 // that not long ago.
 func (f *follower) relist() {
 	f.listing = true
-	f.unary = f.unary && time.Since(f.refused) < f.limits.unary
+	f.unary = f.unary && time.Since(f.rejected) < f.limits.unary
 }
 
 // unversion makes the next request a list in a version of the API of which nothing is

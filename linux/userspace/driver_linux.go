@@ -42,7 +42,7 @@ var (
 	_ dataplane.Driver[Key, Value] = (*Driver)(nil)
 	_ dataplane.Sentinel           = (*Driver)(nil)
 	_ dataplane.Drainer            = (*Driver)(nil)
-	_ dataplane.Tidier             = (*Driver)(nil)
+	_ dataplane.Pruner             = (*Driver)(nil)
 )
 
 // open returns a driver that owns a table. Close it after use: objects in the kernel
