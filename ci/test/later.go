@@ -39,6 +39,10 @@ func later() []deferred {
 			why: "restarts and switches of each mode under load, real packets followed: 3 min",
 		},
 		{pkg: "ci/netns", tests: "TestKubeProxyThereAndBack TestUpgradeAndDowngrade", why: "kube-proxy and earlier programs, built once, there and back under load: 3 min"},
+		{
+			pkg: "ci/guest", tests: "TestForcedEngines TestUMLOnCPUWithoutAMX",
+			why: "kernels that boot without KVM: 2 min",
+		},
 		{pkg: "ci/simulate", tests: "TestEachCrashPoint", why: "a proxy killed at each single write, in virtual time: 1 min"},
 		{pkg: "installers/packages", why: "packages on a Debian machine with systemd: 1 min"},
 		{pkg: "installers/systemd", why: "the unit on a Debian machine with systemd: 1 min"},
