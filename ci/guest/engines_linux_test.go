@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -129,6 +131,39 @@ func TestUMLOnCPUWithoutAMX(t *testing.T) {
 	}
 	expectNothingLeft(t, dir)
 	t.Logf("UML in QEMU: %.0f s", time.Since(begin).Seconds())
+}
+
+// A guest that is told to end leaves nothing, and one that is killed no process.
+func TestStoppedGuest(t *testing.T) {
+	probe(t, "auto")
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		cmd, dir := command(t, "auto", "sh", "-c", "echo ready; sleep 100000")
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "ready\n" {
+			t.Errorf("%q, %v", line, err)
+		}
+		if len(processes(t, dir)) == 0 {
+			t.Error("the guest's process is not found, so that this test would see nothing")
+		}
+		if err := cmd.Process.Signal(signal); err != nil {
+			t.Error(err)
+		}
+		if err := cmd.Wait(); err == nil {
+			t.Errorf("success after %v", signal)
+		}
+		for len(processes(t, dir)) > 0 && signal == syscall.SIGKILL && t.Context().Err() == nil {
+			time.Sleep(10 * time.Millisecond) // the kernel is ending it
+		}
+		if signal == syscall.SIGTERM {
+			expectNothingLeft(t, dir)
+		}
+	}
 }
 
 // `make guest` with an engine that this CPU cannot run says so and succeeds.

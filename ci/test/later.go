@@ -40,7 +40,7 @@ func later() []deferred {
 		},
 		{pkg: "ci/netns", tests: "TestKubeProxyThereAndBack TestUpgradeAndDowngrade", why: "kube-proxy and earlier programs, built once, there and back under load: 3 min"},
 		{
-			pkg: "ci/guest", tests: "TestForcedEngines TestUMLOnCPUWithoutAMX",
+			pkg: "ci/guest", tests: "TestForcedEngines TestUMLOnCPUWithoutAMX TestStoppedGuest",
 			why: "kernels that boot without KVM: 2 min",
 		},
 		{pkg: "ci/simulate", tests: "TestEachCrashPoint", why: "a proxy killed at each single write, in virtual time: 1 min"},
