@@ -35,7 +35,8 @@ const (
 const eventsSetting = "/proc/sys/net/netfilter/nf_conntrack_events"
 
 // followLive implements system.live: it listens to nf_tables' traces and to new flows of
-// conntrack, sends a packet or waits for one, and combines the events.
+// conntrack, sends a packet or waits for one, and combines the events; in mode ipvs with what IPVS
+// has chosen.
 func followLive(ctx context.Context, t status.Trace, from string) (_ status.Live, err error) {
 	l, err := newLive(t, from)
 	if err != nil {
@@ -50,6 +51,9 @@ func followLive(ctx context.Context, t status.Trace, from string) (_ status.Live
 	}
 	if text, err := os.ReadFile(eventsSetting); err == nil && strings.TrimSpace(string(text)) == "0" {
 		return status.Live{}, errors.New("conntrack sends no events: set sysctl net.netfilter.nf_conntrack_events=1")
+	}
+	if l.ipvs, err = l.followIPVS(ctx); err != nil {
+		return status.Live{}, err
 	}
 	newFlows, err := conntrack.ListenNew()
 	if err != nil {
@@ -81,6 +85,7 @@ type live struct {
 	flow   *conntrack.NewFlow // of the packet
 	relay  *conntrack.NewFlow // from a relay to an endpoint
 	ended  string             // drop or reject, by a rule
+	ipvs   *balanced          // nil in other modes
 	known  chan struct{}      // capacity 1: a new event was received
 }
 
@@ -112,7 +117,7 @@ func (l *live) run(ctx context.Context, flows *conntrack.NewFlows, follower *nft
 	listening, stop := context.WithCancel(ctx)
 	defer stop()
 	var hearing sync.WaitGroup
-	var failed [2]error
+	var failed [3]error
 	hearing.Go(func() { failed[0] = flows.Each(listening, l.hearFlow) })
 	if follower != nil {
 		hearing.Go(func() { failed[1] = follower.Each(listening, l.hearStep) })
@@ -125,6 +130,7 @@ func (l *live) run(ctx context.Context, flows *conntrack.NewFlows, follower *nft
 	answer := l.wait(ctx, answered)
 	stop()
 	hearing.Wait()
+	failed[2] = l.balance(context.WithoutCancel(ctx))
 	l.conclude(answer)
 	return l.result, errors.Join(failed[:]...)
 }
@@ -216,6 +222,11 @@ func (l *live) hearStep(s nft.Step) (done bool) {
 func (l *live) conclude(answer error) {
 	r := &l.result
 	r.Client, r.Path = l.trace.From, slices.Concat(l.rules, l.flows)
+	if at := len(l.rules); l.ended != "" && at > 0 { // by a rule that it met behind IPVS
+		r.Path = slices.Insert(r.Path, at-1, l.ipvs.steps()...)
+	} else {
+		r.Path = slices.Insert(r.Path, at, l.ipvs.steps()...)
+	}
 	r.TookMS = float64(time.Since(l.begin).Microseconds()) / 1000
 	if l.flow != nil {
 		r.Client = l.flow.Src.Addr().String()
@@ -226,6 +237,9 @@ func (l *live) conclude(answer error) {
 		if l.ended == oracle.Drop.String() && errors.Is(answer, unix.ECONNREFUSED) {
 			r.Outcome = oracle.Reject.String()
 		}
+	case l.flow == nil && l.ipvs.alone():
+		r.Client = l.ipvs.chosen.Client.Addr().String()
+		l.reached(l.ipvs.chosen.To, l.ipvs.chosen.Client.Addr())
 	case l.relay != nil:
 		l.reached(l.relay.To, l.relay.Sees.Addr())
 	case l.flow != nil && !l.flow.Translated() && !l.relayed():

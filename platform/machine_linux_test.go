@@ -18,7 +18,7 @@ import (
 	"github.com/tandem-proxy/tandem/platform"
 )
 
-// An external IP is refused for as long as it is an address of this machine,
+// An external IP is rejected for as long as it is an address of this machine,
 // though no Node object says so.
 func TestExternalIPThatTheMachineHas(t *testing.T) {
 	const text = `apiVersion: v1

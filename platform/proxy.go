@@ -139,6 +139,15 @@ func (p *Proxy) unserved(id model.PortID) bool {
 	return slices.ContainsFunc(p.engine.Current().Backend.Gaps(id), func(g model.Gap) bool { return g.Unserved })
 }
 
+// writing is what precedes a sync, on the engine's goroutine.
+func (p *Proxy) writing(deltas []model.Delta) {
+	for _, c := range p.cleaners {
+		if c != nil {
+			c.Prepare(deltas)
+		}
+	}
+}
+
 // synced is what follows a sync, on the engine's goroutine.
 func (p *Proxy) synced(s engine.Sync) {
 	plane := p.engine.Current()

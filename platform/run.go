@@ -113,7 +113,7 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 		AuditEvery: p.config.AuditPeriod,
 		MinGap:     p.config.MinSyncPeriod,
 		Log:        p.log,
-		Hooks:      engine.Hooks{Synced: p.synced, Drifted: p.report.drifted, Problem: p.report.problem, Trusted: p.trusted},
+		Hooks:      engine.Hooks{Writing: p.writing, Synced: p.synced, Drifted: p.report.drifted, Problem: p.report.problem, Trusted: p.trusted},
 	}
 	if p.writers != nil {
 		options.Writers = p.writers

@@ -64,9 +64,6 @@ func kubernetesRows(o options) []row {
 	return rows
 }
 
-// startTime is how long a proxy may take for everything.
-const startTime = 5 * time.Minute
-
 // kubernetesRun is this benchmark under way.
 type kubernetesRun struct {
 	options

@@ -169,3 +169,6 @@ func (n *testNode) complete(ctx context.Context, w world) (late int64, err error
 	})
 	return missing.Load(), err
 }
+
+// startTime is how long a proxy may take for everything.
+const startTime = 5 * time.Minute

@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -39,30 +38,6 @@ type engine interface {
 	// dir, where the folder guest holds init.sh and the command. Its output is the
 	// console's; other messages of the kernel go to dir/log, if anywhere.
 	command(ctx context.Context, dir string, g *guest) (*exec.Cmd, error)
-}
-
-// choose finds an engine that works here. The error has the reason if none does.
-func (g *guest) choose(ctx context.Context) (engine, error) {
-	name := cmp.Or(g.Engine, os.Getenv("TANDEM_GUEST"), "auto")
-	if name != "auto" && name != "qemu" && name != "uml" {
-		return nil, fmt.Errorf("there is no engine %q: qemu, uml or auto", name)
-	}
-	var problems []error
-	if name == "uml" || name == "auto" && g.Kernel == "" && g.Without == nil {
-		e, err := findUML(ctx, g)
-		if err == nil {
-			return e, nil
-		}
-		problems = append(problems, fmt.Errorf("UML: %w", err))
-	}
-	if name != "uml" {
-		e, err := findQEMU(ctx, g)
-		if err == nil {
-			return e, nil
-		}
-		problems = append(problems, fmt.Errorf("QEMU: %w", err))
-	}
-	return nil, errors.Join(problems...)
 }
 
 // run boots the kernel, runs the program and returns its exit code, or an error if

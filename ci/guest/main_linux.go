@@ -3,7 +3,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -67,4 +69,28 @@ func (g *guest) main(ctx context.Context, probe bool, limit time.Duration, progr
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return g.run(ctx, e, program)
+}
+
+// choose finds an engine that works here. The error has the reason if none does.
+func (g *guest) choose(ctx context.Context) (engine, error) {
+	name := cmp.Or(g.Engine, os.Getenv("TANDEM_GUEST"), "auto")
+	if name != "auto" && name != "qemu" && name != "uml" {
+		return nil, fmt.Errorf("there is no engine %q: qemu, uml or auto", name)
+	}
+	var problems []error
+	if name == "uml" || name == "auto" && g.Kernel == "" && g.Without == nil {
+		e, err := findUML(ctx, g)
+		if err == nil {
+			return e, nil
+		}
+		problems = append(problems, fmt.Errorf("UML: %w", err))
+	}
+	if name != "uml" {
+		e, err := findQEMU(ctx, g)
+		if err == nil {
+			return e, nil
+		}
+		problems = append(problems, fmt.Errorf("QEMU: %w", err))
+	}
+	return nil, errors.Join(problems...)
 }

@@ -127,7 +127,7 @@ func (p *proxy) apply(ctx context.Context) error {
 		p.mark(want)
 		err = p.objects.Apply(ctx, want)
 	}
-	if errors.As(err, new(*objects.Refused)) {
+	if errors.As(err, new(*objects.RejectedError)) {
 		return &netns.Unfit{Why: err}
 	}
 	return err

@@ -538,7 +538,8 @@ func TestFailoverIsNotFooled(t *testing.T) {
 }
 
 // paused replaces an endpoint's server by one that accepts nothing: a listener whose
-// queue the kernel fills.
+// queue the kernel fills. There is room for all connections of a test, as a full queue
+// answers no SYN.
 func (f *failoverSite) paused(at netip.Addr) {
 	f.t.Helper()
 	f.nft(at, "table ip paused { chain in { type nat hook prerouting priority -100; tcp dport 8080 redirect to :9090; }; }")
@@ -548,7 +549,7 @@ func (f *failoverSite) paused(at netip.Addr) {
 			return err
 		}
 		f.t.Cleanup(func() { _ = unix.Close(fd) })
-		return errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Port: 9090}), unix.Listen(fd, 128))
+		return errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Port: 9090}), unix.Listen(fd, 2048))
 	})
 	if err != nil {
 		f.t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/linux/ipvs"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
@@ -65,8 +66,12 @@ func TestTraceLive(t *testing.T) {
 				if code != 0 || l.Outcome != "forward" || !slices.Contains(endpoints, l.Endpoint) || l.Difference != "" || len(l.Path) == 0 {
 					t.Errorf("%s -> %s/%s: exit code %d, live %+v", from, to, proto, code, *l)
 				}
-				if rule := strings.Contains(strings.Join(l.Path, "\n"), "nftables: ip "); rule != (mode.Name == "nftables" || flavour.name == "iptables-nft" || flavour.name == "userspace-nft") && mode.Name != "userspace" {
+				path := strings.Join(l.Path, "\n")
+				if rule := strings.Contains(path, "nftables: ip "); rule != s.inNFTables(mode, flavour) && mode.Name != "userspace" {
 					t.Errorf("%s -> %s/%s: rules of nf_tables in its way: %t: %q", from, to, proto, rule, l.Path)
+				}
+				if chosen := "-> " + to.String() + " sent to " + l.Endpoint + " ("; mode.Name == ipvs.Name && !strings.Contains(path, chosen) {
+					t.Errorf("%s -> %s/%s: not what IPVS chose, %q: %q", from, to, proto, chosen, l.Path)
 				}
 			}
 		}
@@ -84,6 +89,9 @@ func TestTraceLive(t *testing.T) {
 			}
 		}
 		s.must("nft", "delete table ip firewall")
+		if mode.Name == ipvs.Name {
+			s.followBehindIPVS()
+		}
 
 		s.write("")
 		s.eventually(10*time.Second, "rejected", func() error {
@@ -97,6 +105,33 @@ func TestTraceLive(t *testing.T) {
 			t.Errorf("no packet is sent: exit code %d, %+v", code, *tr.Live)
 		}
 	})
+}
+
+// inNFTables reports whether a mode's rules are in nf_tables, which tells of each.
+func (s *site) inNFTables(mode dataplane.Mode, flavour flavour) bool {
+	if mode.Name == ipvs.Name {
+		return strings.Contains(s.must("iptables", "--version"), "nf_tables")
+	}
+	return mode.Name == "nftables" || flavour.name == "iptables-nft" || flavour.name == "userspace-nft"
+}
+
+// followBehindIPVS follows packets whose destination IPVS has chosen and conntrack does not
+// tell: they are dropped later, or not tracked.
+func (s *site) followBehindIPVS() {
+	s.must("nft", "add table ip firewall; add chain ip firewall last { type filter hook postrouting priority -310; }; add rule ip firewall last tcp dport 8080 drop")
+	tr, code := s.follow("host", clusterIP, model.TCP)
+	path := strings.Join(tr.Live.Path, "\n")
+	if l := tr.Live; code != 3 || l.Outcome != "drop" || !strings.Contains(l.Difference, "ip firewall") || !strings.Contains(path, "-> 10.96.0.10:80 sent to 10.244.1.") {
+		s.t.Errorf("dropped behind IPVS: exit code %d, %+v", code, *l)
+	}
+	s.must("nft", "delete table ip firewall")
+
+	s.must("sysctl", "-w", "net.ipv4.vs.conntrack=0")
+	tr, code = s.follow("pod", clusterIP, model.TCP, "--timeout", "2s")
+	if l := tr.Live; code != 0 || l.Outcome != "forward" || !strings.HasPrefix(l.Endpoint, "10.244.1.") || !strings.Contains(strings.Join(l.Path, "\n"), "net.ipv4.vs.conntrack is 0") {
+		s.t.Errorf("not tracked: exit code %d, %+v", code, *l)
+	}
+	s.must("sysctl", "-w", "net.ipv4.vs.conntrack=1")
 }
 
 // A node port on a loopback address is served by a relay in every mode; without events of

@@ -10,13 +10,14 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/tandem-proxy/tandem/core/conformance"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
-// furnish sets up the machine of a scenario on the node: its addresses on a device
+// setAddresses gives the node the addresses of a scenario's machine, on a device
 // that is down, which are local nevertheless.
-func (r *run) furnish() error {
-	m := r.scenario.Machine
+func setAddresses(node *lab.Net, s *conformance.Scenario) error {
+	m := s.Machine
 	if len(m.APIServers) > 0 {
 		return &Unfit{errors.New("the proxy reads a folder and is connected to no API server")}
 	}
@@ -26,12 +27,12 @@ func (r *run) furnish() error {
 	}
 	for link, all := range map[netlink.Link][]netip.Prefix{
 		&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "network"}}: own,
-		&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "shared"}}:   r.scenario.Shared,
+		&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "shared"}}:   s.Shared,
 	} {
 		if len(all) == 0 {
 			continue
 		}
-		if err := r.net.Do(lab.Node, func() error { return assign(link, all) }); err != nil {
+		if err := node.Do(lab.Node, func() error { return assign(link, all) }); err != nil {
 			return &Unfit{fmt.Errorf("the node cannot have these addresses: %w", err)}
 		}
 	}

@@ -72,7 +72,7 @@ type run struct {
 	dir    string
 	proxy  Proxy
 	report Report
-	had    map[string]netip.AddrPort // what each client reached in its last sticky row
+	had    map[string]netip.AddrPort // what each client reached in its last row with affinity
 }
 
 func (r *run) serve() error {
@@ -96,7 +96,7 @@ func (r *run) step(ctx context.Context, step conformance.Step) error {
 		return err
 	}
 	if step.Number == 0 {
-		if err := r.furnish(); err != nil {
+		if err := setAddresses(r.net, r.scenario); err != nil {
 			return err
 		}
 		if err := r.proxy.Start(ctx, r.dir, r.scenario.Host); err != nil {
@@ -196,7 +196,7 @@ func (r *run) row(row conformance.Packet) (v verdict) {
 	if declared && gap.Source { // all others must be right
 		row.Expect.Endpoints = conformance.Masked(row.Expect.Outcome()).Endpoints
 	}
-	c := r.check(row, r.had[row.From]) // sticky rows come one by one: see judge
+	c := check(r.net, r.scenario, row, r.had[row.From]) // rows with affinity come one by one: see judge
 	v.wrong, v.err = c.Run(r.net)
 	if row.Expect.SessionAffinity {
 		r.had[row.From] = c.First

@@ -146,7 +146,7 @@ func (t *tally) ended(at test, e event) string {
 		if e.FailedBuild != "" {
 			t.output[at] = t.output[test{short(e.FailedBuild), ""}]
 		}
-		return fmt.Sprintf("FAIL  %-28s %5d tests %7.1f s", at.pkg, t.counts[at.pkg], e.Elapsed)
+		return fmt.Sprintf("FAIL  %-28s %5d tests %7.1f s%s", at.pkg, t.counts[at.pkg], e.Elapsed, t.brief(at.pkg))
 	}
 	delete(t.output, at)
 	cached := ""
@@ -178,6 +178,24 @@ func (t *tally) now() string {
 		return "building"
 	}
 	return strings.Join(all, ", ")
+}
+
+// brief returns the failed tests of a package with the ends of their output, for those
+// who see only this part of a long log.
+func (t *tally) brief(pkg string) string {
+	const shown = 12 // lines of each
+	var b strings.Builder
+	for _, at := range t.failed {
+		if at.pkg != pkg {
+			continue
+		}
+		fmt.Fprintf(&b, "\n  FAIL %s", at.name)
+		lines := slices.DeleteFunc(slices.Clone(t.output[at]), func(line string) bool { return strings.HasPrefix(line, "=== ") })
+		for _, line := range lines[max(0, len(lines)-shown):] {
+			fmt.Fprintf(&b, "\n    %s", line)
+		}
+	}
+	return b.String()
 }
 
 // failures returns the output of all failed tests. A test that failed only because of

@@ -51,7 +51,7 @@ func TestSummary(t *testing.T) {
 		t.Error("all is well")
 	}
 	for _, want := range []string{
-		"FAIL  core/a                           4 tests     0.5 s\n",
+		"FAIL  core/a                           4 tests     0.5 s\n  FAIL TestBad/part\n        a_test.go:9: 2 is not 3\n",
 		"FAIL  core/b                           0 tests     0.0 s\n",
 		"ok    core/d                           0 tests     0.0 s  as before\n",
 		"go: something that is no event\n",

@@ -17,6 +17,7 @@ type deferred struct {
 	pkg   string // folder
 	tests string // names of tests, separated by spaces; empty means the whole package
 	why   string
+	alone bool // they measure a load of connections: verify runs nothing beside them
 }
 
 func (d deferred) name() string { return strings.TrimSpace(d.pkg + " " + d.tests) }
@@ -28,17 +29,20 @@ func later() []deferred {
 		{pkg: "ci/wine", why: "the Windows program under Wine: 3 min"},
 		{
 			pkg: "ci/netns", tests: "TestSwitchModes TestUserspaceWithoutIPTables TestIPTablesUnderFire TestSwitchCutShort TestInvalidSegment TestUserspaceRestartUnderLoad",
-			why: "switches and faults under load: 1 min",
+			why: "switches and faults under load: 1 min", alone: true,
 		},
 		{
 			pkg: "ci/netns", tests: "TestFailoverInEveryMode TestFailoverIsNotFooled TestHandshakesMoveOn TestFailoverObserves TestAsymmetricRouting TestTooManySilentNodes TestFailoverAcrossRestart TestKubeProxyLosesConnections",
-			why: "dead nodes and what looks like them, under load: 4 min",
+			why: "dead nodes and what looks like them, under load: 4 min", alone: true,
 		},
 		{
 			pkg: "ci/netns", tests: "TestConnectivityOfTheRunningProxy TestDisruptRestartAndSwitch TestDisruptUpgrade TestTraceLive",
-			why: "restarts and switches of each mode under load, real packets followed: 3 min",
+			why: "restarts and switches of each mode under load, real packets followed: 3 min", alone: true,
 		},
-		{pkg: "ci/netns", tests: "TestKubeProxyThereAndBack TestUpgradeAndDowngrade", why: "kube-proxy and earlier programs, built once, there and back under load: 3 min"},
+		{
+			pkg: "ci/netns", tests: "TestKubeProxyThereAndBack TestUpgradeAndDowngrade",
+			why: "kube-proxy and earlier programs, built once, there and back under load: 3 min", alone: true,
+		},
 		{
 			pkg: "ci/guest", tests: "TestForcedEngines TestUMLOnCPUWithoutAMX TestStoppedGuest",
 			why: "kernels that boot without KVM: 2 min",

@@ -69,6 +69,7 @@ func (r *runner) test(ctx context.Context) error {
 func (r *runner) verify(ctx context.Context) error {
 	r.step(ctx, "set-up", "ci/setup/run")
 	r.both(func(r *runner) { r.analyse(ctx) }, func(r *runner) { r.machines(ctx) })
+	r.slow(ctx, true)
 	return ctx.Err()
 }
 
@@ -96,13 +97,18 @@ func (r *runner) machines(ctx context.Context) {
 		}
 	}
 	r.goTest(ctx, "slow packages", ".", whole...)
+	r.slow(ctx, false)
+	r.step(ctx, "IPVS and ipsets, on a kernel of their own", "ci/guest/run")
+	r.matrix(ctx)
+}
+
+// slow runs the single tests of later that run alone, or the others.
+func (r *runner) slow(ctx context.Context, alone bool) {
 	for _, l := range later() {
-		if l.tests != "" {
+		if l.tests != "" && l.alone == alone {
 			r.goTest(ctx, "slow tests of "+l.pkg, ".", "-run", pattern(strings.Fields(l.tests)), "./"+l.pkg)
 		}
 	}
-	r.step(ctx, "IPVS and ipsets, on a kernel of their own", "ci/guest/run")
-	r.matrix(ctx)
 }
 
 // backends are the packages that compare a mode with the reference.

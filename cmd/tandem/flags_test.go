@@ -252,7 +252,7 @@ func TestDifferencesAreDocumented(t *testing.T) {
 	}
 }
 
-// What kube-proxy refuses is refused.
+// What kube-proxy rejects is rejected.
 func TestRefusedAsInKubeProxy(t *testing.T) {
 	for _, arg := range []string{
 		"--healthz-bind-address=10.10.10.10:0", "--metrics-bind-address=10.10.10.10:0", "--metrics-bind-address=[::1]:65536", "--hostname-override=  ",

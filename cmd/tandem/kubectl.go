@@ -314,14 +314,14 @@ func fetch(ctx context.Context, client *http.Client, at *url.URL, query url.Valu
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(res.Body, maxError))
-		return refused(res.StatusCode, text)
+		return apiError(res.StatusCode, text)
 	}
 	return read(io.LimitReader(res.Body, limit))
 }
 
-// refused is the error of an answer: the message of Kubernetes' Status where it is
+// apiError is the error of an answer: the message of Kubernetes' Status where it is
 // one, and what to do.
-func refused(code int, text []byte) error {
+func apiError(code int, text []byte) error {
 	var said struct{ Kind, Message string }
 	if json.Unmarshal(text, &said) != nil || said.Message == "" {
 		said.Message = strings.TrimSpace(string(text))

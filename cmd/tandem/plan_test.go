@@ -117,14 +117,14 @@ func TestFailoverThatTheModeCannotDo(t *testing.T) {
 // with 3 where something would change.
 func TestHowAPreviewEnds(t *testing.T) {
 	changes := status.Preview{Services: []status.PreviewService{{Name: "shop/web"}}}
-	refused := changes
-	refused.Problems = []status.Problem{{Reason: "x"}}
+	rejected := changes
+	rejected.Problems = []status.Problem{{Reason: "x"}}
 	for _, tt := range []struct {
 		manifests int // rejected
 		preview   status.Preview
 		code      int
 	}{
-		{0, status.Preview{}, exitOK}, {0, changes, exitPending}, {1, status.Preview{}, exitFailure}, {1, changes, exitFailure}, {0, refused, exitFailure},
+		{0, status.Preview{}, exitOK}, {0, changes, exitPending}, {1, status.Preview{}, exitFailure}, {1, changes, exitFailure}, {0, rejected, exitFailure},
 	} {
 		if code := exitCode(previewError(tt.manifests, tt.preview)); code != tt.code {
 			t.Errorf("%d manifests rejected, %+v: exit code %d, want %d", tt.manifests, tt.preview, code, tt.code)

@@ -27,10 +27,11 @@ func newTop() *cobra.Command {
 		Short: "Show which Services get new connections, the busiest first",
 		Long: `top shows the new connections of each Service: how many there were since its
 frontends are programmed, and how many a second since the look before. They are
-counted by the kernel where tandem runs in mode nftables with --count-connections, and
-by relays in mode userspace: there by Service port, not by frontend. Other modes count
-none: the exit code is 2 then. Services without any are left out. Of a snapshot it shows
-how many there were.`,
+counted by the kernel, in mode nftables with --count-connections, in mode iptables until
+a frontend's rules are written again, which is when it or one near it changes; and by
+relays in mode userspace, there by Service port, not by frontend. Where none are counted
+the exit code is 2. Services without any are left out. Of a snapshot it shows how many
+there were.`,
 		Example: "  tandem top\n  tandem top --watch\n  tandem top -n shop -o wide",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := only.check(); err != nil {

@@ -139,7 +139,7 @@ func hairpins(host *model.Host, port *model.Port) (all []sender) {
 	for _, pool := range port.Pools() {
 		for _, e := range pool.Endpoints {
 			switch {
-			case !e.Hairpins():
+			case !e.MayHairpin():
 				all = append(all, sender{e.Addr.Addr(), Uplink})
 			case isHost(host, e.Addr.Addr()):
 				all = append(all, sender{e.Addr.Addr(), ""})

@@ -163,8 +163,8 @@ func TestOneBadServiceDoesNotHoldUpTheRest(t *testing.T) {
 		if !errors.Is(err, boom) || !strings.Contains(err.Error(), "ns/s13") {
 			t.Fatalf("atomic %v: error %v does not name the Service", atomic, err)
 		}
-		if errors.Is(work.Refused, boom) != atomic {
-			t.Errorf("atomic %v: a batch was taken apart because of %v", atomic, work.Refused)
+		if errors.Is(work.BatchErr, boom) != atomic {
+			t.Errorf("atomic %v: a batch was taken apart because of %v", atomic, work.BatchErr)
 		}
 		if want := 1 + 1 + 29*2; work.Ops != want || len(b.kernel.Objects) != want || work.Failed != 2 {
 			t.Errorf("atomic %v: %+v, %d objects, want %d", atomic, work, len(b.kernel.Objects), want)

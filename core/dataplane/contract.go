@@ -133,9 +133,9 @@ type Sentinel interface {
 	Disturbed(context.Context) (bool, error)
 }
 
-// Neighbour is implemented by drivers that can list rules of other programs that
+// OthersLister is implemented by drivers that can list rules of other programs that
 // packets traverse besides ours. They are listed, not evaluated.
-type Neighbour interface {
+type OthersLister interface {
 	// Others lists them for people, up to a limit. It is called on a thread of the data
 	// plane's network, concurrently with everything else.
 	Others(context.Context) ([]string, error)
@@ -161,12 +161,12 @@ type Drainer interface {
 	Drain(context.Context) error
 }
 
-// Tidier is implemented by drivers whose objects live in containers created for
+// Pruner is implemented by drivers whose objects live in containers created for
 // them that other programs may use, too, such as the tables of iptables.
-type Tidier interface {
-	// Tidy deletes those containers that are empty now. It follows the removal of all
+type Pruner interface {
+	// Prune deletes those containers that are empty now. It follows the removal of all
 	// objects, if there were any.
-	Tidy(context.Context) error
+	Prune(context.Context) error
 }
 
 // Wrapper is implemented by backends around another one.
@@ -333,9 +333,9 @@ type Work struct {
 	// Corrected is how many objects were found to differ because an op failed.
 	Corrected int
 
-	// Refused is the error of the first batch that failed as a whole. It was split
+	// BatchErr is the error of the first batch that failed as a whole. It was split
 	// and retried, so all ops may have succeeded in the end.
-	Refused error
+	BatchErr error
 
 	// Held is why the data plane could not be written at all, or not completely. Then
 	// the state of ports that are not failing is unknown.
@@ -386,7 +386,7 @@ type Trace struct {
 	// Deciding of them each change its outcome.
 	Differences []Difference
 	Deciding    int
-	Others      []string // rules of other programs that the packet may meet: see Neighbour
+	Others      []string // rules of other programs that the packet may meet: see OthersLister
 	Objects     int      // read back
 	Took        time.Duration
 }

@@ -123,7 +123,7 @@ func (b *backend[K, V]) Trace(ctx context.Context, ports []*model.Port, p oracle
 		return Trace{}, err
 	}
 	t := r.conclude(e, want, host, p)
-	if n, ok := b.driver.(Neighbour); ok {
+	if n, ok := b.driver.(OthersLister); ok {
 		if t.Others, err = n.Others(ctx); err != nil {
 			return Trace{}, err
 		}
@@ -195,11 +195,15 @@ func (b *backend[K, V]) inspect(ctx context.Context, of path[K, V], want map[K]V
 		return r, err
 	}
 	again, err := b.inspectOnce(ctx, of, want)
-	first := map[K]Difference{}
+	first := map[K]differing[K]{}
 	for _, d := range r.differing {
-		first[d.key] = d.Difference
+		first[d.key] = d
 	}
-	again.differing = slices.DeleteFunc(again.differing, func(d differing[K]) bool { return first[d.key] != d.Difference })
+	again.differing = slices.DeleteFunc(again.differing, func(d differing[K]) bool { return first[d.key].Difference != d.Difference })
+	for i := range again.differing {
+		d := &again.differing[i]
+		d.leaves = d.leaves || first[d.key].leaves // it may be deleted by now
+	}
 	return again, err
 }
 

@@ -199,8 +199,8 @@ func (s *run[K, V]) bisect(batch []ledger.Op[K, V], failed error) {
 		s.recordAll(batch, failed)
 		return
 	}
-	if s.work.Refused == nil {
-		s.work.Refused = fmt.Errorf("%d objects at once: %w", len(batch), failed)
+	if s.work.BatchErr == nil {
+		s.work.BatchErr = fmt.Errorf("%d objects at once: %w", len(batch), failed)
 	}
 	s.budget -= 2
 	before := s.work.Failed
@@ -321,8 +321,8 @@ func (b *backend[K, V]) Remove(ctx context.Context) error {
 	}
 	found := fresh.Health().Objects
 	_, err := SyncAll(ctx, fresh)
-	if t, ok := b.driver.(Tidier); ok && found > 0 && err == nil {
-		err = t.Tidy(ctx)
+	if t, ok := b.driver.(Pruner); ok && found > 0 && err == nil {
+		err = t.Prune(ctx)
 	}
 	return err
 }

@@ -53,25 +53,26 @@ func (e *Engine) check(ctx context.Context) {
 		e.options.Log.Warn("detecting external changes failed; auditing", "err", err)
 		suspicious = true
 	}
-	if suspicious && now.After(e.notBefore) || now.After(e.auditAt) {
-		e.audit(ctx)
+	due := suspicious && now.After(e.notBefore) || now.After(e.auditAt)
+	if due || len(e.waiters) > 0 {
+		e.audit(ctx, due)
 	}
 }
 
 // audit reads the data plane back while changes continue. When they have
-// interrupted it too often, it runs on the engine's goroutine and they wait.
-func (e *Engine) audit(ctx context.Context) {
-	start, backend := time.Now(), e.backend()
+// interrupted it too often, it runs on the engine's goroutine and they wait; but not
+// when it is not due, and only somebody has asked.
+func (e *Engine) audit(ctx context.Context, due bool) {
+	a, backend := &auditTask{start: time.Now(), due: due, done: make(chan struct{})}, e.backend()
 	if e.reader != nil && !closed(e.reader.done) {
-		e.recordAudit(ctx, start, 0, errNoAnswer)
+		e.recordAudit(ctx, a, 0, errNoAnswer)
 		return
 	}
-	if e.interrupted >= maxInterruptions {
+	if due && e.interrupted >= maxInterruptions {
 		drift, err := backend.Audit(ctx)
-		e.recordAudit(ctx, start, drift, err)
+		e.recordAudit(ctx, a, drift, err)
 		return
 	}
-	a := &auditTask{start: start, done: make(chan struct{})}
 	e.auditing, e.reader = a, a
 	go func() {
 		drift, err := backend.Audit(ctx)
@@ -93,7 +94,7 @@ func closed(c chan struct{}) bool {
 func (e *Engine) finishAudit(ctx context.Context, a *auditTask, drift int, err error) {
 	if e.auditing == a {
 		e.auditing = nil
-		e.recordAudit(ctx, a.start, drift, err)
+		e.recordAudit(ctx, a, drift, err)
 	}
 }
 
@@ -120,27 +121,22 @@ func (e *Engine) stopAudit() {
 }
 
 // recordAudit takes the result of an audit.
-func (e *Engine) recordAudit(ctx context.Context, start time.Time, drift int, err error) {
-	end := time.Now()
+func (e *Engine) recordAudit(ctx context.Context, a *auditTask, drift int, err error) {
+	start, end := a.start, time.Now()
 	if errors.Is(err, dataplane.ErrReading) { // another read, such as a trace, is in progress
-		e.auditAt = end.Add(checkEvery)
+		if a.due {
+			e.auditAt = end.Add(checkEvery)
+		}
 		return
 	}
-	wait := pause(end.Sub(start))
-	if err != nil && !errors.Is(err, dataplane.ErrInterrupted) {
-		wait = max(wait, auditRetry) // it leaves suspicion behind, however short it was
-	}
-	e.notBefore, e.auditAt = end.Add(wait), end.Add(e.auditEvery)
 	e.publish(func(s *Status) {
 		s.Audits.Done++
 		if err != nil {
 			s.Audits.Failed++
 		}
 	})
-	if errors.Is(err, dataplane.ErrInterrupted) {
-		e.interrupted++
-	} else {
-		e.interrupted = 0
+	if a.due || err == nil { // one that somebody asked for in vain puts no other off
+		e.schedule(start, end, err)
 	}
 	defer e.notifyWaiters(start, err)
 	if err != nil {
@@ -160,5 +156,19 @@ func (e *Engine) recordAudit(ctx context.Context, start time.Time, drift int, er
 	e.publish(func(s *Status) { s.Drift += uint64(drift) })
 	if e.options.Hooks.Drifted != nil {
 		e.options.Hooks.Drifted(drift, found)
+	}
+}
+
+// schedule sets when the next audits are, after one.
+func (e *Engine) schedule(start, end time.Time, err error) {
+	wait := pause(end.Sub(start))
+	if err != nil && !errors.Is(err, dataplane.ErrInterrupted) {
+		wait = max(wait, auditRetry) // it leaves suspicion behind, however short it was
+	}
+	e.notBefore, e.auditAt = end.Add(wait), end.Add(e.auditEvery)
+	if errors.Is(err, dataplane.ErrInterrupted) {
+		e.interrupted++
+	} else {
+		e.interrupted = 0
 	}
 }

@@ -87,7 +87,7 @@ func (e *Engine) Audit(ctx context.Context) (readAt time.Time, err error) {
 			w.done <- audited{at: e.auditBefore}
 		default:
 			e.waiters = append(e.waiters, w)
-			e.checkAt, e.auditAt = time.Time{}, time.Time{}
+			e.checkAt = time.Time{}
 		}
 		return w
 	})
@@ -115,6 +115,6 @@ func (e *Engine) notifyWaiters(start time.Time, err error) {
 		return true
 	})
 	if len(e.waiters) > 0 {
-		e.checkAt, e.auditAt = time.Time{}, time.Time{}
+		e.checkAt = time.Time{}
 	}
 }

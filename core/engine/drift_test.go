@@ -3,6 +3,8 @@
 package engine_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -239,6 +241,38 @@ func TestQuestionsHoldUpNoChange(t *testing.T) {
 		}
 		if err := <-done; err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// interrupted is a backend that takes its time to find that it cannot be read beside changes.
+type interrupted struct{ dataplane.Backend }
+
+func (interrupted) Audit(context.Context) (int, error) {
+	sleep(10 * time.Second)
+	return 0, dataplane.ErrInterrupted
+}
+
+// Changes never wait for a reading that only a question needs, however often changes have
+// interrupted one: the question is not answered then.
+func TestQuestionsThatCannotBeAnsweredHoldUpNoChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, func(o *engine.Options) { o.Backend = interrupted{o.Backend} })
+		b.SetService(service("a", "10.96.0.1"))
+		b.Synced(true)
+		synctest.Wait()
+		for i := range 6 { // well within the time of the next audit
+			done := make(chan error, 1)
+			go func() { _, err := b.Audit(t.Context()); done <- err }()
+			sleep(2 * time.Second)
+			b.SetService(service(fmt.Sprint("b", i), fmt.Sprint("10.96.1.", i+1)))
+			synctest.Wait()
+			if b.kernel.Objects[fmt.Sprint("10.96.1.", i+1, ":80")] != "reject" {
+				t.Fatalf("change %d waits for a question", i)
+			}
+			if err := <-done; !errors.Is(err, dataplane.ErrInterrupted) {
+				t.Errorf("question %d: %v", i, err)
+			}
 		}
 	})
 }

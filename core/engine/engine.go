@@ -73,6 +73,8 @@ type Writers interface {
 
 // Hooks are called on the engine's goroutine: they must not block.
 type Hooks struct {
+	// Writing precedes every sync, with the changes that it is about to write.
+	Writing func([]model.Delta)
 	// Synced follows every sync that had something to do.
 	Synced func(Sync)
 	// Drifted follows an audit that found objects changed from outside, with what is
@@ -141,6 +143,7 @@ type Engine struct {
 // auditTask is an audit that runs concurrently with changes.
 type auditTask struct {
 	start time.Time
+	due   bool          // not only since somebody asked
 	done  chan struct{} // closed when it has returned
 }
 

@@ -24,6 +24,9 @@ func (e *Engine) sync(ctx context.Context) {
 	resolved := time.Now()
 	e.backend().Update(deltas)
 	compiled := time.Now()
+	if e.options.Hooks.Writing != nil {
+		e.options.Hooks.Writing(deltas)
+	}
 	r.Work, r.Err = e.write(ctx)
 	end := time.Now()
 	r.Host, r.Took = e.tracker.Host(), end.Sub(start)
@@ -74,8 +77,8 @@ func (e *Engine) mute(on bool) {
 // logSync logs a sync: the first one as a summary, later ones by Service.
 func (e *Engine) logSync(ctx context.Context, r *Sync, first bool) {
 	log := e.options.Log
-	if r.Work.Refused != nil {
-		log.Warn("transaction failed; retried in smaller batches", "err", r.Work.Refused, "transactions", r.Work.Commits, "failed", r.Work.Failed)
+	if r.Work.BatchErr != nil {
+		log.Warn("transaction failed; retried in smaller batches", "err", r.Work.BatchErr, "transactions", r.Work.Commits, "failed", r.Work.Failed)
 	}
 	if r.Work.Corrected > 0 {
 		log.Info("objects differed from the recorded state; read again", "objects", r.Work.Corrected)

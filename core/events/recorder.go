@@ -12,11 +12,11 @@ import (
 	"github.com/tandem-proxy/tandem/core/printable"
 )
 
-// Sink writes a record. ErrRefused, also wrapped, means that a retry is useless.
+// Sink writes a record. ErrRejected, also wrapped, means that a retry is useless.
 type Sink func(context.Context, Record) error
 
-// ErrRefused is the error of a record that will never be accepted.
-var ErrRefused = errors.New("refused")
+// ErrRejected is the error of a record that will never be accepted.
+var ErrRejected = errors.New("rejected")
 
 // The results of an Event, for metrics.
 const (
@@ -105,7 +105,7 @@ func (r *Recorder) write(ctx context.Context, sink Sink, n *entry, record Record
 		return
 	}
 	r.mu.Lock()
-	over := r.queue.done(time.Now(), n, record.Count, err, errors.Is(err, ErrRefused))
+	over := r.queue.done(time.Now(), n, record.Count, err, errors.Is(err, ErrRejected))
 	r.mu.Unlock()
 	switch {
 	case err == nil:

@@ -61,7 +61,7 @@ func TestRecorder(t *testing.T) {
 		r.Add(about("b"))
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		answer = func() error { return fmt.Errorf("forbidden: %w", events.ErrRefused) }
+		answer = func() error { return fmt.Errorf("forbidden: %w", events.ErrRejected) }
 		r.Add(about("c"))
 		time.Sleep(time.Minute)
 		synctest.Wait()

@@ -12,9 +12,11 @@ import (
 
 // Table is a table of tracked flows. It is used by one goroutine at a time.
 type Table interface {
-	// Delete deletes the stale flows and returns how many it deleted, also when
-	// it fails half-way. It can be called again with the same matches.
-	Delete(ctx context.Context, stale []Match) (deleted int, err error)
+	// Delete deletes stale flows and returns how many it deleted, also when it fails
+	// half-way. The matches say where to look, and stale, which is safe for concurrent
+	// use, decides about each flow when it is seen: what the matches say may have been
+	// corrected since. It can be called again with the same matches.
+	Delete(ctx context.Context, matches []Match, stale func(Flow) bool) (deleted int, err error)
 }
 
 // Report is the result of one call of Table.Delete, for one IP family.
@@ -60,7 +62,7 @@ type Cleaner struct {
 
 	mu      sync.Mutex
 	waiting *Index
-	running *Index // what the table works on; its revised matches return to waiting if it fails
+	running *Index // what the table works on; its corrected matches return to waiting if it fails
 }
 
 // Start starts a Cleaner of what Stale finds, which runs until ctx is done or Close is
@@ -98,21 +100,30 @@ func (c *Cleaner) Close() {
 	<-c.done
 }
 
-// Update enqueues what changes that are now in effect make stale, and corrects
-// what waits about frontends whose endpoints have changed since. It never blocks.
+// Prepare tells of changes that are about to be written: from then on there may be flows
+// to their endpoints, which what waits or is at work must spare. It never blocks.
+func (c *Cleaner) Prepare(deltas []model.Delta) { c.correct(deltas, (*Index).alsoKeep) }
+
+// Update enqueues what changes that are now in effect make stale, and corrects what
+// waits or is at work about frontends whose endpoints have changed since. It never blocks.
 func (c *Cleaner) Update(host *model.Host, deltas []model.Delta) {
 	stale := c.stale(host, deltas)
+	c.correct(deltas, (*Index).keepOnly)
+	c.Enqueue(stale)
+}
+
+func (c *Cleaner) correct(deltas []model.Delta, correct func(*Index, *model.Port)) {
 	c.mu.Lock()
-	if c.waiting.Len()+c.running.Len() > 0 {
-		for _, d := range deltas {
-			if d.New != nil {
-				c.waiting.updateKeep(d.New)
-				c.running.updateKeep(d.New)
-			}
+	defer c.mu.Unlock()
+	if c.waiting.Len()+c.running.Len() == 0 {
+		return
+	}
+	for _, d := range deltas {
+		if d.New != nil {
+			correct(c.waiting, d.New)
+			correct(c.running, d.New)
 		}
 	}
-	c.mu.Unlock()
-	c.Enqueue(stale)
 }
 
 // Enqueue adds matches to what waits. It never blocks.
@@ -187,7 +198,7 @@ func (c *Cleaner) delete(ctx context.Context, f model.Family, stale []Match, pau
 		return nil
 	}
 	start := time.Now()
-	deleted, err := c.table.Delete(ctx, stale)
+	deleted, err := c.table.Delete(ctx, stale, c.staleNow)
 	r := Report{Family: f, Frontends: len(stale), Deleted: deleted, Took: time.Since(start), Err: err}
 	if err != nil {
 		r.Retry = pause
@@ -207,7 +218,14 @@ func ofFamily(all []Match, f model.Family) (some []Match) {
 	return some
 }
 
-// take moves what waits to running and returns a copy of it, which a revision
+// staleNow reports whether a flow is stale by what is at work, as corrected.
+func (c *Cleaner) staleNow(f Flow) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.running.Stale(f)
+}
+
+// take moves what waits to running and returns a copy of it, which a correction
 // does not touch.
 func (c *Cleaner) take() []Match {
 	c.mu.Lock()

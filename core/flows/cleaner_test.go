@@ -154,7 +154,7 @@ func TestCleanerIsBounded(t *testing.T) {
 // stuckTable never finishes before its context ends.
 type stuckTable struct{ busy chan struct{} }
 
-func (s stuckTable) Delete(ctx context.Context, _ []flows.Match) (int, error) {
+func (s stuckTable) Delete(ctx context.Context, _ []flows.Match, _ func(flows.Flow) bool) (int, error) {
 	close(s.busy)
 	<-ctx.Done()
 	return 0, ctx.Err()
@@ -197,10 +197,37 @@ func TestRevisionDuringAFailingAttempt(t *testing.T) {
 	})
 }
 
+// Nor must a table that is at work delete a flow that newer rules made: its answer would
+// be lost. The flow may begin before the rules' own clean-up is asked for.
+func TestCorrectionDuringAnAttempt(t *testing.T) {
+	none, served := port("dns", list(vip), nil), port("dns", list(vip), list(epA))
+	for name, before := range map[string][]model.Delta{
+		"no endpoints yet": {{New: none}},
+		"removed":          {{Old: port("dns", list(vip), list(epB))}},
+		"endpoint gone":    {{Old: served, New: none}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				table := slowTable{&flowtest.Table{}}
+				c := flows.Start(t.Context(), table, flows.Hooks{})
+				defer c.Close()
+				c.Update(host(), before)
+				synctest.Wait() // at work
+				c.Prepare([]model.Delta{{New: served}})
+				send(table.Table, vip, epA)
+				time.Sleep(time.Minute)
+				if len(table.Flows()) != 1 {
+					t.Error("a flow of newer rules was deleted")
+				}
+			})
+		})
+	}
+}
+
 // slowTable takes its time.
 type slowTable struct{ *flowtest.Table }
 
-func (s slowTable) Delete(ctx context.Context, stale []flows.Match) (int, error) {
+func (s slowTable) Delete(ctx context.Context, matches []flows.Match, stale func(flows.Flow) bool) (int, error) {
 	time.Sleep(time.Second)
-	return s.Table.Delete(ctx, stale)
+	return s.Table.Delete(ctx, matches, stale)
 }

@@ -14,8 +14,8 @@
 //
 // A Match is a statement about one frontend: which flows to it are stale and which
 // endpoints still serve it. Later statements about a frontend correct earlier ones,
-// so that waiting ones, if the table is busy or failing, can be merged and never
-// delete a flow that newer rules made.
+// so that those that wait, or that the table is just working on, never delete a flow
+// that newer rules made.
 //
 // Of UDP everything stale is deleted, as in kube-proxy. TCP and SCTP have handshakes:
 // their stale flows end by a reset, an abort or a time-out of their own, and a Port

@@ -56,7 +56,7 @@ func TestHandshakes(t *testing.T) {
 // lateTable takes a second for everything.
 type lateTable struct{ at []time.Time }
 
-func (s *lateTable) Delete(context.Context, []flows.Match) (int, error) {
+func (s *lateTable) Delete(context.Context, []flows.Match, func(flows.Flow) bool) (int, error) {
 	s.at = append(s.at, time.Now())
 	time.Sleep(time.Second)
 	return 0, nil

@@ -143,15 +143,22 @@ func (x *Index) Stale(f Flow) bool {
 // has reports whether there is a match about the frontend of m.
 func (x *Index) has(m Match) bool { return x.find(m.Proto, m.Frontend) != nil }
 
-// updateKeep sets the current endpoints in matches about the frontends of p.
-func (x *Index) updateKeep(p *model.Port) {
-	var keep Set
+// keepOnly sets the current endpoints in matches about the frontends of p.
+func (x *Index) keepOnly(p *model.Port) {
+	x.keep(p, func(_, endpoints Set) Set { return endpoints })
+}
+
+// alsoKeep adds endpoints to matches about the frontends of p.
+func (x *Index) alsoKeep(p *model.Port) { x.keep(p, Set.union) }
+
+func (x *Index) keep(p *model.Port, combine func(old, endpoints Set) Set) {
+	var endpoints Set
 	for _, f := range p.Frontends {
 		if m := x.find(p.ID.Proto, f.At); m != nil {
-			if keep == nil {
-				keep = liveEndpoints(p)
+			if endpoints == nil {
+				endpoints = liveEndpoints(p)
 			}
-			m.Keep = keep
+			m.Keep = combine(m.Keep, endpoints)
 		}
 	}
 }

@@ -160,7 +160,7 @@ func TestRandomWorlds(t *testing.T) {
 				w.send()
 				stale := flows.Stale(host(), w.step())
 				before := w.table.Flows()
-				if _, err := w.table.Delete(t.Context(), stale); err != nil {
+				if _, err := w.table.Delete(t.Context(), stale, flows.IndexOf(stale).Stale); err != nil {
 					t.Fatal(err)
 				}
 				w.check(t, before)
@@ -184,7 +184,7 @@ func TestRandomWorldsMerged(t *testing.T) {
 						waiting.Add(m)
 					}
 				}
-				if _, err := w.table.Delete(t.Context(), waiting.Matches()); err != nil {
+				if _, err := w.table.Delete(t.Context(), waiting.Matches(), waiting.Stale); err != nil {
 					t.Fatal(err)
 				}
 				w.check(t, nil)

@@ -33,7 +33,7 @@ type decoder struct{ limits limits }
 // that could not be cut into its items. It always returns at least one.
 func (d decoder) decode(doc document) []*object {
 	if len(doc.text) > d.limits.docBytes {
-		return []*object{refused(key{}, fault{
+		return []*object{rejected(key{}, fault{
 			text: fmt.Sprintf("larger than %d bytes", d.limits.docBytes),
 		})}
 	}
@@ -45,7 +45,7 @@ func (d decoder) decode(doc document) []*object {
 		if template.Match(doc.text) {
 			bad = unrendered(doc.text)
 		}
-		return []*object{refused(key{}, *bad)}
+		return []*object{rejected(key{}, *bad)}
 	}
 	if doc.item && root.Kind == yaml.SequenceNode && len(root.Content) == 1 {
 		root = root.Content[0] // it was cut out together with its dash
@@ -53,7 +53,7 @@ func (d decoder) decode(doc document) []*object {
 	objects := d.decodeNode(root, doc.kind, 0)
 	for _, o := range objects {
 		if o.bad && slices.ContainsFunc(o.faults, func(f fault) bool { return template.Match(lineOf(doc.text, f.line)) }) {
-			*o = *refused(key{}, *unrendered(doc.text))
+			*o = *rejected(key{}, *unrendered(doc.text))
 		}
 	}
 	clamp(objects, strictyaml.LineAt(doc.text, len(doc.text)))
@@ -71,8 +71,8 @@ func clamp(objects []*object, last int) {
 	}
 }
 
-// refused returns a rejected object.
-func refused(k key, faults ...fault) *object {
+// rejected returns a rejected object.
+func rejected(k key, faults ...fault) *object {
 	o := &object{key: k, bad: true, faults: faults}
 	for i := range o.faults {
 		if o.faults[i].object == "" {
@@ -102,7 +102,7 @@ func (d decoder) decodeJSON(doc document) *object {
 	c, _, _ := classify(head.APIVersion, head.Kind)
 	switch c {
 	case foreign:
-		return &object{foreign: head.Kind}
+		return ofKind(head.Kind)
 	case service, slice, node, serviceCIDR, tcpRoute, udpRoute, referenceGrant:
 	default:
 		return nil
@@ -125,7 +125,7 @@ func (d decoder) decodeNode(n *yaml.Node, kind string, depth int) []*object {
 		n = n.Alias
 	}
 	if n.Kind != yaml.MappingNode {
-		return []*object{refused(key{}, fault{line: n.Line - 1, text: strictyaml.Describe(n) + ", must be an object with apiVersion and kind"})}
+		return []*object{rejected(key{}, fault{line: n.Line - 1, text: strictyaml.Describe(n) + ", must be an object with apiVersion and kind"})}
 	}
 	apiVersion, own := strictyaml.String(n, "apiVersion"), strictyaml.String(n, "kind")
 	if own == "" && apiVersion == "" && kind != "" {
@@ -134,9 +134,9 @@ func (d decoder) decodeNode(n *yaml.Node, kind string, depth int) []*object {
 	c, field, why := classify(apiVersion, own)
 	switch c {
 	case foreign:
-		return []*object{{foreign: own}}
+		return []*object{ofKind(own)}
 	case mistaken:
-		return []*object{refused(key{}, mistake(n, field, why))}
+		return []*object{rejected(key{}, mistake(n, field, why))}
 	case list:
 		return d.decodeList(n, own, depth)
 	}
@@ -162,13 +162,13 @@ func (d decoder) decodeList(n *yaml.Node, kind string, depth int) []*object {
 	items := strictyaml.Get(n, "items")
 	switch {
 	case depth > 0:
-		return []*object{refused(key{}, fault{line: n.Line - 1, text: "a List within a List is not read"})}
+		return []*object{rejected(key{}, fault{line: n.Line - 1, text: "a List within a List is not read"})}
 	case items == nil || items.ShortTag() == "!!null":
-		return []*object{{foreign: kind}}
+		return []*object{ofKind(kind)}
 	case items.Kind != yaml.SequenceNode:
-		return []*object{refused(key{}, fault{line: items.Line - 1, text: "items: " + strictyaml.Describe(items) + ", must be a list"})}
+		return []*object{rejected(key{}, fault{line: items.Line - 1, text: "items: " + strictyaml.Describe(items) + ", must be a list"})}
 	}
-	objects := []*object{{foreign: kind}}
+	objects := []*object{ofKind(kind)}
 	for _, i := range items.Content {
 		objects = append(objects, d.decodeNode(i, item, depth+1)...)
 	}
@@ -181,9 +181,9 @@ func (d decoder) decodeObject(n *yaml.Node, c class) *object {
 	faults, halted := strictyaml.Decode(n, into, d.limits.yaml)
 	switch {
 	case halted:
-		return refused(key{}, asFaults(faults)...)
+		return rejected(key{}, asFaults(faults)...)
 	case len(faults) > 0:
-		return refused(identify(n, c), asFaults(faults)...)
+		return rejected(identify(n, c), asFaults(faults)...)
 	}
 	o := convert(c, into, d.limits.nodePorts)
 	o.findLines(n)
@@ -249,48 +249,62 @@ func convert(c class, typed metav1.Object, nodePorts config.PortRange) *object {
 	k := key{c, typed.GetNamespace(), typed.GetName()}
 	if why := badName(k); why != "" {
 		path, _, _ := strings.Cut(why, ":")
-		return refused(key{}, fault{path: path, text: why})
+		return rejected(key{}, fault{path: path, text: why})
 	}
-	o := &object{key: k}
-	var problems []model.Problem
+	o := object{key: k}
 	switch t := typed.(type) {
 	case *corev1.Service:
-		o.service, problems = watch.Service(t)
-		o.confine(t, nodePorts)
+		v, problems := watch.Service(t)
+		if v != nil {
+			o.confine(v, t, nodePorts)
+		}
 		o.advise(t)
+		return converted(o, v, problems)
 	case *discoveryv1.EndpointSlice:
-		o.slice, problems = watch.Slice(t)
-	case *corev1.Node:
-		o.node, problems = watch.Node(t)
+		v, problems := watch.Slice(t)
+		return converted(o, v, problems)
 	case *networkingv1.ServiceCIDR:
-		o.cidr, problems = watch.ServiceCIDR(t)
+		v, problems := watch.ServiceCIDR(t)
+		return converted(o, v, problems)
 	case *gateway.TCPRoute:
-		o.route, problems = watch.TCPRoute(t)
+		v, problems := watch.TCPRoute(t)
+		return converted(o, v, problems)
 	case *gateway.UDPRoute:
-		o.route, problems = watch.UDPRoute(t)
+		v, problems := watch.UDPRoute(t)
+		return converted(o, v, problems)
 	case *gateway.ReferenceGrant:
-		o.grant, problems = watch.ReferenceGrant(t)
+		v, problems := watch.ReferenceGrant(t)
+		return converted(o, v, problems)
+	case *corev1.Node:
+		v, problems := watch.Node(t)
+		return converted(o, v, problems)
 	}
+	return &o
+}
+
+// converted returns the object with the problems of its conversion, and the value that
+// came of it, nil if none did.
+func converted[T any](o object, v *T, problems []model.Problem) *object {
 	for _, p := range problems {
 		o.faults = append(o.faults, fault{
 			object: p.Object, path: watch.FieldPath(p), text: p.Detail + ": " + p.Why.Text(), why: p.Why,
 		})
 	}
-	return o
+	if v == nil {
+		return &o
+	}
+	return with(o, v)
 }
 
 // confine removes node ports, including those for health checks, outside the range
 // that an API server would allow: other programs on this machine may use them.
-func (o *object) confine(s *corev1.Service, allowed config.PortRange) {
-	if o.service == nil {
-		return
-	}
-	if n := o.service.HealthCheckNodePort; n != 0 && !allowed.Has(n) {
+func (o *object) confine(v *model.Service, s *corev1.Service, allowed config.PortRange) {
+	if n := v.HealthCheckNodePort; n != 0 && !allowed.Has(n) {
 		o.outside("spec.healthCheckNodePort", n, allowed)
-		o.service.HealthCheckNodePort = 0
+		v.HealthCheckNodePort = 0
 	}
-	for i := range o.service.Ports {
-		p := &o.service.Ports[i]
+	for i := range v.Ports {
+		p := &v.Ports[i]
 		if p.NodePort == 0 || allowed.Has(p.NodePort) {
 			continue
 		}

@@ -53,18 +53,21 @@ type unit struct {
 
 // digest identifies the content of a document. It is a cryptographic one since
 // a collision would silently serve the wrong object.
-type digest struct {
-	sum  [sha256.Size]byte
-	item bool
-	kind string
-}
+type digest [sha256.Size]byte
 
-func (d document) digest() digest { return digest{sha256.Sum256(d.text), d.item, d.kind} }
+// digest is that of the text, and for an item of a list of that and of the list's kind.
+func (d document) digest() digest {
+	sum := sha256.Sum256(d.text)
+	if d.item {
+		sum = sha256.Sum256(append(sum[:], d.kind...))
+	}
+	return sum
+}
 
 var errUnsettled = errors.New("is still being written")
 
 // load returns the content of a file if it may have changed since it was last
-// read, and nil if it has not. Anything but a regular file is refused before it
+// read, and nil if it has not. Anything but a regular file is rejected before it
 // is opened, and again after it was: a device may do anything when it is opened.
 func (f *file) load(fsys fs.FS, max, room int64, now time.Time) ([]byte, fs.FileInfo, error) {
 	info, err := fs.Stat(fsys, f.name)
@@ -194,7 +197,7 @@ func (f *file) hold(units []unit) map[key]placed {
 		return nil
 	}
 	present := map[key]bool{}
-	var refusedKeys []key
+	var rejectedKeys []key
 	nameless, newNameless := false, false
 	old := f.namelessDocuments()
 	for i := range units {
@@ -203,7 +206,7 @@ func (f *file) hold(units []unit) map[key]placed {
 			case !o.bad:
 				present[o.key] = true
 			case o.key != (key{}):
-				refusedKeys = append(refusedKeys, o.key)
+				rejectedKeys = append(rejectedKeys, o.key)
 			default:
 				nameless = true
 				newNameless = newNameless || !old[units[i].digest]
@@ -215,7 +218,7 @@ func (f *file) hold(units []unit) map[key]placed {
 		maps.Copy(held, f.held)
 	}
 	last := f.lastGood()
-	for _, k := range refusedKeys {
+	for _, k := range rejectedKeys {
 		if p, ok := last[k]; ok {
 			held[k] = p
 		}

@@ -41,8 +41,8 @@ func FuzzRead(f *testing.F) {
 			}
 		}
 		for _, p := range first.objects {
-			if o := p.moved(); o.usable() && o.reported() != p.whereNow() || p.line+int(p.start) < 1 || p.line+int(p.start) > lines || badName(p.key) != "" {
-				t.Fatalf("object %v in %q, %q", p.key, o.reported(), p.whereNow())
+			if o := p.moved(); o.usable() && *o.where() != p.whereNow() || p.line+int(p.start) < 1 || p.line+int(p.start) > lines || badName(p.key) != "" {
+				t.Fatalf("object %v in %q, %q", p.key, *o.where(), p.whereNow())
 			}
 		}
 		decoded := r.decoded

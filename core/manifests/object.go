@@ -33,25 +33,34 @@ func (k key) compare(o key) int {
 // long as the text of its document stays the same, so that most comparisons are by
 // pointer.
 type object struct {
-	key     key    // zero if the name cannot be read
-	bad     bool   // rejected; the last good version is kept
-	start   int32  // the line of the object within its document, from 0
-	foreign string // the kind, if it is none of ours
-
-	service *model.Service // at most one of these; none for an object that is
-	slice   *model.Slice   // bad, or fine but useless, such as a headless
-	node    *model.Node    // Service
-	cidr    *model.ServiceCIDR
-	route   *model.Route
-	grant   *model.Grant
-
+	key    key   // zero if the name cannot be read; for a kind that is none of ours, its class and that kind
+	bad    bool  // rejected; the last good version is kept
+	start  int32 // the line of the object within its document, from 0
 	faults []fault
+
+	// value is a pointer to a Service, Slice, Node, ServiceCIDR, Route or Grant of the
+	// model; nil for an object that is bad, or fine but useless, such as a headless
+	// Service.
+	value any
+}
+
+// ofKind returns the object of a kind that we do not read.
+func ofKind(kind string) *object { return &object{key: key{class: foreign, name: kind}} }
+
+// with returns the object with a copy of a value. Both are one allocation, of a
+// size that decoding does not use: a small value of its own would keep the whole page
+// of garbage in which it was made.
+func with[T any](o object, v *T) *object {
+	both := &struct {
+		object
+		value T
+	}{o, *v}
+	both.object.value = &both.value
+	return &both.object
 }
 
 // usable reports whether the object is passed to the sink.
-func (o *object) usable() bool {
-	return o.service != nil || o.slice != nil || o.node != nil || o.cidr != nil || o.route != nil || o.grant != nil
-}
+func (o *object) usable() bool { return o.value != nil }
 
 // placed is an object with its present position in the folder.
 type placed struct {
@@ -66,90 +75,73 @@ func (p placed) whereNow() string { return where(p.file, p.line+int(p.start)) }
 // immutable, so one that has moved is copied.
 func (p placed) moved() *object {
 	w := p.whereNow()
-	if w == p.reported() || !p.usable() {
+	if !p.usable() || w == *p.where() {
 		return p.object
 	}
-	o := *p.object
-	switch {
-	case o.service != nil:
-		v := *o.service
-		o.service = &v
-	case o.slice != nil:
-		v := *o.slice
-		o.slice = &v
-	case o.node != nil:
-		v := *o.node
-		o.node = &v
-	case o.cidr != nil:
-		v := *o.cidr
-		o.cidr = &v
-	case o.route != nil:
-		v := *o.route
-		o.route = &v
-	case o.grant != nil:
-		v := *o.grant
-		o.grant = &v
+	o := p.object
+	switch v := o.value.(type) {
+	case *model.Service:
+		o = with(*o, v)
+	case *model.Slice:
+		o = with(*o, v)
+	case *model.Node:
+		o = with(*o, v)
+	case *model.ServiceCIDR:
+		o = with(*o, v)
+	case *model.Route:
+		o = with(*o, v)
+	case *model.Grant:
+		o = with(*o, v)
 	}
-	o.place(w)
-	return &o
+	*o.where() = w
+	return o
 }
 
-// place sets the file and line of an object, before it is passed on.
-func (o *object) place(where string) {
-	switch {
-	case o.service != nil:
-		o.service.Where = where
-	case o.slice != nil:
-		o.slice.Where = where
-	case o.node != nil:
-		o.node.Where = where
-	case o.cidr != nil:
-		o.cidr.Where = where
-	case o.route != nil:
-		o.route.Where = where
-	case o.grant != nil:
-		o.grant.Where = where
+// where is the field with the file and line of a usable object. It is set before the
+// object is passed on.
+func (o *object) where() *string {
+	switch v := o.value.(type) {
+	case *model.Service:
+		return &v.Where
+	case *model.Slice:
+		return &v.Where
+	case *model.Node:
+		return &v.Where
+	case *model.ServiceCIDR:
+		return &v.Where
+	case *model.Route:
+		return &v.Where
+	case *model.Grant:
+		return &v.Where
 	}
-}
-
-// reported returns the reported position of the object.
-func (o *object) reported() string {
-	switch {
-	case o.service != nil:
-		return o.service.Where
-	case o.slice != nil:
-		return o.slice.Where
-	case o.node != nil:
-		return o.node.Where
-	case o.cidr != nil:
-		return o.cidr.Where
-	case o.route != nil:
-		return o.route.Where
-	case o.grant != nil:
-		return o.grant.Where
-	}
-	return ""
+	return nil
 }
 
 // same reports whether two objects of one key are equal apart from their positions.
 func (o *object) same(p *object) bool {
-	switch {
-	case o == p:
+	if o == p {
 		return true
-	case o.service != nil && p.service != nil:
-		return sameService(o.service, p.service)
-	case o.slice != nil && p.slice != nil:
-		return sameSlice(o.slice, p.slice)
-	case o.node != nil && p.node != nil:
-		return sameNode(o.node, p.node)
-	case o.cidr != nil && p.cidr != nil:
-		return slices.Equal(o.cidr.CIDRs, p.cidr.CIDRs)
-	case o.route != nil && p.route != nil:
-		return sameRoute(o.route, p.route)
-	case o.grant != nil && p.grant != nil:
-		return sameGrant(o.grant, p.grant)
 	}
-	return !o.usable() && !p.usable()
+	switch v := o.value.(type) {
+	case *model.Service:
+		return sameAs(v, p, sameService)
+	case *model.Slice:
+		return sameAs(v, p, sameSlice)
+	case *model.Node:
+		return sameAs(v, p, sameNode)
+	case *model.ServiceCIDR:
+		return sameAs(v, p, sameServiceCIDR)
+	case *model.Route:
+		return sameAs(v, p, sameRoute)
+	case *model.Grant:
+		return sameAs(v, p, sameGrant)
+	}
+	return !p.usable()
+}
+
+func sameAs[T any](v *T, p *object, same func(a, b *T) bool) bool {
+	other, ok := p.value.(*T)
+	return ok && same(v, other)
 }
 
 func sameService(a, b *model.Service) bool {
@@ -175,6 +167,8 @@ func sameNode(a, b *model.Node) bool {
 	return a.Name == b.Name && a.Zone == b.Zone && slices.Equal(a.IPs, b.IPs) &&
 		slices.Equal(a.PodCIDRs, b.PodCIDRs) && a.Leaving == b.Leaving
 }
+
+func sameServiceCIDR(a, b *model.ServiceCIDR) bool { return slices.Equal(a.CIDRs, b.CIDRs) }
 
 func sameRoute(a, b *model.Route) bool {
 	return a.Name == b.Name && a.Created.Equal(b.Created) && slices.Equal(a.Parents, b.Parents) && slices.Equal(a.Backends, b.Backends)

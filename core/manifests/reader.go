@@ -213,7 +213,9 @@ func (r *Reader) decode(ctx context.Context, file *file, docs []document) []unit
 		i := fresh[n]
 		objects := d.decode(docs[i])
 		for _, o := range objects {
-			o.place(placed{object: o, file: file.shown, line: docs[i].line}.whereNow())
+			if o.usable() {
+				*o.where() = placed{object: o, file: file.shown, line: docs[i].line}.whereNow()
+			}
 		}
 		units[i].objects = objects
 	})
@@ -305,11 +307,11 @@ func (f *folder) add(p placed) {
 		f.problems = append(f.problems, fault.at(p.file, p.line))
 	}
 	switch {
-	case p.foreign != "":
-		f.ignored[p.foreign]++
-		return
 	case p.bad:
 		f.doubtful = true
+		return
+	case p.key.class == foreign:
+		f.ignored[p.key.name]++
 		return
 	}
 	if i, twice := f.index[p.key]; twice {
@@ -357,19 +359,19 @@ func (r *Reader) Read(ctx context.Context) (Result, error) {
 func (f *folder) collect() model.Objects {
 	var all model.Objects
 	for _, p := range f.objects {
-		switch o := p.moved(); {
-		case o.service != nil:
-			all.Services = append(all.Services, o.service)
-		case o.slice != nil:
-			all.Slices = append(all.Slices, o.slice)
-		case o.node != nil:
-			all.Nodes = append(all.Nodes, o.node)
-		case o.cidr != nil:
-			all.ServiceCIDRs = append(all.ServiceCIDRs, o.cidr)
-		case o.route != nil:
-			all.Routes = append(all.Routes, o.route)
-		case o.grant != nil:
-			all.Grants = append(all.Grants, o.grant)
+		switch v := p.moved().value.(type) {
+		case *model.Service:
+			all.Services = append(all.Services, v)
+		case *model.Slice:
+			all.Slices = append(all.Slices, v)
+		case *model.Node:
+			all.Nodes = append(all.Nodes, v)
+		case *model.ServiceCIDR:
+			all.ServiceCIDRs = append(all.ServiceCIDRs, v)
+		case *model.Route:
+			all.Routes = append(all.Routes, v)
+		case *model.Grant:
+			all.Grants = append(all.Grants, v)
 		}
 	}
 	return all

@@ -222,34 +222,34 @@ func (f *folder) compare(old *folder) (known []bool, gone []placed) {
 }
 
 func (d *delivery) set(o *object) {
-	switch {
-	case o.service != nil:
-		d.sink.SetService(o.service)
-	case o.slice != nil:
-		d.sink.SetSlice(o.slice)
-	case o.node != nil:
-		d.sink.SetNode(o.node)
-	case o.cidr != nil:
-		d.sink.SetServiceCIDR(o.cidr)
-	case o.route != nil:
-		d.sink.SetRoute(o.route)
-	case o.grant != nil:
-		d.sink.SetGrant(o.grant)
+	switch v := o.value.(type) {
+	case *model.Service:
+		d.sink.SetService(v)
+	case *model.Slice:
+		d.sink.SetSlice(v)
+	case *model.Node:
+		d.sink.SetNode(v)
+	case *model.ServiceCIDR:
+		d.sink.SetServiceCIDR(v)
+	case *model.Route:
+		d.sink.SetRoute(v)
+	case *model.Grant:
+		d.sink.SetGrant(v)
 	}
 }
 
 func (d *delivery) delete(p placed) {
-	switch {
-	case p.service != nil:
-		d.sink.DeleteService(p.service.Name)
-	case p.slice != nil:
-		d.sink.DeleteSlice(p.slice.Name)
-	case p.cidr != nil:
-		d.sink.DeleteServiceCIDR(p.cidr.Name)
-	case p.route != nil:
-		d.sink.DeleteRoute(p.route.Name)
-	case p.grant != nil:
-		d.sink.DeleteGrant(p.grant.Name)
+	switch v := p.value.(type) {
+	case *model.Service:
+		d.sink.DeleteService(v.Name)
+	case *model.Slice:
+		d.sink.DeleteSlice(v.Name)
+	case *model.ServiceCIDR:
+		d.sink.DeleteServiceCIDR(v.Name)
+	case *model.Route:
+		d.sink.DeleteRoute(v.Name)
+	case *model.Grant:
+		d.sink.DeleteGrant(v.Name)
 	}
 }
 

@@ -231,7 +231,7 @@ func itemsJSON(d document, max int) []document {
 		case err != nil:
 			return nil
 		case len(items) > max:
-			return items // refused anyway
+			return items // rejected anyway
 		}
 	}
 	kind, ok := itemKind(listKind)

@@ -81,7 +81,7 @@ func (m *Metrics) Synced(s engine.Sync) {
 	}
 }
 
-// Problem counts something that was refused, skipped or is impossible.
+// Problem counts something that was rejected, skipped or is impossible.
 func (m *Metrics) Problem(p model.Problem) { m.tandem.problems.WithLabelValues(p.Why.String()).Inc() }
 
 // FlowsCleaned counts an attempt to delete stale conntrack entries.

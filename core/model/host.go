@@ -30,13 +30,13 @@ type Host struct {
 // Guard is what core/resolve protects from Services: addresses that are
 // another program's. Its lists are sorted and have nothing twice.
 type Guard struct {
-	Own        []netip.Addr     // this node's addresses: Host.IPs and those the system has
-	Fixed      []netip.Addr     // those of Own that have a subnet: others, a /32 or /128 of kube-vip say, may move to another node
-	Broadcasts []netip.Addr     // of the IPv4 networks that this node is in
-	APIServers []netip.AddrPort // as they are connected to, and the endpoints of default/kubernetes
-	Pods       []netip.Prefix   // ranges that have pods and nothing else in them
-	Ports      []uint16         // TCP ports of this node's own programs: no node port and no load balancer IP on Fixed may use them
-	Reserved   bool             // addresses of 240.0.0.0/4 are in use in this cluster
+	NodeIPs        []netip.Addr     // this node's addresses: Host.IPs and those the system has
+	FixedIPs       []netip.Addr     // those of NodeIPs that have a subnet: others, a /32 or /128 of kube-vip say, may move to another node
+	Broadcasts     []netip.Addr     // of the IPv4 networks that this node is in
+	APIServers     []netip.AddrPort // as they are connected to, and the endpoints of default/kubernetes
+	Pods           []netip.Prefix   // ranges that have pods and nothing else in them
+	ProtectedPorts []uint16         // TCP ports of this node's own programs: no node port and no load balancer IP on FixedIPs may use them
+	Reserved       bool             // addresses of 240.0.0.0/4 are in use in this cluster
 
 	Allowed     []netip.Prefix // external IPs that are allowed whatever else they are
 	AllowedOnly bool           // and no others are
@@ -44,8 +44,8 @@ type Guard struct {
 
 // Equal reports whether two guards protect the same.
 func (g *Guard) Equal(o *Guard) bool {
-	return slices.Equal(g.Own, o.Own) && slices.Equal(g.Fixed, o.Fixed) && slices.Equal(g.Broadcasts, o.Broadcasts) && slices.Equal(g.APIServers, o.APIServers) &&
-		slices.Equal(g.Pods, o.Pods) && slices.Equal(g.Ports, o.Ports) && g.Reserved == o.Reserved &&
+	return slices.Equal(g.NodeIPs, o.NodeIPs) && slices.Equal(g.FixedIPs, o.FixedIPs) && slices.Equal(g.Broadcasts, o.Broadcasts) && slices.Equal(g.APIServers, o.APIServers) &&
+		slices.Equal(g.Pods, o.Pods) && slices.Equal(g.ProtectedPorts, o.ProtectedPorts) && g.Reserved == o.Reserved &&
 		slices.Equal(g.Allowed, o.Allowed) && g.AllowedOnly == o.AllowedOnly
 }
 

@@ -54,7 +54,7 @@ const (
 )
 
 // Service is what Tandem needs of a Kubernetes Service. Addresses are valid,
-// canonical and of either family; those that are not were refused by the source.
+// canonical and of either family; those that are not were rejected by the source.
 type Service struct {
 	Name    ServiceName
 	Type    ServiceType
@@ -158,11 +158,11 @@ const Unanswered = Terminating << 1
 
 // Suspects are the addresses of endpoints that have stopped answering: those with the
 // zero time, which get no new connections, and those that answer again since a time
-// and get ever more for Comeback. They are immutable.
+// and get ever more for SlowStart. They are immutable.
 type Suspects map[netip.Addr]time.Time
 
-// Comeback is how long an endpoint that answers again takes to get its full share.
-const Comeback = 10 * time.Second
+// SlowStart is how long an endpoint that answers again takes to get its full share.
+const SlowStart = 10 * time.Second
 
 // Has reports whether all conditions of c hold.
 func (s EndpointState) Has(c EndpointState) bool { return s&c == c }

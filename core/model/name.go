@@ -92,7 +92,7 @@ const (
 func Families() [2]Family { return [2]Family{IPv4, IPv6} }
 
 // FamilyOf returns the family of an address. IPv4-mapped IPv6 addresses never
-// reach the model: the sources refuse them.
+// reach the model: the sources reject them.
 func FamilyOf(a netip.Addr) Family {
 	if a.Is4() {
 		return IPv4

@@ -44,10 +44,10 @@ type Endpoint struct {
 	Weight uint16
 }
 
-// Hairpins reports whether connections from the endpoint to itself may come
+// MayHairpin reports whether connections from the endpoint to itself may come
 // through this node. They need SNAT, whatever the Action says: else the
 // endpoint would answer itself directly, with its own address instead of the Service's.
-func (e Endpoint) Hairpins() bool { return e.Local || e.NodeUnknown }
+func (e Endpoint) MayHairpin() bool { return e.Local || e.NodeUnknown }
 
 // Weighted reports whether the endpoints have different shares.
 func (p *Pool) Weighted() bool { return p.Endpoints[0].Weight > 0 }

@@ -29,7 +29,7 @@ const (
 	WhyNotOurs                            // no Service has this address
 	WhyUnallocated                        // nor has anything else: in a ServiceCIDR, and dropped
 
-	// Why something was refused or left out:
+	// Why something was rejected or left out:
 
 	WhyFrontendTaken     // another, older Service has this address and port
 	WhyDuplicateFrontend // this Service has this address and port twice
@@ -110,7 +110,7 @@ func (r Reason) String() string { return reasons[r].name }
 // Text returns the reason as a phrase for people.
 func (r Reason) Text() string { return reasons[r].text }
 
-// Problem is something that was refused, skipped or cannot be done, in a form
+// Problem is something that was rejected, skipped or cannot be done, in a form
 // that reaches the user: a log line, a metric, an Event and `tandem status`.
 type Problem struct {
 	Object string // "Service default/web", "EndpointSlice default/web-x7k2p"

@@ -101,7 +101,7 @@ func (w walk) find(p Packet) (*model.Port, *model.Frontend) {
 	return port, f
 }
 
-// unclaimed is the outcome where there is no frontend. A cluster IP refuses all its other
+// unclaimed is the outcome where there is no frontend. A cluster IP rejects all its other
 // ports, since it has no other use. An unused address in a ServiceCIDR
 // is dropped: the client may know of its Service sooner than this
 // node, and will retry. All other packets pass.
@@ -157,7 +157,7 @@ func (w walk) targets(port *model.Port, act model.Action, p Packet) (all []Targe
 		w.tell(AboutSNAT, "kept", "endpoints see the client's address")
 	}
 	for i, e := range act.Pool.Endpoints {
-		hairpin := e.Hairpins() && e.Addr.Addr() == p.Src
+		hairpin := e.MayHairpin() && e.Addr.Addr() == p.Src
 		here := slices.Contains(w.host.IPs, e.Addr.Addr())
 		all = append(all, Target{Addr: e.Addr, SNAT: !here && (act.SNAT || hairpin), Share: act.Pool.Share(i)})
 		switch {

@@ -30,20 +30,20 @@
 // in use, and a load balancer IP must not be an address and port that a node needs itself:
 //
 //	                                            external IP  load balancer IP
-//	the API server's address and port (TCP)     refused      refused, always
-//	not allowed, with the word only             refused
-//	this node's own address                     refused      refused for TCP 22, 10250 and this proxy's ports, on Guard.Fixed addresses
-//	another port of the API server's machine    refused
-//	inside a ServiceCIDR, or a range of pods    refused      refused
-//	another Service's cluster IP, any port      refused      refused, always
-//	this node's, with another's node port       refused      refused, always
+//	the API server's address and port (TCP)     rejected     rejected, always
+//	not allowed, with the word only             rejected
+//	this node's own address                     rejected     rejected for TCP 22, 10250 and this proxy's ports, on Guard.FixedIPs
+//	another port of the API server's machine    rejected
+//	inside a ServiceCIDR, or a range of pods    rejected     rejected
+//	another Service's cluster IP, any port      rejected     rejected, always
+//	this node's, with another's node port       rejected     rejected, always
 //
-// --allowed-external-ips lifts the rows without "always". A cluster IP is refused
+// --allowed-external-ips lifts the rows without "always". A cluster IP is rejected
 // where it is an address of this node or of the API server, since all ports that the
-// Service does not have are rejected. A refused address is not reserved: other Services may have it.
+// Service does not have are rejected. A rejected address is not reserved: other Services may have it.
 //
 // A node port takes a port of this node's addresses: 22, 10250, this proxy's, and those
-// of an API server on them (TCP) are refused, always.
+// of an API server on them (TCP) are rejected, always.
 //
 // Load balancers do have addresses of nodes: ServiceLB of k3s puts the nodes' own
 // into the status, and kube-vip and keepalived bind theirs to an interface of one
@@ -53,7 +53,7 @@
 //
 // This node's own addresses are those of its Node object and of the system, but
 // not those on dummy devices: they are put there for Services, by kube-ipvs0, for
-// anycast, or by NodeLocal DNS, which has the cluster IP of kube-dns. Guard.Fixed are
+// anycast, or by NodeLocal DNS, which has the cluster IP of kube-dns. Guard.FixedIPs are
 // those of the Node object, and those that the system has with a subnet: kube-vip and
 // keepalived bind a /32 or /128 to one node at a time, and it is the Service's on all of
 // them. A range of pods is the podCIDR of the Node or the cluster's, where this node has

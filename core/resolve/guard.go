@@ -15,11 +15,11 @@ import (
 // guard collects what Services must leave alone on this machine.
 func guard(c *config.Config, node *model.Node, ips []netip.Addr, machine model.Machine) model.Guard {
 	g := model.Guard{
-		Own:        ownAddresses(ips, machine.Addresses),
-		Fixed:      ownAddresses(ips, onNetworks(machine.Addresses)),
-		Broadcasts: broadcasts(machine),
-		Ports:      ownPorts(c),
-		Allowed:    model.Canonical(slices.Clone(c.ExternalIPs.Allowed)), AllowedOnly: c.ExternalIPs.Only,
+		NodeIPs:        ownAddresses(ips, machine.Addresses),
+		FixedIPs:       ownAddresses(ips, onNetworks(machine.Addresses)),
+		Broadcasts:     broadcasts(machine),
+		ProtectedPorts: ownPorts(c),
+		Allowed:        model.Canonical(slices.Clone(c.ExternalIPs.Allowed)), AllowedOnly: c.ExternalIPs.Only,
 	}
 	g.APIServers = slices.SortedFunc(slices.Values(machine.APIServers), netip.AddrPort.Compare)
 	g.APIServers = slices.Compact(g.APIServers)
@@ -98,7 +98,7 @@ var reserved = netip.PrefixFrom(netip.AddrFrom4([4]byte{240, 0, 0, 0}), 4)
 func usesReserved(c *config.Config, node *model.Node, h *model.Host) bool {
 	inside := func(p netip.Prefix) bool { return reserved.Overlaps(p) && p.Bits() >= reserved.Bits() }
 	return slices.ContainsFunc(slices.Concat(node.PodCIDRs, h.ServiceCIDRs, c.ClusterCIDRs), inside) ||
-		slices.ContainsFunc(h.Guard.Own, reserved.Contains)
+		slices.ContainsFunc(h.Guard.NodeIPs, reserved.Contains)
 }
 
 func contains(ps []netip.Prefix, a netip.Addr) bool {

@@ -22,7 +22,7 @@ func Host(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR, machin
 	h.Pods = pods(c, node)
 	h.NodePorts = nodePorts(c, h)
 	h.Guard = guard(c, node, h.IPs, machine)
-	h.ServiceCIDRs = rangesFor(c, node, h.Guard.Own, cidrs).alone
+	h.ServiceCIDRs = rangesFor(c, node, h.Guard.NodeIPs, cidrs).alone
 	h.Guard.Reserved = usesReserved(c, node, h)
 	return h
 }

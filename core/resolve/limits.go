@@ -76,7 +76,7 @@ func Excess(svc *model.Service) (p model.Problem, over bool) {
 }
 
 // addressCount is how many addresses a Service has in a family, those that are
-// refused and those of two kinds included.
+// rejected and those of two kinds included.
 func addressCount(svc *model.Service, family model.Family) (n int) {
 	if !serves(svc, family) {
 		return 0

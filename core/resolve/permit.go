@@ -11,8 +11,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// refusal states why a Service does not get an address; the zero value is none.
-type refusal struct {
+// rejection states why a Service does not get an address; the zero value is none.
+type rejection struct {
 	why    model.Reason
 	detail string
 }
@@ -20,50 +20,50 @@ type refusal struct {
 // Permits reports whether a Service can have an address on a host at all, whatever
 // other Services have.
 func Permits(host *model.Host, svc *model.Service, a Address) bool {
-	return refuse(host, svc, a) == refusal{}
+	return reject(host, svc, a) == rejection{}
 }
 
-func refuse(host *model.Host, svc *model.Service, a Address) refusal {
+func reject(host *model.Host, svc *model.Service, a Address) rejection {
 	switch a.Kind {
 	case model.KindClusterIP:
-		return refuseClusterIP(host, svc, a)
+		return rejectClusterIP(host, svc, a)
 	case model.KindExternalIP, model.KindLoadBalancer:
-		return refuseExternal(host, a)
+		return rejectExternal(host, a)
 	case model.KindNodePort:
-		return refuseNodePort(host, a)
+		return rejectNodePort(host, a)
 	}
-	return refusal{}
+	return rejection{}
 }
 
-// refuseClusterIP judges cluster IPs, which the API server gives out of ranges of
-// its own and manifests may make up. They refuse all other ports: an address of
+// rejectClusterIP judges cluster IPs, which the API server gives out of ranges of
+// its own and manifests may make up. They reject all other ports: an address of
 // the node or of the API server would be cut off.
-func refuseClusterIP(host *model.Host, svc *model.Service, a Address) refusal {
+func rejectClusterIP(host *model.Host, svc *model.Service, a Address) rejection {
 	ip := a.At.Addr()
 	switch {
 	case isOwn(host, ip):
-		return refusal{model.WhyNodeAddress, fmt.Sprintf("%s %s", a.Kind, ip)}
+		return rejection{model.WhyNodeAddress, fmt.Sprintf("%s %s", a.Kind, ip)}
 	case svc.Name != APIService && hasAPIServer(host, ip):
-		return refusal{model.WhyAPIServer, fmt.Sprintf("%s %s", a.Kind, ip)}
+		return rejection{model.WhyAPIServer, fmt.Sprintf("%s %s", a.Kind, ip)}
 	}
-	return refusal{}
+	return rejection{}
 }
 
-// refuseExternal judges external and load balancer IPs: see the package's
+// rejectExternal judges external and load balancer IPs: see the package's
 // documentation for the rules and their reasons.
-func refuseExternal(host *model.Host, a Address) refusal {
+func rejectExternal(host *model.Host, a Address) rejection {
 	g, ip := &host.Guard, a.At.Addr()
 	external := a.Kind == model.KindExternalIP
 	switch mine := isOwn(host, ip); {
 	case a.Proto == model.TCP && containsSorted(g.APIServers, a.At):
-		return refusal{model.WhyAPIServer, fmt.Sprintf("%s %s", a.Kind, a.At)}
+		return rejection{model.WhyAPIServer, fmt.Sprintf("%s %s", a.Kind, a.At)}
 	case contains(g.Allowed, ip):
-		return refusal{}
+		return rejection{}
 	case external && g.AllowedOnly:
 		return unlessAllowed(model.WhyNotAllowed, a, "")
 	case external && mine:
 		return unlessAllowed(model.WhyNodeAddress, a, "")
-	case isFixed(host, ip) && a.Proto == model.TCP && slices.Contains(g.Ports, a.At.Port()):
+	case isFixed(host, ip) && a.Proto == model.TCP && slices.Contains(g.ProtectedPorts, a.At.Port()):
 		return unlessAllowed(model.WhyNodeAddress, a, fmt.Sprintf(", whose port %d this node uses itself", a.At.Port()))
 	case external && hasAPIServer(host, ip):
 		return unlessAllowed(model.WhyAPIServer, a, "")
@@ -72,12 +72,12 @@ func refuseExternal(host *model.Host, a Address) refusal {
 	case contains(g.Pods, ip):
 		return unlessAllowed(model.WhyPodRange, a, "")
 	}
-	return refusal{}
+	return rejection{}
 }
 
-// refuseNodePort judges node ports, which take a port of this node's addresses:
+// rejectNodePort judges node ports, which take a port of this node's addresses:
 // --service-node-port-range may have any.
-func refuseNodePort(host *model.Host, a Address) refusal {
+func rejectNodePort(host *model.Host, a Address) rejection {
 	g, port := &host.Guard, a.At.Port()
 	answers := func(api netip.AddrPort) bool {
 		ip := api.Addr()
@@ -85,30 +85,30 @@ func refuseNodePort(host *model.Host, a Address) refusal {
 	}
 	switch {
 	case a.Proto != model.TCP:
-	case slices.Contains(g.Ports, port):
-		return refusal{model.WhyNodeAddress, fmt.Sprintf("node port %d, which this node uses itself", port)}
+	case slices.Contains(g.ProtectedPorts, port):
+		return rejection{model.WhyNodeAddress, fmt.Sprintf("node port %d, which this node uses itself", port)}
 	case slices.ContainsFunc(g.APIServers, answers):
-		return refusal{model.WhyAPIServer, fmt.Sprintf("node port %d, which the API server uses on this node", port)}
+		return rejection{model.WhyAPIServer, fmt.Sprintf("node port %d, which the API server uses on this node", port)}
 	}
-	return refusal{}
+	return rejection{}
 }
 
-// unlessAllowed is a refusal that an administrator can lift.
-func unlessAllowed(why model.Reason, a Address, more string) refusal {
+// unlessAllowed is a rejection that an administrator can lift.
+func unlessAllowed(why model.Reason, a Address, more string) rejection {
 	ip := a.At.Addr()
-	return refusal{why, fmt.Sprintf("%s %s%s (to allow it, add %s to --%s)",
+	return rejection{why, fmt.Sprintf("%s %s%s (to allow it, add %s to --%s)",
 		a.Kind, ip, more, netip.PrefixFrom(ip, ip.BitLen()), config.AllowedExternalIPs)}
 }
 
 // isOwn reports whether an address is one of this node's.
 func isOwn(host *model.Host, ip netip.Addr) bool {
-	return slices.Contains(host.IPs, ip) || containsSorted(host.Guard.Own, ip)
+	return slices.Contains(host.IPs, ip) || containsSorted(host.Guard.NodeIPs, ip)
 }
 
 // isFixed reports whether an address is one of this node's, and of no other at another
 // time.
 func isFixed(host *model.Host, ip netip.Addr) bool {
-	return slices.Contains(host.IPs, ip) || containsSorted(host.Guard.Fixed, ip)
+	return slices.Contains(host.IPs, ip) || containsSorted(host.Guard.FixedIPs, ip)
 }
 
 // APIService is the Service of the API server itself: its endpoints are API
@@ -182,7 +182,7 @@ func NodePortOf(a Address) Address {
 // SamePorts, for what differs in their policy.
 func Affects(old, now *model.Host, svc *model.Service, from []*model.Slice) bool {
 	differs := func(a Address) bool {
-		return refuse(old, svc, a) != refuse(now, svc, a) || len(OutrankedBy(old, a)) != len(OutrankedBy(now, a))
+		return reject(old, svc, a) != reject(now, svc, a) || len(OutrankedBy(old, a)) != len(OutrankedBy(now, a))
 	}
 	for _, ip := range svc.ClusterIPs { // whatever the port
 		if differs(Address{Kind: model.KindClusterIP, At: netip.AddrPortFrom(ip, 0)}) {

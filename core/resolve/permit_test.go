@@ -141,7 +141,7 @@ func TestPermitsNodePorts(t *testing.T) {
 		h := guarded(t)
 		h.NodePorts.Prefixes = []netip.Prefix{prefix("192.0.2.0/24")}
 		before := *h
-		before.Guard.Ports, before.Guard.APIServers = nil, nil
+		before.Guard.ProtectedPorts, before.Guard.APIServers = nil, nil
 		h.Guard.APIServers = []netip.AddrPort{at(test.own)}
 		svc := service()
 		svc.ClusterIPs, svc.Type = []netip.Addr{addr("10.96.0.1")}, model.NodePort

@@ -61,9 +61,9 @@ func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePo
 
 // usable reports whether a Service can have an address, and states why not.
 func (r *Result) usable(host *model.Host, svc *model.Service, a Address) bool {
-	no := refuse(host, svc, a)
+	no := reject(host, svc, a)
 	switch {
-	case no != refusal{}:
+	case no != rejection{}:
 		r.Problem(svc, no.why, "%s", no.detail)
 	case !r.used.first(a):
 		r.Problem(svc, model.WhyDuplicateFrontend, "%s %s (%s)", a.Kind, a.At, a.Proto)

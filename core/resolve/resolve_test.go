@@ -187,7 +187,7 @@ func TestPoolsAndPolicies(t *testing.T) {
 			},
 		},
 		{
-			name: "policy Local without any endpoint refuses", slice: "", internal: model.Local, extern: model.Local,
+			name: "policy Local without any endpoint rejects", slice: "", internal: model.Local, extern: model.Local,
 			cluster: all("reject NoEndpoints"), node: all("reject NoEndpoints"),
 		},
 		{
@@ -521,7 +521,7 @@ func TestAddressesOfTheNode(t *testing.T) {
 	svc.LoadBalancerIPs = []netip.Addr{addr("192.0.2.1")}
 	svc.Ports[0].Port, svc.Ports[0].NodePort = 443, 30080
 	h := host()
-	h.Guard.Own = []netip.Addr{addr("192.0.2.2")} // not among those of the Node object
+	h.Guard.NodeIPs = []netip.Addr{addr("192.0.2.2")} // not among those of the Node object
 	r := resolve.Service(h, svc, nil)
 	var got []string
 	for _, p := range r.Ports {

@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// check refuses what no source delivers, so that what works with inputs may rely on
+// check rejects what no source delivers, so that what works with inputs may rely on
 // the same as in a running proxy.
 func (f *File) check() error {
 	if f.Node != nil {
@@ -59,7 +59,7 @@ func (f *File) check() error {
 	return addresses("configuration", nil, nil, append(append(append([]netip.Prefix{}, f.Config.ClusterCIDRs...), f.Config.NodePorts.Prefixes...), f.Config.ExternalIPs.Allowed...))
 }
 
-// addresses refuses those that are not valid, or in a form that has another.
+// addresses rejects those that are not valid, or in a form that has another.
 func addresses(whose string, ips []netip.Addr, ports []netip.AddrPort, prefixes []netip.Prefix) error {
 	for _, p := range ports {
 		ips = append(ips[:len(ips):len(ips)], p.Addr())

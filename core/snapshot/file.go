@@ -8,7 +8,7 @@
 //	              └──Redact──▶ names and addresses replaced, alike everywhere
 //
 // The text is JSON, one value a line, with a header first and an end last: a file
-// that was cut short is refused. It has no secrets: of the way to the API server only
+// that was cut short is rejected. It has no secrets: of the way to the API server only
 // paths and addresses are in a configuration.
 package snapshot
 
@@ -24,7 +24,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/status"
 )
 
-// Format is the version of the format. A reader refuses others, and fields that it
+// Format is the version of the format. A reader rejects others, and fields that it
 // does not know.
 const Format = 1
 

@@ -75,7 +75,7 @@ func TestReadWhatWasWritten(t *testing.T) {
 	}
 }
 
-// Other formats, and fields of a newer tandem, are refused with what to do.
+// Other formats, and fields of a newer tandem, are rejected with what to do.
 func TestOtherFormats(t *testing.T) {
 	text := string(written(t, file(1)))
 	const format = `{"tandemSnapshot":1,`
@@ -191,7 +191,7 @@ func shape(r *snapshot.Result) string {
 	return fmt.Sprint(len(r.Ports), fronts, ends)
 }
 
-// What is no snapshot, of another version, cut short, or not valid is refused, and it
+// What is no snapshot, of another version, cut short, or not valid is rejected, and it
 // is said where.
 func TestRefuse(t *testing.T) {
 	good := string(written(t, file(1)))

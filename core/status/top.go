@@ -40,7 +40,7 @@ type TopFrontend struct {
 
 // NotCounted says why there are no counts of a mode.
 func NotCounted(mode string) string {
-	return "connections are not counted in mode " + mode + ": mode userspace counts them, and mode nftables with --count-connections"
+	return "connections are not counted in mode " + mode + ": modes iptables, ipvs and userspace count them, and mode nftables with --count-connections"
 }
 
 // frontendKey is a frontend, or a port, as data planes count it.

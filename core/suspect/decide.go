@@ -201,7 +201,7 @@ func (j *Judge) detectOneWay(now time.Time, w World) {
 
 // readmit ends silences.
 func (j *Judge) readmit(now time.Time, d *Decision) {
-	maps.DeleteFunc(j.back, func(_ netip.Addr, since time.Time) bool { return now.Sub(since) >= model.Comeback })
+	maps.DeleteFunc(j.back, func(_ netip.Addr, since time.Time) bool { return now.Sub(since) >= model.SlowStart })
 	for _, name := range slices.Sorted(maps.Keys(j.ejected)) {
 		e := j.ejected[name]
 		v := Verdict{Name: name, Addrs: len(e.at), Elapsed: now.Sub(e.since), Detail: "answers again"}

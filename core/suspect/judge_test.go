@@ -54,7 +54,7 @@ func TestReturn(t *testing.T) {
 	revived := w.now
 	w.run(10500 * time.Millisecond)
 	w.want()
-	if full := w.last.Suspects[endpoint(2, 0)].Add(model.Comeback); full.After(revived.Add(11 * time.Second)) {
+	if full := w.last.Suspects[endpoint(2, 0)].Add(model.SlowStart); full.After(revived.Add(11 * time.Second)) {
 		t.Errorf("full share %s after its return", full.Sub(revived))
 	}
 	w.run(30 * time.Second)

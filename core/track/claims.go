@@ -48,14 +48,14 @@ func claimsOf(object *model.Service) (all []claim) {
 }
 
 // permitted divides what an object, or nil, asks for by policy.
-func permitted(host *model.Host, object *model.Service) (wanted, refused []claim) {
+func permitted(host *model.Host, object *model.Service) (wanted, rejected []claim) {
 	if object == nil {
 		return nil, nil
 	}
 	ask := func(a resolve.Address) {
 		wanted = append(wanted, claim{a.At, a.Proto})
 		if !resolve.Permits(host, object, a) {
-			refused = append(refused, claim{a.At, a.Proto})
+			rejected = append(rejected, claim{a.At, a.Proto})
 		}
 	}
 	for _, ip := range object.ClusterIPs { // as a whole, whatever the ports
@@ -64,7 +64,7 @@ func permitted(host *model.Host, object *model.Service) (wanted, refused []claim
 	for _, a := range resolve.Addresses(object) {
 		ask(a)
 	}
-	return except(wanted, refused), refused
+	return except(wanted, rejected), rejected
 }
 
 // except returns the claims of all that are not in others.

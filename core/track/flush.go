@@ -180,13 +180,13 @@ func (t *Tracker) backend(route *model.Route, name model.ServiceName) (b resolve
 // updateClaims brings a Service's claims in line with its object and the host, and marks
 // the Services that win or lose an address by it.
 func (t *Tracker) updateClaims(s *service) {
-	wanted, refused := permitted(t.host, s.object)
+	wanted, rejected := permitted(t.host, s.object)
 	if had := s.claimed; had != s.object {
 		t.claims.indexBelow(had, s, false)
 		t.claims.indexBelow(s.object, s, true)
 	}
-	t.dropClaims(s, except(claimsOf(s.claimed), s.refused), wanted)
-	s.claimed, s.refused = s.object, refused
+	t.dropClaims(s, except(claimsOf(s.claimed), s.rejected), wanted)
+	s.claimed, s.rejected = s.object, rejected
 	// Claims that stay are made again: the Service's age may have changed.
 	for _, c := range wanted {
 		before := t.claims.holder[c]

@@ -9,7 +9,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/resolve"
 )
 
-// SetService adds or replaces a Service. One that exceeds a limit is refused: its
+// SetService adds or replaces a Service. One that exceeds a limit is rejected: its
 // last good object is kept and, where there is none, one without any port.
 func (t *Tracker) SetService(object *model.Service) {
 	s := t.get(object.Name)

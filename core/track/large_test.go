@@ -56,7 +56,7 @@ func manyPorts(t *testing.T, n int) (took []time.Duration) {
 	return took
 }
 
-// A Service that exceeds a limit is refused alone: what was last good of it
+// A Service that exceeds a limit is rejected alone: what was last good of it
 // is kept, its endpoints are followed, and no other Service is affected.
 func TestAServiceBeyondTheLimits(t *testing.T) {
 	tr := track.New()

@@ -14,7 +14,7 @@ import (
 type service struct {
 	name     model.ServiceName
 	object   *model.Service  // nil while only slices are known
-	excess   []model.Problem // why the latest object was refused
+	excess   []model.Problem // why the latest object was rejected
 	slices   []*model.Slice  // by name
 	shared   bool            // a view has the list of slices, too
 	ports    []*model.Port   // as last resolved
@@ -23,7 +23,7 @@ type service struct {
 	since    map[netip.Addr]time.Time // when each endpoint became ready, with slow start; nil before
 
 	claimed     *model.Service // what it has claims for
-	refused     []claim        // of those, claims that policy rejects
+	rejected    []claim        // of those, claims that policy rejects
 	claimsStale bool           // the claims must be updated
 }
 

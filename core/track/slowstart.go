@@ -97,7 +97,7 @@ func (t *Tracker) comeBack(from []*model.Slice, w *warming) {
 		}
 		for i := range slice.Endpoints {
 			if back := t.suspects[slice.Endpoints[i].Addr]; !back.IsZero() {
-				w.add(slice.Endpoints[i].Addr, back, model.Comeback)
+				w.add(slice.Endpoints[i].Addr, back, model.SlowStart)
 			}
 		}
 	}

@@ -278,12 +278,12 @@ func TestPolicyTouchesWhatItDecides(t *testing.T) {
 		before = tr.Stats().Resolved
 	}
 	other := host("z")
-	other.Guard.Own = []netip.Addr{netip.MustParseAddr("192.0.2.200")}
+	other.Guard.NodeIPs = []netip.Addr{netip.MustParseAddr("192.0.2.200")}
 	tr.SetHost(other)
 	want(t, tr, "")
 	resolved("an address of nobody", 0)
 	mine := host("z")
-	mine.Guard.Own = []netip.Addr{netip.MustParseAddr("192.0.2.200"), netip.MustParseAddr("203.0.113.7")}
+	mine.Guard.NodeIPs = []netip.Addr{netip.MustParseAddr("192.0.2.200"), netip.MustParseAddr("203.0.113.7")}
 	mine.Guard.Broadcasts = []netip.Addr{netip.MustParseAddr("10.0.0.9")}
 	tr.SetHost(mine)
 	want(t, tr, "~ns/s7:p80 10.0.0.7; ~ns/s9:p80")
@@ -303,16 +303,16 @@ func TestPolicyTouchesWhatItDecides(t *testing.T) {
 	resolved("an API server that came and went", 2)
 }
 
-// A cluster IP that policy refuses keeps the address from no other Service, also where the
+// A cluster IP that policy rejects keeps the address from no other Service, also where the
 // Service that asks for it has no ports.
 func TestRefusedClusterIPWithoutPorts(t *testing.T) {
 	tr := track.New()
 	h := host("z")
-	h.Guard.Own = []netip.Addr{netip.MustParseAddr("192.0.2.200")}
+	h.Guard.NodeIPs = []netip.Addr{netip.MustParseAddr("192.0.2.200")}
 	tr.SetHost(h)
 	tr.SetService(service("a", "192.0.2.200"))
 	b := service("b", "10.96.0.2", 80)
-	b.Type, b.LoadBalancerIPs = model.LoadBalancer, h.Guard.Own
+	b.Type, b.LoadBalancerIPs = model.LoadBalancer, h.Guard.NodeIPs
 	tr.SetService(b)
 	tr.Flush()
 	got := tr.Service(name("b"))
@@ -322,7 +322,7 @@ func TestRefusedClusterIPWithoutPorts(t *testing.T) {
 }
 
 // Whatever the order of events, no Service has an external IP that is another one's
-// cluster IP or refused, and everybody else has theirs.
+// cluster IP or rejected, and everybody else has theirs.
 func TestRanksDoNotDependOnOrder(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 5))
@@ -332,7 +332,7 @@ func TestRanksDoNotDependOnOrder(t *testing.T) {
 			h.NodePorts.Prefixes = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}
 			for i := range 3 {
 				if rng.IntN(2) == 0 {
-					h.Guard.Own = append(h.Guard.Own, netip.AddrFrom4([4]byte{10, 96, 0, byte(1 + i)}))
+					h.Guard.NodeIPs = append(h.Guard.NodeIPs, netip.AddrFrom4([4]byte{10, 96, 0, byte(1 + i)}))
 				}
 			}
 			return h

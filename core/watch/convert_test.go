@@ -50,7 +50,7 @@ func TestServiceAddr(t *testing.T) {
 	}
 	for in, want := range good {
 		if got, remark := serviceAddr(in); remark != "" || got != netip.MustParseAddr(want) {
-			t.Errorf("%s: %s, refused as %q", in, got, remark)
+			t.Errorf("%s: %s, rejected as %q", in, got, remark)
 		}
 	}
 	bad := map[string]string{
@@ -67,7 +67,7 @@ func TestServiceAddr(t *testing.T) {
 	}
 	for in, want := range bad {
 		if got, remark := serviceAddr(in); remark != want {
-			t.Errorf("%q: %s, refused as %q, want %q", in, got, remark, want)
+			t.Errorf("%q: %s, rejected as %q, want %q", in, got, remark, want)
 		}
 	}
 }
@@ -75,7 +75,7 @@ func TestServiceAddr(t *testing.T) {
 func TestPortName(t *testing.T) {
 	for _, s := range []string{"", "http", "a", "0", "a-b", strings.Repeat("x", 63)} {
 		if !portName(s) {
-			t.Errorf("%q was refused", s)
+			t.Errorf("%q was rejected", s)
 		}
 	}
 	for _, s := range []string{`"; }`, "a\nb", "$(id)", "-a", "a-", "HTTP", "é", "🙂", "a_b", "a.b", " ", strings.Repeat("x", 64)} {

@@ -33,7 +33,7 @@ type dispatcher struct {
 
 	mu         sync.Mutex // also held during calls of the sink
 	problems   map[objectKey][]model.Problem
-	refused    map[objectKey]bool // objects without any usable version
+	rejected   map[objectKey]bool // objects without any usable version
 	hasNode    bool
 	nodeRead   bool  // it is known whether there is one
 	lastSynced *bool // the last Synced; nil before the first
@@ -59,7 +59,7 @@ func newDispatcher(sink Sink, nodeName string, l limits) *dispatcher {
 	return &dispatcher{
 		sink: sink, nodeName: nodeName, limits: l,
 		services: newLatch(), slices: newLatch(), node: newLatch(), optional: map[string]*latch{}, changed: make(chan struct{}, 1),
-		problems: map[objectKey][]model.Problem{}, refused: map[objectKey]bool{},
+		problems: map[objectKey][]model.Problem{}, rejected: map[objectKey]bool{},
 	}
 }
 
@@ -70,18 +70,18 @@ func (d *dispatcher) put(k *kind, n name, o runtime.Object, before bool) (served
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	out := k.set(o)
-	refused := !out.served && len(out.problems) > 0
-	if before && !out.served && !refused { // no longer served, such as a Service that became headless
+	rejected := !out.served && len(out.problems) > 0
+	if before && !out.served && !rejected { // no longer served, such as a Service that became headless
 		k.remove(n)
 	}
-	served = out.served || before && refused
-	d.note(objectKey{k.resource, n}, out.problems, refused && !served)
+	served = out.served || before && rejected
+	d.note(objectKey{k.resource, n}, out.problems, rejected && !served)
 	if out.served && k.resource == "nodes" && !d.hasNode {
 		d.hasNode, d.nodeRead = true, true
 		d.node.open()
 		d.signal()
 	}
-	return served, served || refused
+	return served, served || rejected
 }
 
 // drop removes an object from the sink.
@@ -99,17 +99,17 @@ func (d *dispatcher) drop(k *kind, n name, served bool) {
 }
 
 // note replaces the problems of an object.
-func (d *dispatcher) note(s objectKey, problems []model.Problem, refused bool) {
-	if slices.Equal(d.problems[s], problems) && d.refused[s] == refused {
+func (d *dispatcher) note(s objectKey, problems []model.Problem, rejected bool) {
+	if slices.Equal(d.problems[s], problems) && d.rejected[s] == rejected {
 		return
 	}
 	delete(d.problems, s)
-	delete(d.refused, s)
+	delete(d.rejected, s)
 	if len(problems) > 0 {
 		d.problems[s] = problems
 	}
-	if refused {
-		d.refused[s] = true
+	if rejected {
+		d.rejected[s] = true
 	}
 	d.signal()
 }
@@ -177,7 +177,7 @@ func (d *dispatcher) run(ctx context.Context) {
 func (d *dispatcher) flush() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if whole := len(d.refused) == 0 && d.nodeRead; d.lastSynced == nil || *d.lastSynced != whole {
+	if whole := len(d.rejected) == 0 && d.nodeRead; d.lastSynced == nil || *d.lastSynced != whole {
 		d.lastSynced = &whole
 		d.sink.Synced(whole)
 	}

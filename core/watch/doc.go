@@ -10,7 +10,7 @@
 // # The converters
 //
 //	*corev1.Service ────────▶ Service ──▶ *model.Service ┐
-//	*discoveryv1.EndpointSlice ▶ Slice ─▶ *model.Slice   ├─ and what was refused
+//	*discoveryv1.EndpointSlice ▶ Slice ─▶ *model.Slice   ├─ and what was rejected
 //	*corev1.Node ───────────▶ Node ─────▶ *model.Node    ├  in them, as []model.Problem
 //	*networkingv1.ServiceCIDR ▶ ServiceCIDR ▶ *model.ServiceCIDR │
 //	*gateway.TCPRoute ──────▶ TCPRoute, UDPRoute ▶ *model.Route │

@@ -48,7 +48,7 @@ func (w *EventWriter) Write(ctx context.Context, r events.Record) error {
 	if r.Written {
 		err := w.patch(ctx, r)
 		if !apierrors.IsNotFound(err) {
-			return refused(r, err)
+			return rejected(r, err)
 		}
 	}
 	err := w.create(ctx, r)
@@ -58,19 +58,19 @@ func (w *EventWriter) Write(ctx context.Context, r events.Record) error {
 		}
 		err = w.patch(ctx, r) // of an earlier run
 	}
-	return refused(r, err)
+	return rejected(r, err)
 }
 
-// refused marks errors that will be the same next time.
-func refused(r events.Record, err error) error {
+// rejected marks errors that will be the same next time.
+func rejected(r events.Record, err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("event for %s: %w: %w; the role needs the verbs create and patch on events of events.k8s.io, "+
-			"unless the namespace is being deleted", r.About, events.ErrRefused, err)
+			"unless the namespace is being deleted", r.About, events.ErrRejected, err)
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
-		return fmt.Errorf("event for %s: %w: %w", r.About, events.ErrRefused, err)
+		return fmt.Errorf("event for %s: %w: %w", r.About, events.ErrRejected, err)
 	}
 	return fmt.Errorf("event for %s: %w", r.About, err)
 }

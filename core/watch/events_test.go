@@ -173,7 +173,7 @@ func TestEventsThatAreRefused(t *testing.T) {
 	for code, final := range map[int]bool{400: true, 403: true, 404: true, 405: true, 422: true, 429: false, 500: false, 503: false} {
 		s := &shelf{events: map[string]map[string]any{}, refuse: code}
 		err := writer(t, s, "n1").Write(t.Context(), record("Service", "shop", "web"))
-		if err == nil || errors.Is(err, events.ErrRefused) != final {
+		if err == nil || errors.Is(err, events.ErrRejected) != final {
 			t.Errorf("%d: %v", code, err)
 		}
 		if code == 403 && !strings.Contains(err.Error(), "verbs create and patch") {

@@ -42,10 +42,11 @@ type follower struct {
 	versions  versions
 	bookmarks bool // the server sends bookmarks of this kind
 	suspect   bool // it has sent none in time, nor anything else since
+	doubtful  bool // a request has failed: the server may have been restored meanwhile
 	listing   bool
 	older     bool      // the server refuses the kind's newer selector
 	unary     bool      // the next list is one in pages
-	refused   time.Time // when the server last failed to stream a list
+	rejected  time.Time // when the server last failed to stream a list
 	at        string    // the resource version up to which all is known; empty when there is none
 	backoff   backoff
 }
@@ -75,6 +76,12 @@ func (f *follower) request(ctx context.Context) error {
 		if f.unary {
 			return f.list(ctx)
 		}
+	} else if f.doubtful {
+		err := f.sameHistory(ctx)
+		if errors.Is(err, errRestored) {
+			return err
+		}
+		f.doubtful = err != nil
 	}
 	return f.stream(ctx)
 }
@@ -82,6 +89,7 @@ func (f *follower) request(ctx context.Context) error {
 // nextDelay chooses the next request from how the last one ended, and returns how long to
 // wait before the next.
 func (f *follower) nextDelay(err error) time.Duration {
+	f.doubtful = f.doubtful || err != nil
 	switch {
 	case err == nil:
 		return 0
@@ -90,14 +98,15 @@ func (f *follower) nextDelay(err error) time.Duration {
 		return 0
 	case expired(err) && !f.listing: // later changes are lost
 		f.relist()
-		if f.backoff.refused >= startRefusals { // each watch expires at once
+		if f.backoff.rejected >= startRejections { // each watch expires at once
 			f.status.failed(&f.kind, err)
 		}
-	case (expired(err) || tooLarge(err)) && f.at != "": // the server is another, or was restored
+	case (expired(err) || tooLarge(err) || errors.Is(err, errRestored)) && f.at != "": // the server is another, or was restored
 		f.relist()
 		f.at = ""
+		f.versions.distrust()
 	case f.listing && !f.unary && unstreamable(err):
-		f.unary, f.refused = true, time.Now()
+		f.unary, f.rejected = true, time.Now()
 		f.status.unstreamable(err)
 		return 0
 	case f.optional && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
@@ -108,7 +117,7 @@ func (f *follower) nextDelay(err error) time.Duration {
 				return 0
 			}
 		}
-		if f.backoff.refused < startRefusals {
+		if f.backoff.rejected < startRejections {
 			break
 		}
 		if apierrors.IsNotFound(err) && len(f.fallbacks) > 0 { // a custom resource that is none any more
@@ -129,7 +138,7 @@ func (f *follower) nextDelay(err error) time.Duration {
 // that not long ago.
 func (f *follower) relist() {
 	f.listing = true
-	f.unary = f.unary && time.Since(f.refused) < f.limits.unary
+	f.unary = f.unary && time.Since(f.rejected) < f.limits.unary
 }
 
 // unversion makes the next request a list in a version of the API of which nothing is
@@ -245,6 +254,7 @@ func tooLarge(err error) bool {
 // versions are the object versions that a follower has seen; objects are not kept.
 type versions struct {
 	known    map[name]version
+	deleted  last   // the latest deletion
 	epoch    uint32 // counts listings
 	complete bool   // one listing has ended
 }
@@ -279,6 +289,13 @@ func (h *versions) set(n name, at string, served bool) {
 func (h *versions) served(n name) bool { return h.known[n].served }
 
 func (h *versions) delete(n name) { delete(h.known, n) }
+
+// gone remembers at which version an object was deleted.
+func (h *versions) gone(n name, at string) {
+	if v := number(at); v > h.deleted.number {
+		h.deleted = last{name: n, number: v, deleted: true}
+	}
+}
 
 // unseen returns the objects that the current listing did not name.
 func (h *versions) unseen() (ns []name) {

@@ -101,7 +101,7 @@ func TestRoutesAbsent(t *testing.T) {
 			if got := w.sink.state(); got != initial {
 				t.Errorf("the state is %s", got)
 			}
-			if n, most := len(w.server.Requests("", "")), 4+3*2*(startRefusals+2); n > most { // two versions of each
+			if n, most := len(w.server.Requests("", "")), 4+3*2*(startRejections+2); n > most { // two versions of each
 				t.Errorf("asked %d times, at most %d are expected", n, most)
 			}
 			if stale := w.source.Stale(time.Now().Add(time.Second)); len(stale) > 0 {

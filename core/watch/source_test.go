@@ -188,7 +188,7 @@ func TestBadObjects(t *testing.T) {
 	w.server.Put(bad)
 	w.run().synced()
 	if synced, _, _ := w.sink.told(); synced[0] {
-		t.Error("whole, though a slice was refused")
+		t.Error("whole, though a slice was rejected")
 	}
 	w.until("its problem", func() bool {
 		return strings.Contains(w.sink.complaints(), "EndpointSlice default/bad-x: addressType: Morse")
@@ -249,7 +249,7 @@ func TestServiceCIDRsMissing(t *testing.T) {
 		w.synced()
 		w.until("the warning", func() bool { return strings.Contains(w.logs.String(), "continuing without it") })
 		time.Sleep(300 * time.Millisecond)
-		if n := len(w.server.Requests("", "")); n > 3+startRefusals+1 { // what is absent has no name
+		if n := len(w.server.Requests("", "")); n > 3+startRejections+1 { // what is absent has no name
 			t.Errorf("asked %d times", n)
 		}
 		if stale := w.source.Stale(time.Now().Add(time.Second)); len(stale) > 0 {

@@ -120,7 +120,9 @@ func (f *follower) event(e apiwatch.Event) error {
 	case apiwatch.Added, apiwatch.Modified:
 		f.put(e.Object, m)
 	case apiwatch.Deleted:
-		f.drop(name{m.GetNamespace(), m.GetName()})
+		n := name{m.GetNamespace(), m.GetName()}
+		f.drop(n)
+		f.versions.gone(n, at)
 	}
 	f.at = at
 	f.status.reached(at)
@@ -185,7 +187,7 @@ func (f *follower) listed(at string) {
 	for _, n := range f.versions.unseen() {
 		f.drop(n)
 	}
-	f.listing, f.at, f.versions.complete = false, at, true
+	f.listing, f.at, f.versions.complete, f.doubtful = false, at, true, false
 	f.status.listed()
 	f.status.reached(at)
 	f.dispatcher.listed(&f.kind)

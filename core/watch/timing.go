@@ -39,20 +39,20 @@ var (
 // do the same.
 const (
 	unansweredFirst, unansweredMost = 50 * time.Millisecond, 500 * time.Millisecond
-	refusedFirst, refusedMost       = 100 * time.Millisecond, 30 * time.Second
+	rejectedFirst, rejectedMost     = 100 * time.Millisecond, 30 * time.Second
 	longestDelay                    = 2 * time.Minute // that a server may ask for
 )
 
-// startRefusals is how many times in a row a starting server may reject requests
+// startRejections is how many times in a row a starting server may reject requests
 // before it has loaded its authorization rules: about three seconds.
-const startRefusals = 5
+const startRejections = 5
 
 // steadyTime is how long a stream must have lasted to count as a success.
 const steadyTime = time.Second
 
 // backoff is how long to wait after a failed request. The zero value is ready.
 type backoff struct {
-	unanswered, refused int // failures since the last success: without an answer, with one
+	unanswered, rejected int // failures since the last success: without an answer, with one
 }
 
 // reset notes a success.
@@ -61,12 +61,12 @@ func (p *backoff) reset() { *p = backoff{} }
 // after returns how long to wait after a failure.
 func (p *backoff) after(err error) time.Duration {
 	if seconds, ok := apierrors.SuggestsClientDelay(err); ok && seconds > 0 {
-		p.refused++
+		p.rejected++
 		return jitter(min(time.Duration(seconds)*time.Second, longestDelay), 0.2)
 	}
 	if answered(err) {
-		p.refused++
-		return jitter(doubled(refusedFirst, refusedMost, p.refused-1), 0.5)
+		p.rejected++
+		return jitter(doubled(rejectedFirst, rejectedMost, p.rejected-1), 0.5)
 	}
 	p.unanswered++
 	return jitter(doubled(unansweredFirst, unansweredMost, p.unanswered-1), 0.5)
@@ -74,7 +74,7 @@ func (p *backoff) after(err error) time.Duration {
 
 // answered reports whether an error is the server's answer, or about its content.
 func answered(err error) bool {
-	for _, own := range []error{errShort, errPart, errTooMuch, errRedirect} {
+	for _, own := range []error{errShort, errPart, errTooMuch, errRedirect, errRestored} {
 		if errors.Is(err, own) {
 			return true
 		}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -67,16 +66,6 @@ func fill(ctx context.Context, stage string, o *Options) error {
 		if err := os.Chtimes(filepath.Join(stage, name), o.Date, o.Date); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// call runs a tool, whose words are the error.
-func call(ctx context.Context, dir, tool string, args ...string) error {
-	cmd := exec.CommandContext(ctx, tool, args...)
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", tool, err, strings.TrimSpace(string(out)))
 	}
 	return nil
 }

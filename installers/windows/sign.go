@@ -4,7 +4,10 @@ package windows
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"os/exec"
+	"strings"
 )
 
 // Signature is what files are signed with (Authenticode).
@@ -31,4 +34,14 @@ func (s *Signature) sign(ctx context.Context, file string) error {
 		return err
 	}
 	return os.Rename(signed, file)
+}
+
+// call runs a tool, whose words are the error.
+func call(ctx context.Context, dir, tool string, args ...string) error {
+	cmd := exec.CommandContext(ctx, tool, args...)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", tool, err, strings.TrimSpace(string(out)))
+	}
+	return nil
 }

@@ -38,7 +38,7 @@ func BenchmarkDelete(b *testing.B) {
 		match(flows.OnlyGone, "10.96.0.11:53", numbered("10.244.1.%d:53", 8)...),
 	}
 	ours := func(m []flows.Match) func(*testing.B, *Table) (int, error) {
-		return func(b *testing.B, t *Table) (int, error) { return t.Delete(b.Context(), m) }
+		return func(b *testing.B, t *Table) (int, error) { return deleteStale(b.Context(), t, m) }
 	}
 	for _, c := range []struct {
 		name  string
@@ -51,7 +51,7 @@ func BenchmarkDelete(b *testing.B) {
 		{"hundreds of fronts", 0, ours(each(flows.Translated, numbered("10.96.2.1:%d", 200)))},
 		{"unfiltered, no match", 0, func(b *testing.B, t *Table) (int, error) {
 			t.canFilter = false
-			return t.Delete(b.Context(), one)
+			return deleteStale(b.Context(), t, one)
 		}},
 		{"vishvananda, no match", 0, vishvananda},
 		{"vishvananda, one match", 1, vishvananda},

@@ -44,13 +44,12 @@ func (t *Table) Close() error {
 
 // Delete implements flows.Table. Entries that another process deletes at the same
 // time are not counted. It uses constant memory, whatever the size of the table.
-func (t *Table) Delete(ctx context.Context, stale []flows.Match) (deleted int, err error) {
-	index := flows.IndexOf(stale)
-	deleted, err = t.deleteAll(ctx, index)
+func (t *Table) Delete(ctx context.Context, matches []flows.Match, stale func(flows.Flow) bool) (deleted int, err error) {
+	deleted, err = t.deleteAll(ctx, matches, stale)
 	if errors.Is(err, errNoFilter) {
 		t.canFilter = false
 		var more int
-		more, err = t.deleteAll(ctx, index)
+		more, err = t.deleteAll(ctx, matches, stale)
 		deleted += more
 		// If the dump without a filter fails too, the filter was not the cause.
 		t.canFilter = err != nil && ctx.Err() == nil && deleted == 0
@@ -64,9 +63,9 @@ func (t *Table) Delete(ctx context.Context, stale []flows.Match) (deleted int, e
 	return deleted, nil
 }
 
-func (t *Table) deleteAll(ctx context.Context, index *flows.Index) (deleted int, err error) {
-	for _, f := range plan(index.Matches(), t.canFilter) {
-		n, err := t.sweep(ctx, f, index)
+func (t *Table) deleteAll(ctx context.Context, matches []flows.Match, stale func(flows.Flow) bool) (deleted int, err error) {
+	for _, f := range plan(matches, t.canFilter) {
+		n, err := t.sweep(ctx, f, stale)
 		deleted += n
 		if err != nil {
 			return deleted, err
@@ -80,10 +79,10 @@ func (t *Table) deleteAll(ctx context.Context, index *flows.Index) (deleted int,
 const maxInterruptions = 5
 
 // sweep deletes the stale ones of the entries that pass a filter.
-func (t *Table) sweep(ctx context.Context, f filter, index *flows.Index) (deleted int, err error) {
+func (t *Table) sweep(ctx context.Context, f filter, stale func(flows.Flow) bool) (deleted int, err error) {
 	for range maxInterruptions {
 		var n int
-		n, err = t.sweepOnce(ctx, f, index)
+		n, err = t.sweepOnce(ctx, f, stale)
 		deleted += n
 		if ctx.Err() != nil || !errors.Is(err, netlink.ErrInterrupted) {
 			break
@@ -92,7 +91,7 @@ func (t *Table) sweep(ctx context.Context, f filter, index *flows.Index) (delete
 	return deleted, err
 }
 
-func (t *Table) sweepOnce(ctx context.Context, f filter, index *flows.Index) (deleted int, err error) {
+func (t *Table) sweepOnce(ctx context.Context, f filter, stale func(flows.Flow) bool) (deleted int, err error) {
 	var failed error // the first failure to delete; the other entries are still deleted
 	flush := func() {
 		n, err := t.flush(ctx)
@@ -102,7 +101,7 @@ func (t *Table) sweepOnce(ctx context.Context, f filter, index *flows.Index) (de
 		}
 	}
 	err = t.dump(ctx, f, func(e *entry) {
-		if !index.Stale(e.flow) {
+		if !stale(e.flow) {
 			return
 		}
 		t.delete(e)

@@ -101,7 +101,7 @@ func TestDelete(t *testing.T) {
 						t.Fatalf("%d entries were made, want %d", len(before), len(entries))
 					}
 					want := wanted(t, before, c.stale)
-					deleted, err := table.Delete(t.Context(), c.stale)
+					deleted, err := deleteStale(t.Context(), table, c.stale)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -143,7 +143,7 @@ func TestFilterSupportIsRemembered(t *testing.T) {
 			inNetns(t, func(table *Table) {
 				createAll(t, entries...)
 				table.writeFilter = k.filter
-				if _, err := table.Delete(t.Context(), []flows.Match{gone("203.0.113.5:53", "10.244.1.2:5353")}); err != nil {
+				if _, err := deleteStale(t.Context(), table, []flows.Match{gone("203.0.113.5:53", "10.244.1.2:5353")}); err != nil {
 					t.Fatal(err)
 				}
 				if table.canFilter != k.filters {
@@ -227,7 +227,7 @@ func TestManyStaleFlows(t *testing.T) {
 		create(t, n, func(i int) made {
 			return udp(fmt.Sprintf("10.244.1.10:%d", 1000+i), "10.96.0.10:53", fmt.Sprintf("10.244.%d.2:53", i%2))
 		})
-		deleted, err := table.Delete(t.Context(), []flows.Match{gone("10.96.0.10:53", "10.244.0.2:53")})
+		deleted, err := deleteStale(t.Context(), table, []flows.Match{gone("10.96.0.10:53", "10.244.0.2:53")})
 		if err != nil || deleted != n/2 {
 			t.Errorf("deleted %d, %v; want %d", deleted, err, n/2)
 		}
@@ -237,6 +237,11 @@ func TestManyStaleFlows(t *testing.T) {
 	})
 }
 
+// deleteStale deletes what matches state, as they are.
+func deleteStale(ctx context.Context, table *Table, matches []flows.Match) (int, error) {
+	return table.Delete(ctx, matches, flows.IndexOf(matches).Stale)
+}
+
 // A Delete whose context ends leaves the table usable, wherever it was.
 func TestContext(t *testing.T) {
 	inNetns(t, func(table *Table) {
@@ -244,7 +249,7 @@ func TestContext(t *testing.T) {
 		stale := []flows.Match{reach(flows.Everything, "10.96.0.10:53")}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := table.Delete(ctx, stale); !errors.Is(err, context.Canceled) {
+		if _, err := deleteStale(ctx, table, stale); !errors.Is(err, context.Canceled) {
 			t.Errorf("with a context that has ended: %v", err)
 		}
 		ctx, cancel = context.WithCancel(t.Context())
@@ -256,7 +261,7 @@ func TestContext(t *testing.T) {
 		if !errors.Is(err, context.Canceled) || seen == 2000 {
 			t.Errorf("a dump whose context ends: %v after %d entries", err, seen)
 		}
-		deleted, err := table.Delete(t.Context(), stale)
+		deleted, err := deleteStale(t.Context(), table, stale)
 		if left := len(snapshot(t)); err != nil || left != 0 {
 			t.Errorf("afterwards: deleted %d, %v, %d left", deleted, err, left)
 		}

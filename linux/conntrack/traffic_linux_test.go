@@ -185,7 +185,7 @@ func (w world) clean(t *testing.T, table *Table, old, now string, want int) {
 	if old != "" {
 		d.Old = w.port(old)
 	}
-	deleted, err := table.Delete(t.Context(), flows.Stale(&model.Host{}, []model.Delta{d}))
+	deleted, err := deleteStale(t.Context(), table, flows.Stale(&model.Host{}, []model.Delta{d}))
 	if err != nil || deleted != want {
 		t.Errorf("deleted %d, %v; want %d", deleted, err, want)
 	}

@@ -278,14 +278,14 @@ func (p *portCompiler) firewallName(f *model.Frontend) string {
 // dropOutside emits the rules of the filter table that drop clients outside of the
 // source ranges. Balanced connections have another destination by then; clients
 // inside the ranges that are not balanced need a RETURN.
-func (p *portCompiler) dropOutside(f *model.Frontend, refused bool) {
+func (p *portCompiler) dropOutside(f *model.Frontend, reject bool) {
 	at := p.leaf(firewallTree, f)
 	for _, r := range f.Allow {
 		if r.Bits() == 0 {
 			return // the range is everything
 		}
 	}
-	if refused {
+	if reject {
 		for _, prefix := range f.Allow {
 			r := p.match(f)
 			r.Src, r.Target = xtables.Within(prefix), xtables.Return
@@ -322,7 +322,7 @@ func (p *portCompiler) emitPools() {
 
 // hasOwnChain reports whether an endpoint has a KUBE-SEP- chain.
 func (p *portCompiler) hasOwnChain(e model.Endpoint) bool {
-	return e.Hairpins() || p.port.SessionAffinity > 0
+	return e.MayHairpin() || p.port.SessionAffinity > 0
 }
 
 // poolRules are the rules of a pool's chain.
@@ -409,7 +409,7 @@ func (p *portCompiler) describe(c *poolChain, endpoints []model.Endpoint) string
 func (p *portCompiler) endpoint(e model.Endpoint) {
 	var rules []xtables.Rule
 	name := endpointChain(p.port.ID, e.Addr)
-	if e.Hairpins() {
+	if e.MayHairpin() {
 		rules = append(rules, xtables.Rule{Src: xtables.Address(e.Addr.Addr()), Comment: p.name, Target: markMasq})
 	}
 	r := p.dnat(e)

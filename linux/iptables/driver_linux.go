@@ -38,8 +38,8 @@ type Driver struct {
 var (
 	_ dataplane.Driver[Key, Value]   = (*Driver)(nil)
 	_ dataplane.Sentinel             = (*Driver)(nil)
-	_ dataplane.Neighbour            = (*Driver)(nil)
-	_ dataplane.Tidier               = (*Driver)(nil)
+	_ dataplane.OthersLister         = (*Driver)(nil)
+	_ dataplane.Pruner               = (*Driver)(nil)
 	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 )
 
@@ -217,8 +217,8 @@ func (d *Driver) read(ctx context.Context) (objects map[Key]Value, pages sharedC
 	return objects, pages, nil
 }
 
-// Tidy implements dataplane.Tidier.
-func (d *Driver) Tidy(ctx context.Context) error {
+// Prune implements dataplane.Pruner.
+func (d *Driver) Prune(ctx context.Context) error {
 	all := tables()
 	return d.ns.Do(func() error { return d.tools.DeleteBare(ctx, d.families, all[:]...) })
 }
@@ -252,7 +252,7 @@ func (d *Driver) Disturbed(context.Context) (bool, error) {
 	return d.watch.Disturbed()
 }
 
-// Others implements dataplane.Neighbour.
+// Others implements dataplane.OthersLister.
 func (d *Driver) Others(ctx context.Context) (texts []string, err error) {
 	err = d.ns.Do(func() error {
 		texts, err = d.tools.Others(ctx, d.families, func(chain string) bool { return strings.HasPrefix(chain, "KUBE-") })

@@ -53,7 +53,7 @@ func TestABadServiceAloneIsReported(t *testing.T) {
 		}
 		b.Update(deltas)
 		work, err := b.Sync(t.Context())
-		if err == nil || !strings.Contains(err.Error(), bad.ID.String()) || work.Refused == nil {
+		if err == nil || !strings.Contains(err.Error(), bad.ID.String()) || work.BatchErr == nil {
 			t.Errorf("the Service is not named, or the reason for splitting a transaction is not reported: %v, %+v", err, work)
 		}
 		if f := b.Health().Failures; len(f) != 1 || f[bad.ID] == nil {

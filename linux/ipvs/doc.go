@@ -50,13 +50,14 @@
 //
 // The files, each built on those before it:
 //
-//	layout.go          sets, chains and device; objects (Key, Value)
+//	sets.go            the ipsets, and entries of them as keys and back
+//	layout.go          chains and device; objects (Key, Value)
 //	fwmark.go          bits of the mark; fwmarks of virtual servers
 //	compile.go         ports to objects (Compiler); the mark of each origin's packets
 //	compile_server.go  the virtual servers of a port, their schedulers and destinations
-//	rules.go           the chains and their rules, to iptables-restore and back;
-//	                   all objects as text, for plan
-//	sim.go             objects and a packet to an outcome (Sim); the mode
+//	rules.go           the chains and their rules, to iptables-restore and back
+//	sim.go             objects and a packet to an outcome (Sim)
+//	mode.go            the mode, and its plan as text
 //	kernel_linux.go    sockets; device, addresses, routes, sets and tables
 //	server_linux.go    virtual servers and destinations, and how those drain
 //	driver_linux.go    the kernel (Driver): commit, and back to objects

@@ -44,7 +44,7 @@ type Driver struct {
 var (
 	_ dataplane.Driver[Key, Value]   = (*Driver)(nil)
 	_ dataplane.Drainer              = (*Driver)(nil)
-	_ dataplane.Tidier               = (*Driver)(nil)
+	_ dataplane.Pruner               = (*Driver)(nil)
 	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 )
 
@@ -86,8 +86,8 @@ func (d *Driver) Close() error {
 	return nil
 }
 
-// Tidy implements dataplane.Tidier.
-func (d *Driver) Tidy(ctx context.Context) error {
+// Prune implements dataplane.Pruner.
+func (d *Driver) Prune(ctx context.Context) error {
 	return d.tables.ns.Do(func() error {
 		return d.tables.DeleteBare(ctx, d.options.families(), xtables.Mangle, xtables.NAT, xtables.Filter)
 	})

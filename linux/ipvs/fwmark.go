@@ -153,6 +153,18 @@ func (m *fwmarks) id(server Key) (virtualserver.ID, error) {
 	return virtualserver.ID{Family: server.Family, FWMark: fwmark}, err
 }
 
+// server is the reverse of id; false for a mark that no server has.
+func (m *fwmarks) server(id virtualserver.ID) (Key, bool) {
+	if id.FWMark == 0 {
+		return Key{Kind: kindServer, Family: id.Family, Proto: id.Proto, Dst: id.Addr}, true
+	}
+	number, _ := m.parse(id.FWMark)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k, known := m.used[id.Family][number]
+	return k, known && k.Via != Orphan
+}
+
 func (m *fwmarks) allocate(server Key) (uint32, error) {
 	used, last := m.used[server.Family], &m.last[server.Family]
 	for range maxNumber {

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
@@ -229,18 +228,4 @@ func (*Compiler) Opaque(_ Key, v Value) bool {
 		}
 	}
 	return false
-}
-
-// Mode is the ipvs mode. Probe and Open are in mode_linux.go; elsewhere they fail with an error
-// that they need Linux.
-func Mode() dataplane.Mode {
-	return dataplane.Mode{
-		Name: Name, System: "linux", Conntrack: true, Unmarked: true, OnRequest: true, Fallback: "iptables",
-		Probe: probe, Open: openBackend, Plan: plan,
-	}
-}
-
-func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
-	o := optionsOf(c)
-	return dataplane.PlanOf(NewCompiler(o), host, ports, func(objects map[Key]Value) string { return Script(o, objects) })
 }

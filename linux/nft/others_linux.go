@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// Others implements dataplane.Neighbour, in the network namespace of the calling
+// Others implements dataplane.OthersLister, in the network namespace of the calling
 // thread.
 func (d *Driver) Others(ctx context.Context) ([]string, error) { return Others(ctx, d.table.Name) }
 

@@ -56,8 +56,11 @@ func (d *Driver) begin(ctx context.Context) (generation, commits uint32, err err
 
 // ObserveSome implements dataplane.Selective.
 func (d *Driver) ObserveSome(ctx context.Context, keys []Key, found func(Key, Value)) error {
+	if keys == nil {
+		keys = []Key{} // which is not everything
+	}
 	for _, f := range d.families {
-		if _, err := d.observeFamily(ctx, f, keys[:len(keys):len(keys)], found); err != nil {
+		if _, err := d.observeFamily(ctx, f, keys, found); err != nil {
 			return fmt.Errorf("nftables: read some of our tables: %w", err)
 		}
 	}

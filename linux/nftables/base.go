@@ -149,7 +149,7 @@ func (o origins) entrance(f model.Family, nodePorts string) []nft.Rule {
 		loopback = netip.MustParsePrefix("::1/128")
 	}
 	rules := []nft.Rule{
-		{Statements: []nft.Statement{nft.Lookup{Set: setGuarded}, nft.Lookup{Set: setAllowed, Not: true}, nft.Drop{}}, Comment: "outside of the source ranges"},
+		{Statements: []nft.Statement{nft.Lookup{Set: setRestricted}, nft.Lookup{Set: setAllowed, Not: true}, nft.Drop{}}, Comment: "outside of the source ranges"},
 		nft.NewRule(nft.SetMark{Bit: o.bit}),
 	}
 	for _, pod := range o.pods {

@@ -259,7 +259,7 @@ func (p *portCompiler) guard(f *model.Frontend) bool {
 		p.gap(f, "source ranges of node ports cannot be distinguished in this mode: closed to all")
 		return false
 	}
-	p.emit(element(setGuarded, p.port.ID.Proto, f), nft.Value{})
+	p.emit(element(setRestricted, p.port.ID.Proto, f), nft.Value{})
 	for _, r := range model.FamilyOf(f.At.Addr()).Prefixes(f.Allow) {
 		p.emit(element(setAllowed, p.port.ID.Proto, f).Within(r), nft.Value{})
 	}
@@ -272,7 +272,7 @@ func (p *portCompiler) hairpins() {
 	var local []netip.Addr
 	for _, pool := range p.port.Pools() {
 		for _, e := range pool.Endpoints {
-			if e.Hairpins() {
+			if e.MayHairpin() {
 				local = append(local, e.Addr.Addr())
 			}
 		}

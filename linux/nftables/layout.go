@@ -40,10 +40,10 @@ var (
 	// setClusterIPs may have frontends of other kinds, too: their other ports are rejected.
 	setClusterIPs = &nft.Set{Name: "cluster-ips", Key: addrKey}
 
-	// setGuarded are frontends with source ranges, Allowed such a frontend and a range
+	// setRestricted are frontends with source ranges, Allowed such a frontend and a range
 	// that may use it.
-	setGuarded = &nft.Set{Name: "guarded", Key: frontKey}
-	setAllowed = &nft.Set{Name: "allowed", Key: handleKey, Interval: true, Loads: rangeLoad}
+	setRestricted = &nft.Set{Name: "guarded", Key: frontKey}
+	setAllowed    = &nft.Set{Name: "allowed", Key: handleKey, Interval: true, Loads: rangeLoad}
 
 	// setHairpin has each endpoint of this node as source and destination: its connections
 	// to itself.
@@ -112,7 +112,7 @@ const affinitySize = 1 << 18
 
 // table is ours, with its sets in the order in which they are listed.
 var table = nft.NewTable(Table, nft.Owner, comment,
-	setClusterIPs, setGuarded, setAllowed, setHairpin, setNodePortAddresses,
+	setClusterIPs, setRestricted, setAllowed, setHairpin, setNodePortAddresses,
 	setServiceCIDRs, setEndpointPorts, setL4, setVIPs, setVIPsPod,
 	setVIPsHost, setSlots, setNodePorts, setNodePortsPod, setNodePortsHost,
 	setNodeSlots, setAffinityPorts, setAffinityNodePorts, setAffinitySlots, setAffinityNodeSlots,

@@ -121,7 +121,8 @@ func (n *offloadNode) serve(pods ...int) {
 	n.web, n.dns = web, dns
 	n.plane.Update(changes)
 	n.sync()
-	_, err := n.stale.Delete(n.t.Context(), flows.Stale(testHost, changes))
+	stale := flows.Stale(testHost, changes)
+	_, err := n.stale.Delete(n.t.Context(), stale, flows.IndexOf(stale).Stale)
 	n.must(err)
 }
 

@@ -43,12 +43,13 @@
 //
 // The files, each built on those before it:
 //
-//	layout.go        the relay address; chains and their fixed rules; objects, and
-//	                 entries as rules and back
+//	layout.go        the relay address; objects (Key, Value)
+//	chains.go        chains and the rules that depend on the host only
 //	compile.go       ports to objects (Compiler)
 //	sim.go           objects and a packet to an outcome (Sim)
-//	rules.go         edits as scripts for iptables-restore, and what iptables-save
-//	                 prints as objects; the same in tables of our own in nftables
+//	rules.go         entries as rules and back; edits as scripts for iptables-restore,
+//	                 and what iptables-save prints as objects
+//	nft.go           the same in tables of our own in nftables
 //	table_linux.go   the two kinds of table in the kernel
 //	relay_linux.go   targets of rules: the relay address, the listeners, the drop port;
 //	                 listening sockets that outlive a process

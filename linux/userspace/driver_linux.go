@@ -42,7 +42,7 @@ var (
 	_ dataplane.Driver[Key, Value] = (*Driver)(nil)
 	_ dataplane.Sentinel           = (*Driver)(nil)
 	_ dataplane.Drainer            = (*Driver)(nil)
-	_ dataplane.Tidier             = (*Driver)(nil)
+	_ dataplane.Pruner             = (*Driver)(nil)
 )
 
 // open returns a driver that owns a table. Close it after use: objects in the kernel
@@ -406,7 +406,7 @@ func deleteFlows(ctx context.Context, fronts []flows.Match, keep func(frontend n
 	table, err := conntrack.Open()
 	if err == nil {
 		defer table.Close()
-		_, err = table.Delete(ctx, x.Matches())
+		_, err = table.Delete(ctx, x.Matches(), x.Stale)
 	}
 	if err != nil {
 		slog.Warn("deleting stale UDP conntrack entries failed", "err", err)

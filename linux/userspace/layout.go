@@ -8,8 +8,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
 	"unique"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
@@ -17,24 +15,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/linux/nft"
 	"github.com/tandem-proxy/tandem/linux/xtables"
-)
-
-// The chains. Those of kube-proxy's userspace mode have its names; new are those for
-// pods, source ranges and other ports of cluster IPs.
-const (
-	chainIn            = "KUBE-PORTALS-IN"
-	chainOut           = "KUBE-PORTALS-OUT"
-	chainLast          = "KUBE-PORTALS-UNALLOCATED"
-	chainGuard         = "KUBE-PORTALS-GUARD"
-	chainPod           = "KUBE-PORTALS-POD"
-	chainContainer     = "KUBE-PORTALS-CONTAINER"
-	chainHost          = "KUBE-PORTALS-HOST"
-	chainClosed        = "KUBE-PORTALS-CLOSED"
-	chainNodePod       = "KUBE-NODEPORT-POD"
-	chainNodeContainer = "KUBE-NODEPORT-CONTAINER"
-	chainNodeHost      = "KUBE-NODEPORT-HOST"
-	chainRefuse        = "KUBE-PORTALS-REFUSE"
-	chainDrop          = "KUBE-PORTALS-DROP"
 )
 
 // Reserved ports of the relay address: nothing listens on the first, and sockets on
@@ -55,104 +35,6 @@ func relayAddr(f model.Family) netip.Addr {
 
 func relayAddrPort(f model.Family, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(relayAddr(f), port)
-}
-
-// ends are the chains that reject or drop, and the ports that they use for it.
-var ends = map[string]uint16{chainRefuse: rejectPort, chainDrop: dropPort}
-
-// entryChains hold entries; the rules of fixedChains depend only on the host.
-var (
-	entryChains = []string{
-		chainGuard, chainPod, chainContainer, chainHost, chainClosed, chainNodePod, chainNodeContainer, chainNodeHost,
-	}
-	fixedChains = []string{chainRefuse, chainDrop, chainLast, chainIn, chainOut}
-)
-
-// jumps are the built-in chains and our chains that they jump to.
-var jumps = map[string]string{xtables.PreRouting: chainIn, xtables.Output: chainOut}
-
-// ourChains are all chains but the built-in ones.
-func ourChains() []string { return slices.Concat(entryChains, fixedChains) }
-
-func isEntryChain(name string) bool { return slices.Contains(entryChains, name) }
-
-func isFixedChain(name string) bool { return slices.Contains(fixedChains, name) }
-
-// fixed returns the rules of a fixed chain.
-func fixed(f model.Family, chain string, host *model.Host, mark uint32) []xtables.Rule {
-	switch chain {
-	case chainRefuse, chainDrop:
-		return dnatAll(f, ends[chain])
-	case chainLast:
-		return unallocated(f, host)
-	case chainIn:
-		shut := xtables.Rule{Dst: xtables.Address(relayAddr(f)), Comment: "relays are reached through Services only", Target: xtables.Jump{Chain: chainRefuse}}
-		pods, _ := xtables.FromPods(f, host.Pods)
-		in := hookChain{pods: pods, pod: chainPod, other: chainContainer, nodePod: chainNodePod, nodeOther: chainNodeContainer}
-		return append([]xtables.Rule{shut}, in.rules(f, host)...)
-	case chainOut:
-		_, pods := xtables.FromPods(f, host.Pods)
-		out := hookChain{pods: pods, pod: chainPod, other: chainHost, nodePod: chainNodePod, nodeOther: chainNodeHost}
-		return append([]xtables.Rule{skipRelayTraffic(mark)}, out.rules(f, host)...)
-	}
-	return nil
-}
-
-// skipRelayTraffic exempts packets from relays from our rules. If an endpoint is a
-// Service's address, its connections would return to a relay, in an endless loop.
-func skipRelayTraffic(mark uint32) xtables.Rule {
-	marked := xtables.HasMark{Value: mark, Mask: mark}
-	return xtables.Rule{Comment: "relays, to endpoints", Matches: []xtables.Match{marked}, Target: xtables.Return}
-}
-
-// dnatAll redirects connections of all protocols to a port of the relay address.
-func dnatAll(f model.Family, port uint16) (rules []xtables.Rule) {
-	for _, p := range [...]model.Proto{model.TCP, model.UDP, model.SCTP} {
-		rules = append(rules, xtables.Rule{Proto: p, Target: xtables.DNAT{To: relayAddrPort(f, port)}})
-	}
-	return rules
-}
-
-// hookChain describes one of the two chains at hooks: how it detects pods, and the
-// chains that it jumps to.
-type hookChain struct {
-	pods               []xtables.Rule // matches only
-	pod, other         string
-	nodePod, nodeOther string
-}
-
-func (w hookChain) rules(f model.Family, host *model.Host) []xtables.Rule {
-	here := []xtables.Match{xtables.DstLocal{}}
-	rules := []xtables.Rule{xtables.JumpTo(chainGuard)}
-	for _, r := range w.pods {
-		r.Target, r.Comment = xtables.Jump{Chain: w.pod}, "pods of this node"
-		rules = append(rules, r)
-	}
-	rules = append(rules, xtables.JumpTo(w.other), xtables.JumpTo(chainClosed))
-	if !host.NodePorts.Loopback {
-		rules = append(rules, xtables.Rule{Dst: xtables.Within(xtables.Loopback(f)), Target: xtables.Return})
-	}
-	for _, p := range f.Prefixes(host.NodePorts.Prefixes) {
-		for _, r := range w.pods {
-			r.Dst, r.Target = xtables.Within(p), xtables.Jump{Chain: w.nodePod}
-			rules = append(rules, r.With(xtables.DstLocal{}))
-		}
-		rules = append(rules, xtables.Rule{Dst: xtables.Within(p), Matches: here, Target: xtables.Jump{Chain: w.nodeOther}})
-	}
-	return rules
-}
-
-// unallocated returns the rules that drop packets to unallocated cluster IPs, except
-// to addresses of this host. An address may belong to a Service of another proxy
-// (label service-proxy-name), whose rules come before these.
-func unallocated(f model.Family, host *model.Host) (rules []xtables.Rule) {
-	here := []xtables.Match{xtables.DstLocal{}}
-	for _, p := range f.Prefixes(host.ServiceCIDRs) {
-		to := xtables.Within(p)
-		rules = append(rules, xtables.Rule{Dst: to, Matches: here, Target: xtables.Return},
-			xtables.Rule{Dst: to, Comment: "for cluster IPs, and none of them", Target: xtables.Jump{Chain: chainDrop}})
-	}
-	return rules
 }
 
 // Kind is the kind of an object.
@@ -286,14 +168,6 @@ func (k Key) String() string {
 	return fmt.Sprintf("unexpected rule in %s: %s", k.Chain, k.Rest)
 }
 
-// jumpRule is the rule of a kindJump.
-func jumpRule(k Key) xtables.Rule {
-	if k.Late {
-		return xtables.Rule{Comment: "no Kubernetes Service", Target: xtables.Jump{Chain: chainLast}}
-	}
-	return xtables.Rule{Comment: "Kubernetes Services, by relays of tandem", Target: xtables.Jump{Chain: jumps[k.Chain]}}
-}
-
 // sorted returns the keys of some kinds in a fixed order.
 func sorted(objects map[Key]Value, kinds ...Kind) []Key {
 	var keys []Key
@@ -319,109 +193,6 @@ func behind(k Key) int {
 		return 1
 	}
 	return 0
-}
-
-// The suffixes of entries' comments. The part before names the relay, or the port.
-const (
-	sayRefused = ": refused"
-	sayDropped = ": dropped"
-	sayAdmit   = ": allowed"
-	sayClosed  = "other ports of a cluster IP"
-)
-
-// entryRule returns an entry as a rule; port is that of the relay.
-func entryRule(k Key, to Target, port uint16) xtables.Rule {
-	r := xtables.Rule{Src: xtables.Within(k.From), Proto: k.Proto, Ports: xtables.Port(k.At.Port())}
-	if !k.At.Addr().IsUnspecified() {
-		r.Dst = xtables.Address(k.At.Addr())
-	}
-	switch to.Do {
-	case toRelay:
-		r.Comment, r.Target = to.Relay.String(), xtables.DNAT{To: relayAddrPort(k.Family, port)}
-	case Reject:
-		r.Comment, r.Target = to.Relay.Port().String()+sayRefused, xtables.Jump{Chain: chainRefuse}
-		if k.Chain == chainClosed {
-			r.Comment = sayClosed
-		}
-	case Drop:
-		r.Comment, r.Target = to.Relay.Port().String()+sayDropped, xtables.Jump{Chain: chainDrop}
-	case Accept:
-		r.Comment, r.Target = to.Relay.Port().String()+sayAdmit, xtables.Return
-	}
-	r.Comment = sanitize(r.Comment)
-	return r
-}
-
-// entryOf is the reverse of entryRule. It is false for rules that it does not
-// make; the port is that of the relay.
-func entryOf(f model.Family, chain string, r xtables.Rule) (k Key, to Target, port uint16, ok bool) {
-	any := netip.AddrPortFrom(f.Unspecified(), r.Ports.First)
-	k = Key{Kind: kindEntry, Family: f, Chain: chain, Proto: r.Proto, At: any, From: r.Src.Prefix}
-	if r.Dst.Prefix.IsValid() {
-		k.At = netip.AddrPortFrom(r.Dst.Prefix.Addr(), r.Ports.First)
-	}
-	name := r.Comment
-	cut := func(end string) bool {
-		rest, ok := strings.CutSuffix(name, end)
-		if ok {
-			name = rest
-		}
-		return ok
-	}
-	switch {
-	case name == sayClosed:
-		to.Do, name = Reject, ""
-	case cut(sayRefused):
-		to.Do = Reject
-	case cut(sayDropped):
-		to.Do = Drop
-	case cut(sayAdmit):
-		to.Do = Accept
-		if !r.Src.Prefix.IsValid() {
-			k.From = netip.PrefixFrom(f.Unspecified(), 0)
-		}
-	default:
-		dnat, _ := r.Target.(xtables.DNAT)
-		port = dnat.To.Port()
-	}
-	to.Relay, ok = parseRelay(name, model.PortID{Proto: r.Proto, Family: f})
-	// The whole rule must be as entryRule writes it.
-	return k, to, port, ok && entryRule(k, to, port).Equal(r)
-}
-
-// parseRelay is the reverse of RelayID.String, for a known protocol and family.
-func parseRelay(text string, of model.PortID) (id RelayID, ok bool) {
-	if text == "" {
-		return id, true
-	}
-	text, pool, more := strings.Cut(text, ", pool ")
-	var before uint64
-	if more {
-		n, err := strconv.ParseUint(pool, 10, 8)
-		if err != nil || n < 2 {
-			return id, false
-		}
-		before = n - 1
-	}
-	service, port, _ := strings.Cut(text, ":")
-	of.Name = port
-	of.Service.Namespace, of.Service.Name, ok = strings.Cut(service, "/")
-	return relayOf(of, uint8(before)), ok
-}
-
-// maxComment is how many bytes a comment may have: 255 in iptables, 251 in nftables.
-const maxComment = 250
-
-// sanitize shortens a text for a comment and replaces characters with a meaning to
-// the tools.
-func sanitize(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r > '~' || r == '"' || r == '\\' || r == '\'' {
-			return '?'
-		}
-		return r
-	}, s)
-	return s[:min(len(s), maxComment)]
 }
 
 // edit is one change to an object of a table.

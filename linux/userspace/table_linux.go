@@ -215,17 +215,17 @@ func nftOp(verb ledger.Verb, k nft.Key, v nft.Value) ledger.Op[nft.Key, nft.Valu
 	return op
 }
 
-// Tidy implements dataplane.Tidier. Tables of our own go with their last object.
-func (d *Driver) Tidy(ctx context.Context) error {
+// Prune implements dataplane.Pruner. Tables of our own go with their last object.
+func (d *Driver) Prune(ctx context.Context) error {
 	if t, ok := d.table.(natTable); ok {
 		return t.commands.DeleteBare(ctx, t.commands.Families, xtables.NAT)
 	}
 	return nil
 }
 
-var _ dataplane.Neighbour = (*Driver)(nil)
+var _ dataplane.OthersLister = (*Driver)(nil)
 
-// Others implements dataplane.Neighbour, in the network namespace of the calling
+// Others implements dataplane.OthersLister, in the network namespace of the calling
 // thread.
 func (d *Driver) Others(ctx context.Context) ([]string, error) {
 	if t, ok := d.table.(natTable); ok {

@@ -60,13 +60,26 @@ func (c *Conn) Get(id ID) (Server, bool, error) {
 // List calls f for every virtual server, until it returns an error. f may use the
 // connection.
 func (c *Conn) List(f func(ID, Server) error) error {
+	return c.each(func(id ID, s *ipvs.Service) error { return f(id, serverOf(s)) })
+}
+
+// Counts calls f for every virtual server with the connections that it has had since it
+// was made. It is one dump.
+func (c *Conn) Counts(f func(ID, Server, uint64)) error {
+	return c.each(func(id ID, s *ipvs.Service) error {
+		f(id, serverOf(s), uint64(s.Stats.Connections))
+		return nil
+	})
+}
+
+func (c *Conn) each(f func(ID, *ipvs.Service) error) error {
 	all, err := c.handle.GetServices()
 	if err != nil {
 		return err
 	}
 	for _, s := range all {
 		if id, ok := idOf(s); ok {
-			if err := f(id, serverOf(s)); err != nil {
+			if err := f(id, s); err != nil {
 				return err
 			}
 		}

@@ -260,6 +260,18 @@ func (t Tools) Save(ctx context.Context, f model.Family, tables ...Table) (strin
 	return all.String(), nil
 }
 
+// Counts calls f for each rule of a table that has matched packets, with their number.
+func (t Tools) Counts(ctx context.Context, f model.Family, table Table, found func(chain string, r Line, packets uint64)) error {
+	text, err := t.save(ctx, f, "-c", "-t", table.String())
+	if err == nil {
+		err = parseCounts(text, found)
+	}
+	if err != nil {
+		return fmt.Errorf("counters of table %s: %w", table, err)
+	}
+	return nil
+}
+
 // SaveAll lists all existing tables and creates none. A table that cannot be listed
 // is an error.
 func (t Tools) SaveAll(ctx context.Context, f model.Family) (string, error) {

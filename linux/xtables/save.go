@@ -100,6 +100,25 @@ func (s *saveParser) chain(name string) *SavedChain {
 	return &s.table.Chains[i]
 }
 
+// parseCounts reads what "iptables-save -c" prints: "[PACKETS:BYTES] -A CHAIN RULE".
+func parseCounts(text string, found func(chain string, r Line, packets uint64)) error {
+	for l := range strings.Lines(text) {
+		counted, ok := strings.CutPrefix(strings.TrimRight(l, "\r\n"), "[")
+		if !ok || strings.HasPrefix(counted, "0:") {
+			continue
+		}
+		number, rest, _ := strings.Cut(counted, ":")
+		_, rest, listed := strings.Cut(rest, "] -A ")
+		chain, rule, _ := strings.Cut(rest, " ")
+		n, err := strconv.ParseUint(number, 10, 64)
+		if err != nil || !listed {
+			return fmt.Errorf("unexpected line %.80q", l)
+		}
+		found(chain, Line(rule), n)
+	}
+	return nil
+}
+
 // Packets finds a rule in what "iptables -v -S CHAIN" prints, and returns how many
 // packets it has matched. A missing rule has matched none.
 func Packets(listing, chain string, r Rule) (uint64, error) {

@@ -116,7 +116,7 @@ func TestTheJournalsFolderIsMadeFirst(t *testing.T) {
 	})
 }
 
-// The journal of a newer tandem is refused, with what to do, and stays unchanged: taken
+// The journal of a newer tandem is rejected, with what to do, and stays unchanged: taken
 // for empty, all load balancers would be foreign. A newer word is ignored.
 func TestAJournalOfANewerTandem(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {

@@ -11,5 +11,5 @@
 // An API server accepts less than a folder does: it sets creation times itself, some
 // fields are immutable, and an address belongs to one Service. Objects with changed
 // immutable fields are deleted and created again; rejected ones are an error of type
-// *Refused.
+// *RejectedError.
 package objects

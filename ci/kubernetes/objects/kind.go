@@ -58,7 +58,7 @@ func (k kind[T]) put(ctx context.Context, o T, there bool) error {
 	if err == nil && k.status != nil {
 		err = k.status(ctx, o, got)
 	}
-	return k.refusal(o, err)
+	return k.rejection(o, err)
 }
 
 func (k kind[T]) update(ctx context.Context, o T) (T, error) {
@@ -98,17 +98,17 @@ func (k kind[T]) remove(ctx context.Context, o T) error {
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	return k.refusal(o, err)
+	return k.rejection(o, err)
 }
 
-// refusal turns an error that means rejection into a *Refused.
-func (k kind[T]) refusal(o T, err error) error {
-	if err == nil || errors.As(err, new(*Refused)) {
+// rejection turns an error that means rejection into a *RejectedError.
+func (k kind[T]) rejection(o T, err error) error {
+	if err == nil || errors.As(err, new(*RejectedError)) {
 		return err
 	}
 	name := k.name + " " + o.GetNamespace() + "/" + o.GetName()
 	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) || apierrors.IsInternalError(err) {
-		return &Refused{name, err}
+		return &RejectedError{name, err}
 	}
 	return fmt.Errorf("%s: %w", name, err)
 }
@@ -143,7 +143,7 @@ func (a *ages) inOrder(ctx context.Context, kind string, o metav1.Object) error 
 		return nil
 	}
 	if age.Before(a.youngest) {
-		return &Refused{kind + " " + o.GetNamespace() + "/" + o.GetName(), errors.New("an API server gives creation times itself, and an older object cannot come later")}
+		return &RejectedError{kind + " " + o.GetNamespace() + "/" + o.GetName(), errors.New("an API server gives creation times itself, and an older object cannot come later")}
 	}
 	if !a.youngest.IsZero() && age.After(a.youngest) {
 		select {
@@ -179,7 +179,7 @@ func (u untyped) Create(ctx context.Context, o *unstructured.Unstructured, with 
 }
 
 // Update replaces an object whatever its version is, as API servers do with
-// the built-in kinds: those of definitions are refused without one.
+// the built-in kinds: those of definitions are rejected without one.
 func (u untyped) Update(ctx context.Context, o *unstructured.Unstructured, with metav1.UpdateOptions) (*unstructured.Unstructured, error) {
 	now, err := u.Get(ctx, o.GetName(), metav1.GetOptions{})
 	if err != nil {

@@ -48,7 +48,7 @@ func (s *Server) Apply(ctx context.Context, want Set) error {
 	)
 	for _, name := range gatewayKinds() {
 		if s.gateway == nil && len(want.Gateway[name]) > 0 {
-			return &Refused{name, errors.New("the API server does not have it: its definition is not installed")}
+			return &RejectedError{name, errors.New("the API server does not have it: its definition is not installed")}
 		}
 		steps = append(steps, changes(ctx, s.gatewayKind(name), s.now.Gateway[name], want.Gateway[name])...)
 	}
@@ -63,22 +63,22 @@ func (s *Server) Apply(ctx context.Context, want Set) error {
 func (s *Server) run(ctx context.Context, steps []step) error {
 	for len(steps) > 0 {
 		var again []step
-		var refusal error
+		var rejection error
 		for _, step := range steps {
 			if err := s.namespace(ctx, step.namespace); err != nil {
 				return err
 			}
 			err := step.do()
-			var refused *Refused
+			var rejected *RejectedError
 			switch {
-			case errors.As(err, &refused):
-				again, refusal = append(again, step), err
+			case errors.As(err, &rejected):
+				again, rejection = append(again, step), err
 			case err != nil:
 				return err
 			}
 		}
 		if len(again) == len(steps) {
-			return refusal
+			return rejection
 		}
 		steps = again
 	}

@@ -43,15 +43,15 @@ func NewSet() Set {
 	return s
 }
 
-// Refused is the error for an object that the API server rejects.
-type Refused struct {
+// RejectedError is the error for an object that the API server rejects.
+type RejectedError struct {
 	Object string // or the file
 	Err    error
 }
 
-func (r *Refused) Error() string { return fmt.Sprintf("%s: %v", r.Object, r.Err) }
+func (r *RejectedError) Error() string { return fmt.Sprintf("%s: %v", r.Object, r.Err) }
 
-func (r *Refused) Unwrap() error { return r.Err }
+func (r *RejectedError) Unwrap() error { return r.Err }
 
 // Read reads the Services, EndpointSlices, Nodes and ServiceCIDRs of a folder
 // strictly, and the routes and grants of the Gateway API as they are. It leaves other
@@ -74,7 +74,7 @@ func Read(dir string) (Set, error) {
 			return s, err
 		}
 		if err := s.file(decoder, data); err != nil {
-			return s, &Refused{filepath.Base(name), err}
+			return s, &RejectedError{filepath.Base(name), err}
 		}
 	}
 	return s, nil

@@ -74,8 +74,8 @@ func TestReadRefuses(t *testing.T) {
 		"not an object",
 	} {
 		_, err := read(t, map[string]string{"a.yaml": text})
-		var refused *Refused
-		if !errors.As(err, &refused) || refused.Object != "a.yaml" {
+		var rejected *RejectedError
+		if !errors.As(err, &rejected) || rejected.Object != "a.yaml" {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

@@ -84,10 +84,10 @@ func (t *Table) Asked() [][]flows.Match {
 }
 
 // Delete implements flows.Table.
-func (t *Table) Delete(ctx context.Context, stale []flows.Match) (deleted int, err error) {
+func (t *Table) Delete(ctx context.Context, matches []flows.Match, stale func(flows.Flow) bool) (deleted int, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.calls = append(t.calls, stale)
+	t.calls = append(t.calls, matches)
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
@@ -95,9 +95,8 @@ func (t *Table) Delete(ctx context.Context, stale []flows.Match) (deleted int, e
 		err, t.faults = t.faults[0], t.faults[1:]
 		return 0, err
 	}
-	index := flows.IndexOf(stale)
 	for c, f := range t.flows {
-		if index.Stale(f) {
+		if stale(f) {
 			delete(t.flows, c)
 			deleted++
 		}

@@ -90,7 +90,10 @@ type backend struct {
 	released bool
 }
 
-var _ relay.Counter = (*backend)(nil)
+var (
+	_ relay.Counter  = (*backend)(nil)
+	_ relay.Observed = (*backend)(nil)
+)
 
 // Sync implements dataplane.Backend.
 func (b *backend) Sync(ctx context.Context) (dataplane.Work, error) {
@@ -109,6 +112,9 @@ func (b *backend) Connections(_ context.Context, found func(dataplane.Connection
 	})
 	return nil
 }
+
+// Attempts implements relay.Observed.
+func (b *backend) Attempts() *relay.Attempts { return b.server.Attempts() }
 
 // Relays implements relay.Counter.
 func (b *backend) Relays() relay.Stats { return b.server.Stats() }

@@ -208,6 +208,12 @@ func (b *withLoopback) Packets() (p dataplane.Packets) {
 // Full implements dataplane.Backend.
 func (b *withLoopback) Full() []model.Problem { return append(b.Backend.Full(), b.loopback.Full()...) }
 
+// Drain implements dataplane.Backend. The relays close first: the next mode listens on the
+// same addresses, and a drain may take minutes.
+func (b *withLoopback) Drain(ctx context.Context) error {
+	return errors.Join(b.loopback.Remove(ctx), b.Backend.Drain(ctx))
+}
+
 // Remove implements dataplane.Backend.
 func (b *withLoopback) Remove(ctx context.Context) error {
 	return errors.Join(b.loopback.Remove(ctx), b.Backend.Remove(ctx))

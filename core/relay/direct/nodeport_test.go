@@ -4,6 +4,7 @@ package direct
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/relay"
 )
 
 // mainPlane is a backend that does everything at once.
@@ -33,6 +35,12 @@ func (m *mainPlane) Health() dataplane.Health                     { return datap
 func (m *mainPlane) Close() error                                 { return nil }
 func (m *mainPlane) Preview([]model.Delta) []dataplane.Change     { return nil }
 func (m *mainPlane) Rules(func(string, model.Family, int, int))   {}
+
+// Drain waits for connections that do not end.
+func (m *mainPlane) Drain(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
 
 // freePort returns a port that nothing listens on.
 func freePort(t *testing.T) uint16 {
@@ -134,6 +142,55 @@ func TestNodePortsBeside(t *testing.T) {
 	update(t, b, model.Delta{Old: p})
 	if got := say(at); got != "" {
 		t.Errorf("got %q after the Service was deleted", got)
+	}
+}
+
+// Failover asks a mode of relays which endpoints answer, and of a mode with relays on
+// loopback addresses only the mode itself.
+func TestAttemptsOfRelays(t *testing.T) {
+	b := NewBackend(NodePorts{}, Open(Options{}))
+	if _, ok := b.(relay.Observed); !ok {
+		t.Error("nobody knows which endpoints answer")
+	}
+	beside := withNodePorts(&mainPlane{}, b)
+	defer beside.Close()
+	if _, ok := beside.(relay.Observed); ok {
+		t.Error("few connections stand for all")
+	}
+}
+
+// While a mode drains that gave way to another one, the other one serves node ports on
+// loopback addresses.
+func TestNodePortsOfTheNextMode(t *testing.T) {
+	old, _ := begin(t, true)
+	next, _ := begin(t, true)
+	number := freePort(t)
+	update(t, old, model.Delta{New: nodePort(number, echo(t, "old"), model.TCP)})
+	next.Update([]model.Delta{{New: nodePort(number, echo(t, "next"), model.TCP)}})
+	if _, err := next.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := say(number); got != "old" {
+		t.Fatalf("before the switch: %q", got)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	drained := make(chan error, 1)
+	go func() { drained <- old.Drain(ctx) }()
+	for say(number) != "next" {
+		select {
+		case err := <-drained:
+			t.Fatal("drained while there are connections:", err)
+		case <-t.Context().Done():
+			t.Fatal("the next mode does not answer")
+		case <-time.After(time.Until(next.Next())):
+			if _, err := next.Sync(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	stop()
+	if err := <-drained; !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 }
 

@@ -60,6 +60,9 @@ func verbOf(r *http.Request) string {
 	case r.URL.Query().Get("watch") == "true" || r.URL.Query().Get("watch") == "1":
 		return "watch"
 	}
+	if r.URL.Query().Get("resourceVersionMatch") == string(metav1.ResourceVersionMatchExact) {
+		return "exact"
+	}
 	return "list"
 }
 
@@ -90,8 +93,14 @@ func (s *Server) selectorOf(r *http.Request) (sel selector, err error) {
 	if sel.labels, err = labels.Parse(r.URL.Query().Get("labelSelector")); err != nil {
 		return sel, err
 	}
-	sel.fields, err = fields.ParseSelector(r.URL.Query().Get("fieldSelector"))
-	return sel, err
+	if sel.fields, err = fields.ParseSelector(r.URL.Query().Get("fieldSelector")); err != nil {
+		return sel, err
+	}
+	if _, in, ok := strings.Cut(r.URL.Path, "/namespaces/"); ok {
+		namespace, _, _ := strings.Cut(in, "/")
+		sel.fields = fields.AndSelectors(sel.fields, fields.OneTermEqualSelector("metadata.namespace", namespace))
+	}
+	return sel, nil
 }
 
 // list answers a list, or a page of one.
@@ -106,6 +115,13 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, res *resource) {
 	if wanted, _ := strconv.ParseUint(q.Get("resourceVersion"), 10, 64); wanted > version {
 		tooLarge(w)
 		return
+	} else if q.Get("resourceVersionMatch") == string(metav1.ResourceVersionMatchExact) {
+		var ok bool
+		if objects, ok = s.store.exactly(res.name, sel, wanted); !ok {
+			status(w, http.StatusGone, metav1.StatusReasonExpired, "too old resource version")
+			return
+		}
+		version = wanted
 	}
 	from, after := 0, ""
 	if _, err := fmt.Sscanf(q.Get("continue"), "%d|%s", &version, &after); err == nil {

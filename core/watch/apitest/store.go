@@ -123,6 +123,32 @@ func (s *store) snapshot(r string, sel selector) (objects []runtime.Object, vers
 	return objects, s.version
 }
 
+// exactly returns the objects of a kind that a selector matches as they were at a version;
+// ok is false when that is forgotten.
+func (s *store) exactly(r string, sel selector, version uint64) (objects []runtime.Object, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if version < s.gone {
+		return nil, false
+	}
+	then := maps.Clone(s.objects[r])
+	for _, c := range slices.Backward(s.log) {
+		switch {
+		case c.version <= version || c.resource != r:
+		case c.old == nil:
+			delete(then, keyOf(c.next))
+		default:
+			then[keyOf(c.old)] = c.old
+		}
+	}
+	for _, o := range then {
+		if sel.matches(o) {
+			objects = append(objects, o)
+		}
+	}
+	return objects, true
+}
+
 // since returns the changes of a kind after a version, the version they reach
 // to, and what is closed when there are more. ok is false when some are
 // forgotten.

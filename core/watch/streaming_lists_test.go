@@ -12,10 +12,10 @@ import (
 	"github.com/tandem-proxy/tandem/core/watch/apitest"
 )
 
-// refusals are the ways in which a server does not stream lists. Texts and codes
+// noStreamingLists are the ways in which a server does not stream lists. Texts and codes
 // are those of kube-apiserver 1.36 (apimachinery's ValidateListOptions, the
 // apiserver's cacher.Watch and newErrWatcher) where it has any.
-func refusals() map[string]apitest.Rule {
+func noStreamingLists() map[string]apitest.Rule {
 	return map[string]apitest.Rule{
 		"WatchList disabled": {
 			Status: 422, Reason: metav1.StatusReasonInvalid,
@@ -48,7 +48,7 @@ func (w *world) streamed(resource string) (n int) {
 // A server that cannot stream lists is followed by lists and watches, each kind
 // of objects for itself, and is not asked to stream at every list.
 func TestNoStreamingLists(t *testing.T) {
-	for name, rule := range refusals() {
+	for name, rule := range noStreamingLists() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, apitest.Options{})
@@ -100,7 +100,7 @@ func TestStreamingListsAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, apitest.Options{})
 	w.limits.unary = time.Millisecond
-	rule := refusals()["etcd without progress requests"]
+	rule := noStreamingLists()["etcd without progress requests"]
 	rule.Resource = "services"
 	rule.Lists = true
 	lift := w.server.Fail(rule)

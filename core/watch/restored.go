@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// A server whose etcd was restored from a backup uses the numbers of lost versions again,
+// for other changes. Once it has passed the version that is known here, it resumes a watch
+// as if nothing had been lost; Kubernetes advises to start all of its components again. So
+// before a watch resumes after a failure, the object that changed last is read as it was at
+// that version, and one that was deleted still later: one or two objects, not a list.
+
+var errRestored = errors.New("the API server has other objects of this version: restored from a backup")
+
+// historyTime is for reading one object. The watch begins afterwards in any case.
+const historyTime = 5 * time.Second
+
+// sameHistory returns errRestored if the server's versions are not those that led here,
+// nil if they are or if this server cannot tell, and other errors if it is to be asked again.
+func (f *follower) sameHistory(ctx context.Context) error {
+	for _, last := range f.versions.latest() {
+		found, err := f.foundAt(ctx, last.name)
+		if err == nil && found != last.number && (!last.deleted || found != 0) || tooLarge(err) {
+			return errRestored
+		}
+		if err != nil && !untold(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// untold reports whether a server's answer is that it does not tell.
+func untold(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || expired(err)
+}
+
+// foundAt returns which version of an object the server has at f.at; 0 is none.
+func (f *follower) foundAt(ctx context.Context, n name) (found uint64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, min(f.limits.silence, historyTime))
+	defer cancel()
+	ctx, _ = withByteCount(ctx) // one object is bounded as an event is
+	objects := f.kind.list()
+	options := metav1.ListOptions{
+		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, n.name).String(),
+		ResourceVersion: f.at, ResourceVersionMatch: metav1.ResourceVersionMatchExact,
+	}
+	if err := f.get(&options).Namespace(n.namespace).Do(ctx).Into(objects); err != nil {
+		return 0, err
+	}
+	return found, meta.EachListItem(objects, func(o runtime.Object) error {
+		m, err := meta.Accessor(o)
+		if err == nil {
+			found = number(m.GetResourceVersion())
+		}
+		return err
+	})
+}
+
+// last is the latest change of an object that is known.
+type last struct {
+	name
+	number  uint64
+	deleted bool
+}
+
+// latest returns the latest change of an object that is there, and the latest deletion if
+// that is later. A restore that undoes changes undoes the latest.
+func (h *versions) latest() (all []last) {
+	var l last
+	for n, v := range h.known {
+		if v.number > l.number {
+			l = last{name: n, number: v.number}
+		}
+	}
+	if l.number > 0 {
+		all = append(all, l)
+	}
+	if h.deleted.number > l.number {
+		all = append(all, h.deleted)
+	}
+	return all
+}
+
+// distrust forgets which versions objects have: their numbers may be those of other changes.
+func (h *versions) distrust() {
+	h.deleted = last{}
+	for n, v := range h.known {
+		v.number = 0
+		h.known[n] = v
+	}
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userspace
+
+import (
+	"cmp"
+	"math"
+	"strings"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/nft"
+	"github.com/tandem-proxy/tandem/linux/xtables"
+)
+
+// Where there is no iptables the same chains are in a table of nftables for each
+// family. Only entries differ: they are not rules but elements of sets and maps,
+// which one rule per chain looks up.
+//
+//	chain KUBE-PORTALS-CONTAINER {
+//		dnat ip addr . port to ip daddr . meta l4proto . th dport map @portals-container
+//	}
+//	map portals-container {
+//		elements = { 10.96.0.10 . tcp . 80 comment "default/web" : 169.254.84.1 . 40000 }
+//	}
+
+// The sets of our tables in nftables.
+var (
+	portalFields   = []nft.Field{nft.Daddr, nft.L4Proto, nft.Dport}
+	nodePortFields = []nft.Field{nft.L4Proto, nft.Dport} // node ports have no address of their own
+
+	nftClusterIPs = &nft.Set{Name: "cluster-ips", Key: []nft.Field{nft.Daddr}}
+	nftGuarded    = &nft.Set{Name: "guarded", Key: portalFields}
+
+	// nftAllowed holds frontends with a source range. A rule looks up the protocol as
+	// stored by connection tracking, in network order: Linux 6.12 rejects nft's byte
+	// order conversion for a single byte.
+	nftAllowed = &nft.Set{
+		Name: "allowed", Key: append(portalFields[:3:3], nft.Saddr), Interval: true,
+		Loads: []nft.Field{nft.Daddr, nft.CtProto, nft.Dport, nft.Saddr},
+	}
+)
+
+// nftMaps are the maps of the chains whose entries all redirect to the relay address.
+var nftMaps = map[string]*nft.Set{
+	chainPod:           {Name: "portals-pod", Key: portalFields, Data: nft.DataEndpoint},
+	chainContainer:     {Name: "portals-container", Key: portalFields, Data: nft.DataEndpoint},
+	chainHost:          {Name: "portals-host", Key: portalFields, Data: nft.DataEndpoint},
+	chainNodePod:       {Name: "nodeport-pod", Key: nodePortFields, Data: nft.DataEndpoint},
+	chainNodeContainer: {Name: "nodeport-container", Key: nodePortFields, Data: nft.DataEndpoint},
+	chainNodeHost:      {Name: "nodeport-host", Key: nodePortFields, Data: nft.DataEndpoint},
+}
+
+// nftTable is our table in nftables. The number in its comment must change whenever
+// the meaning of a set or a rule does.
+var nftTable = nft.NewTable("tandem-userspace", nft.Owner, nft.Owner+" (layout 2)", nftSets()...)
+
+// nftHooks are the hooks in place of the built-in chains.
+var nftHooks = map[string]nft.Point{xtables.PreRouting: nft.PreRouting, xtables.Output: nft.LocalOut}
+
+// behindOthers is the distance in priority from destination NAT to the last chains.
+const behindOthers = 10
+
+// nftSets are all sets and maps of a table.
+func nftSets() []*nft.Set {
+	sets := []*nft.Set{nftClusterIPs, nftGuarded, nftAllowed}
+	for _, chain := range entryChains {
+		if s, ok := nftMaps[chain]; ok {
+			sets = append(sets, s)
+		}
+	}
+	return sets
+}
+
+// nftObjects emits the nftables objects of an object; rules are its content.
+func nftObjects(k Key, rules []xtables.Rule, emit func(nft.Key, nft.Value)) {
+	switch k.Kind {
+	case KindTable:
+		emit(nftTable.Object(k.Family))
+		for _, s := range nftTable.Sets() {
+			emit(nft.SetObject(k.Family, s))
+		}
+	case KindChain:
+		emit(nftTable.ChainObject(k.Family, k.Chain, nft.Hook{}, nftRules(k.Chain, rules)))
+	case kindJump:
+		hook, name := nft.NATHook(nftHooks[k.Chain]), strings.ToLower(k.Chain)
+		if k.Late {
+			hook.Priority += behindOthers
+			name += "-last"
+		}
+		emit(nftTable.ChainObject(k.Family, name, hook, nftRules(k.Chain, rules)))
+	case kindEntry:
+		rules = append(rules, xtables.Rule{}) // a deletion needs the key only
+		emit(nftEntry(k, rules[0]).Object())
+	}
+}
+
+// digest returns the hash of the rules of a chain or a jump in nftables.
+func digest(k Key, rules []xtables.Rule) (d uint64) {
+	nftObjects(k, rules, func(_ nft.Key, v nft.Value) { d = v.Body.Chain.Digest })
+	return d
+}
+
+// nftRules returns the rules of a chain: those that look its entries up, or the
+// given ones.
+func nftRules(chain string, rules []xtables.Rule) (all []nft.Rule) {
+	rule := func(comment string, s ...nft.Statement) {
+		all = append(all, nft.Rule{Statements: s, Comment: comment})
+	}
+	id, isMap := nftMaps[chain]
+	switch {
+	case isMap:
+		rule("", nft.DNATMap{Map: id})
+	case chain == chainGuard:
+		rule("outside of the source ranges", nft.Lookup{Set: nftGuarded}, nft.Lookup{Set: nftAllowed, Not: true},
+			nft.Jump{Chain: chainDrop})
+	case chain == chainClosed:
+		rule(sayClosed, nft.Lookup{Set: nftClusterIPs}, nft.Jump{Chain: chainRefuse})
+	}
+	for _, r := range rules {
+		rule(r.Comment, nftStatements(r)...)
+	}
+	return all
+}
+
+// nftStatements returns a rule without a port as nftables has it.
+func nftStatements(r xtables.Rule) (all []nft.Statement) {
+	if r.Src.Prefix.IsValid() {
+		all = append(all, nft.SourceIn{Prefix: r.Src.Prefix})
+	}
+	if r.Dst.Prefix.IsValid() {
+		all = append(all, nft.DestinationIn{Prefix: r.Dst.Prefix})
+	}
+	if r.In.Name != "" {
+		name, some := strings.CutSuffix(r.In.Name, "+")
+		all = append(all, nft.IifName{Name: name, Prefix: some})
+	}
+	if r.Proto != 0 {
+		all = append(all, nft.L4ProtoIs{Proto: r.Proto})
+	}
+	for _, m := range r.Matches {
+		switch m := m.(type) {
+		case xtables.DstLocal:
+			all = append(all, nft.FibLocal{})
+		case xtables.HasMark:
+			all = append(all, nft.MarkHas{Bit: m.Mask})
+		}
+	}
+	switch to := r.Target.(type) {
+	case xtables.DNAT:
+		return append(all, nft.DNAT{To: to.To})
+	case xtables.Jump:
+		return append(all, nft.Jump{Chain: to.Chain})
+	}
+	return append(all, nft.Return{})
+}
+
+// nftEntry returns the element for an entry, given as a rule.
+func nftEntry(k Key, r xtables.Rule) nft.Entry {
+	e := nft.Entry{Family: k.Family, Proto: k.Proto, At: k.At, Comment: r.Comment}
+	switch id, isMap := nftMaps[k.Chain]; {
+	case isMap:
+		e.Set = id
+		if dnat, ok := r.Target.(xtables.DNAT); ok {
+			e.To = dnat.To
+		} else if end := ends[r.Chain()]; end != 0 {
+			e.To = relayAddrPort(k.Family, end)
+		}
+	case k.Chain == chainClosed:
+		e.Set = nftClusterIPs
+	case k.From.IsValid():
+		e.Set, e.From = nftAllowed, k.From
+	default:
+		e.Set = nftGuarded
+	}
+	return e
+}
+
+// nftRule is the reverse of nftEntry.
+func nftRule(e nft.Entry) (chain string, r xtables.Rule) {
+	r = xtables.Rule{Proto: e.Proto, Ports: xtables.Port(e.At.Port()), Comment: e.Comment}
+	if !e.At.Addr().IsUnspecified() {
+		r.Dst = xtables.Address(e.At.Addr())
+	}
+	switch e.Set {
+	case nftClusterIPs:
+		r.Target = xtables.Jump{Chain: chainRefuse}
+		return chainClosed, r
+	case nftGuarded:
+		r.Target = xtables.Jump{Chain: chainDrop}
+		return chainGuard, r
+	case nftAllowed:
+		r.Target, r.Src = xtables.Return, xtables.Within(e.From)
+		return chainGuard, r
+	}
+	for name, id := range nftMaps {
+		if id == e.Set {
+			chain = name
+		}
+	}
+	r.Target = xtables.DNAT{To: e.To}
+	for name, port := range ends {
+		if e.To == relayAddrPort(e.Family, port) {
+			r.Target = xtables.Jump{Chain: name}
+		}
+	}
+	return chain, r
+}
+
+// nftFound turns nftables objects into objects of this mode. A table with wrong sets
+// or hooks is reported alone: it will be re-created.
+func nftFound(have map[nft.Key]nft.Value) map[Key]found {
+	put := map[Key]found{}
+	for _, f := range model.Families() {
+		known, right := nftKnown(f, have)
+		table := Key{Kind: KindTable, Family: f}
+		n, _ := nftTable.Object(f)
+		if _, there := have[n]; !there {
+			continue
+		}
+		if !right {
+			put[table] = found{Value: Value{To: Target{Do: unknown}}}
+			continue
+		}
+		for n, v := range have {
+			if n.Family == f {
+				nftOne(n, v, known, put)
+			}
+		}
+	}
+	return put
+}
+
+// nftKnown maps the nftables objects with fixed names to objects of this mode, and
+// reports whether those that cannot be changed in place are as desired.
+func nftKnown(f model.Family, have map[nft.Key]nft.Value) (known map[nft.Key]Key, right bool) {
+	known, right = map[nft.Key]Key{}, true
+	table := Key{Kind: KindTable, Family: f}
+	nftObjects(table, nil, func(n nft.Key, want nft.Value) {
+		known[n] = table
+		v, ok := have[n]
+		right = right && ok && v.Equal(want)
+	})
+	chain := func(k Key) {
+		nftObjects(k, nil, func(n nft.Key, want nft.Value) {
+			known[n] = k
+			v, ok := have[n]
+			right = right && (!ok || v.Body.Chain.Hook == want.Body.Chain.Hook)
+		})
+	}
+	for _, name := range ourChains() {
+		chain(Key{Kind: KindChain, Family: f, Chain: name})
+	}
+	for name := range jumps {
+		chain(Key{Kind: kindJump, Family: f, Chain: name})
+		chain(Key{Kind: kindJump, Family: f, Chain: name, Late: true})
+	}
+	return known, right
+}
+
+// nftOne turns one nftables object into an object of this mode.
+func nftOne(n nft.Key, v nft.Value, known map[nft.Key]Key, put map[Key]found) {
+	k, ok := known[n]
+	switch {
+	case ok && k.Kind == KindTable:
+		put[k] = found{}
+	case ok:
+		// A chain with a foreign rule has no digest.
+		put[k] = found{Value: Value{Digest: cmp.Or(v.Body.Chain.Digest, math.MaxUint64)}}
+	case !nftEntryFound(n, v, put):
+		k = Key{Kind: kindUnexpected, Family: n.Family, Chain: n.Set.String(), Rest: n.String()}
+		put[k] = found{installed: installed{foreign: n}}
+	}
+}
+
+// nftEntryFound adds an element that is an entry.
+func nftEntryFound(n nft.Key, v nft.Value, put map[Key]found) bool {
+	e, ok := nft.EntryOf(n, v)
+	if !ok {
+		return false
+	}
+	chain, r := nftRule(e)
+	k, to, port, ok := entryOf(n.Family, chain, r)
+	if ok = ok && isEntryChain(chain); ok {
+		put[k] = entryFound(to, port, installed{})
+	}
+	return ok
+}
