@@ -44,7 +44,7 @@ func later() []deferred {
 			why: "kube-proxy and earlier programs, built once, there and back under load: 3 min", alone: true,
 		},
 		{
-			pkg: "ci/guest", tests: "TestForcedEngines TestUMLOnCPUWithoutAMX TestStoppedGuest",
+			pkg: "ci/guest", tests: "TestForcedEngines TestUMLOnCPUWithoutAMX TestStoppedGuest TestSkippedWithReason",
 			why: "kernels that boot without KVM: 2 min",
 		},
 		{pkg: "ci/simulate", tests: "TestEachCrashPoint", why: "a proxy killed at each single write, in virtual time: 1 min"},
