@@ -22,11 +22,12 @@ var initScript []byte
 
 // guest is a kernel to run a program on.
 type guest struct {
-	Engine  string // qemu, uml, auto; empty for $TANDEM_GUEST, or auto
-	Kernel  string // the beginning of its version; empty for any
-	Memory  int    // MiB
-	Append  string // more parameters of the kernel
-	Without []string
+	Engine  string   // qemu, uml, auto; empty for $TANDEM_GUEST, or auto
+	Kernel  string   // the beginning of its version; empty for any
+	Memory  int      // MiB
+	Append  string   // more parameters of the kernel
+	With    []string // patterns of more files of the host's, for QEMU
+	Without []string // modules
 	Out     io.Writer
 }
 

@@ -29,7 +29,7 @@ var files = strings.Fields(`/etc/passwd /etc/group /etc/hosts /etc/nsswitch.conf
 
 // moduleFolders hold the modules of networks.
 var moduleFolders = strings.Fields(`kernel/net/netfilter/ kernel/net/ipv4/ kernel/net/ipv6/ kernel/net/sctp/ kernel/net/xfrm/
-	kernel/net/packet/ kernel/drivers/net/dummy. kernel/drivers/net/veth.`)
+	kernel/net/packet/ kernel/net/bridge/ kernel/drivers/net/dummy. kernel/drivers/net/veth.`)
 
 // image writes an initramfs.
 type image struct {
@@ -39,19 +39,20 @@ type image struct {
 
 // writeImage writes the guest's first file system: the tools, the tree of
 // sources of the working directory, whatever files the command and the
-// environment name, the kernel's modules, and guest as /guest.
-func (q *qemu) writeImage(path, guest string, without []string) error {
+// environment name, what matches the patterns of with, the kernel's modules but those
+// of without, and guest as /guest.
+func (q *qemu) writeImage(path, guest string, with, without []string) error {
 	f, err := os.Create(path)
 	if err != nil {
 		return err
 	}
 	w := bufio.NewWriterSize(f, 1<<20)
 	im := &image{&archive{w: w}, map[string]bool{"/": true}}
-	err = errors.Join(im.fill(guest), im.addModules(q.modules, without), im.archive.close(), w.Flush(), f.Close())
+	err = errors.Join(im.fill(guest, with), im.addModules(q.modules, without), im.archive.close(), w.Flush(), f.Close())
 	return err
 }
 
-func (im *image) fill(guest string) error {
+func (im *image) fill(guest string, with []string) error {
 	for _, dir := range []string{"/proc", "/sys", "/dev", "/run", "/tmp", "/root", "/var", "/guest"} {
 		im.seen[dir] = true
 		if err := im.put(dir, fs.ModeDir|0o755, 0, nil); err != nil {
@@ -82,8 +83,11 @@ func (im *image) fill(guest string) error {
 	if err != nil {
 		return err
 	}
-	for _, pattern := range files {
-		found, _ := filepath.Glob(pattern) // the patterns are right
+	for _, pattern := range slices.Concat(files, with) {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			return err
+		}
 		for _, path := range found {
 			if err := im.addTree(path); err != nil {
 				return err

@@ -22,6 +22,7 @@ func main() {
 	flag.IntVar(&g.Memory, "memory", 1536, "its memory in MiB")
 	flag.StringVar(&g.Append, "append", "", "parameters of the kernel, such as ipv6.disable=1")
 	without := flag.String("without", "", "modules to leave out, separated by commas (QEMU only)")
+	with := flag.String("with", "", "more files and folders of this machine, as patterns, separated by commas (UML has them all)")
 	limit := flag.Duration("limit", 20*time.Minute, "how long the program may take")
 	probe := flag.Bool("probe", false, "run nothing: print which engine works here, or why none does")
 	flag.Usage = func() {
@@ -29,9 +30,7 @@ func main() {
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	if g.Without = strings.Split(*without, ","); *without == "" {
-		g.Without = nil
-	}
+	g.With, g.Without = list(*with), list(*without)
 	if flag.NArg() == 0 != *probe {
 		flag.Usage()
 		os.Exit(2)
@@ -46,6 +45,11 @@ func main() {
 	os.Exit(code)
 }
 
+// list returns what commas separate.
+func list(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' })
+}
+
 // main chooses the engine and runs the program with it. The limit does not count
 // the time that other guests take.
 func (g *guest) main(ctx context.Context, probe bool, limit time.Duration, program []string) (int, error) {
@@ -57,7 +61,7 @@ func (g *guest) main(ctx context.Context, probe bool, limit time.Duration, progr
 		fmt.Println("guest: " + e.String())
 		return 0, nil
 	}
-	release, err := take(ctx, g.Memory)
+	release, err := take(ctx, g.Memory+engineMemory)
 	if err != nil {
 		return 0, err
 	}

@@ -116,7 +116,7 @@ func (q *qemu) boots(ctx context.Context) bool {
 // command implements engine.
 func (q *qemu) command(ctx context.Context, dir string, g *guest) (*exec.Cmd, error) {
 	initrd := filepath.Join(dir, "initrd")
-	if err := q.writeImage(initrd, filepath.Join(dir, "guest"), g.Without); err != nil {
+	if err := q.writeImage(initrd, filepath.Join(dir, "guest"), g.With, g.Without); err != nil {
 		return nil, fmt.Errorf("making the guest's files: %w", err)
 	}
 	clock := ""

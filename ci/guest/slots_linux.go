@@ -15,8 +15,9 @@ import (
 )
 
 // Guests that run at once have this much memory together, in MiB, and each has a
-// processor of the host's.
-const memoryLimit, memoryUnit = 6144, 512
+// processor of the host's. An engine takes engineMemory more than the guest has, most of
+// it for QEMU's translated code (tb-size).
+const memoryLimit, memoryUnit, engineMemory = 6144, 512, 384
 
 // cache is the folder of ci/setup/guest.
 func cache() (string, error) {

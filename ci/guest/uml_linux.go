@@ -28,12 +28,13 @@ func (u uml) command(ctx context.Context, dir string, g *guest) (*exec.Cmd, erro
 	return exec.CommandContext(ctx, string(u), append(args, "loglevel=1", "GUEST_DIR="+filepath.Join(dir, "guest"))...), nil
 }
 
-// parameters are the kernel's: its root is the host's.
+// parameters are the kernel's: its root is the host's. It empties the folder umid of
+// uml_dir, if there is one.
 func (u uml) parameters(g *guest, dir string, more ...string) []string {
 	return append([]string{
 		"mem=" + strconv.Itoa(g.Memory) + "M", "quiet",
 		"rootfstype=hostfs", "root=/dev/root", "rootflags=/", "ro",
-		"con=null", "con0=null,fd:1", "uml_dir=" + dir + "/", "umid=guest",
+		"con=null", "con0=null,fd:1", "uml_dir=" + dir + "/", "umid=uml",
 	}, append(more, strings.Fields(g.Append)...)...)
 }
 

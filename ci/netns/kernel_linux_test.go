@@ -70,16 +70,3 @@ func (s *site) ruleset() string {
 	}
 	return text
 }
-
-// TestFlowtable reports whether the kernel takes flows that are translated past the
-// rules on request. Tandem does not request it yet.
-func TestFlowtable(t *testing.T) {
-	s := newSite(t)
-	out, err := s.run("nft", `table ip flows {
-	flowtable fast { hook ingress priority 0; devices = { eth0 }; }
-	chain forward { type filter hook forward priority 0; ct status dnat flow add @fast; }
-}`)
-	if err != nil {
-		t.Skipf("no flowtables: %v: %s", err, out)
-	}
-}
