@@ -40,7 +40,7 @@ func (f *follower) sameHistory(ctx context.Context) error {
 	return nil
 }
 
-// untold reports whether a server's answer is that it does not tell.
+// untold reports whether a server answers that it does not know.
 func untold(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || expired(err)
 }

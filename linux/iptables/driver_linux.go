@@ -199,7 +199,9 @@ func (d *Driver) read(ctx context.Context) (objects map[Key]Value, pages sharedC
 			all := tables()
 			which := all[:]
 			if d.readOnly {
-				which = d.tools.Present(f, which...)
+				if which, err = d.tools.Present(f, which...); err != nil {
+					return err
+				}
 			}
 			text, err = d.tools.Save(ctx, f, which...)
 			return err
@@ -224,12 +226,12 @@ func (d *Driver) Prune(ctx context.Context) error {
 }
 
 // Rules implements dataplane.RuleCounter.
-func (d *Driver) Rules(tell func(table string, f model.Family, total, written int)) {
+func (d *Driver) Rules(report func(table string, f model.Family, total, written int)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, f := range d.families {
 		for _, t := range tables() {
-			tell(t.String(), f, d.counts.total[f][t], d.counts.written[f][t])
+			report(t.String(), f, d.counts.total[f][t], d.counts.written[f][t])
 		}
 	}
 	d.counts.written = [2][2]int{}
