@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/linux/conntrack"
 	"github.com/tandem-proxy/tandem/linux/host"
+	"github.com/tandem-proxy/tandem/linux/ipvs"
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
@@ -40,11 +41,22 @@ func thisSystem() system {
 	s.writers = openWriters
 	s.eachFlow = conntrack.Each
 	s.facts = linuxFacts
-	s.prepare = func(c *config.Config, log *slog.Logger) []error { return host.Prepare("/", c, log) }
+	s.prepare = prepare
 	s.limitMemory = limitMemoryToCgroup
 	s.releaseText = releaseMappedText
-	s.handover = func() relay.Handover { return host.OpenHandover() }
+	s.handover = func(log *slog.Logger) relay.Handover { return host.OpenHandover(log) }
 	return s
+}
+
+// prepare sets the kernel parameters that a configuration asks for.
+func prepare(c *config.Config, log *slog.Logger) []error {
+	failed := host.Prepare("/", c, log)
+	if c.Mode == ipvs.Name {
+		if err := ipvs.Prepare(c, log); err != nil {
+			failed = append(failed, err)
+		}
+	}
+	return failed
 }
 
 // nftWriters are the processes that write to nf_tables: the rules of nftables and of

@@ -45,6 +45,7 @@ type Proxy struct {
 	writers  writers           // nil where the system does not report them
 	tracing  *tracing.Exporter // nil where changes are not traced
 	flows    [2]flowTable      // for each of the cleaners; nil where there are none
+	flowsErr error             // why flows could not be opened, until it is logged
 	cleaners [2]*flows.Cleaner // of stale UDP flows, of TCP handshakes
 	failover *failover         // nil where it is off
 	report   *reporter

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/metrics"
@@ -65,15 +66,28 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 	if err := p.openEngine(ctx); err != nil {
 		return err
 	}
-	if err := p.openFlows(); err != nil && p.choice.Conntrack {
-		p.log.Warn("opening conntrack failed; stale UDP flows are kept, and endpoints that stop answering not passed over", "err", err)
-	}
+	p.flowsErr = p.openFlows()
+	p.tellFlows(p.choice.Mode)
 	p.report.metrics.Mode(string(p.choice.Name))
 	if p.tracing, err = tracing.New(tracing.Options{Endpoint: p.config.TraceEndpoint, Node: p.config.NodeName, Version: p.version, Mode: string(p.choice.Name), Log: p.log}); err != nil {
 		return err
 	}
 	p.servers, err = openServers(ctx, p.config, p.network, p.pages(), p.unserved, p.report, p.log)
 	return err
+}
+
+// tellFlows warns if a mode needs the tracked flows that could not be opened, once.
+func (p *Proxy) tellFlows(mode dataplane.Mode) {
+	if p.flowsErr != nil && mode.Conntrack {
+		p.log.Warn("opening conntrack failed; stale UDP flows are kept, and endpoints that stop answering not passed over", "mode", mode.Name, "err", p.flowsErr)
+		p.flowsErr = nil
+	}
+}
+
+// switched reports that another mode is in use now.
+func (p *Proxy) switched(from, to config.Mode) {
+	p.report.switched(from, to)
+	p.tellFlows(p.engine.Current().Mode)
 }
 
 // openFlows opens what works on tracked flows.
@@ -101,7 +115,7 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 	if p.choice, err = p.system.choose(ctx, p.config, p.log); err != nil {
 		return err
 	}
-	backend, err := p.choice.OpenWhenReady(ctx, p.config)
+	backend, err := p.choice.OpenWhenReady(ctx, p.config, p.log)
 	if err != nil {
 		return fmt.Errorf("mode %s: %w", p.choice.Name, err)
 	}
@@ -121,7 +135,7 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 	p.engine = engine.New(options)
 	p.failover = newFailover(p.config.Failover, p.engine, p.network, p.report, p.log)
 	p.switcher = &switcher{
-		engine: p.engine, network: p.network, log: p.log, switched: p.report.switched, running: p.running, group: &p.group,
+		engine: p.engine, network: p.network, log: p.log, switched: p.switched, running: p.running, group: &p.group,
 		modes: p.system.all(), privileged: p.system.privileged, clean: make(chan struct{}), turn: make(turn, 1), retiring: map[config.Mode]retirement{},
 	}
 	return nil

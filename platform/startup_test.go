@@ -5,6 +5,7 @@ package platform
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -37,4 +38,23 @@ func TestASlowStartLogsItsProgress(t *testing.T) {
 			t.Errorf("%d lines:\n%s", n, &out)
 		}
 	})
+}
+
+// That flows could not be opened is said as soon as a mode is in use that needs them.
+func TestFlowsThatCannotBeOpened(t *testing.T) {
+	var out bytes.Buffer
+	p := &Proxy{log: slog.New(slog.NewTextHandler(&out, nil)), flowsErr: errors.New("no conntrack")}
+	for _, mode := range []struct {
+		dataplane.Mode
+		said int
+	}{
+		{dataplane.Mode{Name: "userspace"}, 0},
+		{dataplane.Mode{Name: "nftables", Conntrack: true}, 1},
+		{dataplane.Mode{Name: "iptables", Conntrack: true}, 1},
+	} {
+		p.tellFlows(mode.Mode)
+		if n := strings.Count(out.String(), "opening conntrack failed"); n != mode.said {
+			t.Errorf("%s: said %d times, want %d", mode.Name, n, mode.said)
+		}
+	}
 }

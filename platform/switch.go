@@ -146,7 +146,7 @@ func (s *switcher) open(ctx context.Context, mode dataplane.Mode, c *config.Conf
 		if err := Probe(ctx, mode); err != nil {
 			return err
 		}
-		plane.Backend, err = mode.OpenWhenReady(ctx, c)
+		plane.Backend, err = mode.OpenWhenReady(ctx, c, s.log)
 		return err
 	})
 	return plane, err

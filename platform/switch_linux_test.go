@@ -65,7 +65,7 @@ func TestSwitchBeforeTheFirstSyncRemovesNothing(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			b, err := m.Open(&c)
+			b, err := m.Open(t.Context(), &c, slog.New(slog.DiscardHandler))
 			if err != nil {
 				return err
 			}

@@ -42,8 +42,8 @@ type system struct {
 	facts       func(context.Context, *config.Config) *diagnosis.Facts
 	prepare     func(*config.Config, *slog.Logger) []error
 	limitMemory func(*slog.Logger)
-	releaseText func() error          // unmaps the program's pages: those in use come back
-	handover    func() relay.Handover // passes listening sockets to the next process; may return nil
+	releaseText func() error                      // unmaps the program's pages: those in use come back
+	handover    func(*slog.Logger) relay.Handover // passes listening sockets to the next process; may return nil
 
 	modes   func() []dataplane.Mode // a simulation's, in the order of auto; nil for Modes
 	collect func()                  // returns the memory of garbage
@@ -109,7 +109,7 @@ func portable() system {
 		prepare:     func(*config.Config, *slog.Logger) []error { return nil },
 		limitMemory: func(*slog.Logger) {},
 		releaseText: func() error { return nil },
-		handover:    func() relay.Handover { return nil },
+		handover:    func(*slog.Logger) relay.Handover { return nil },
 		collect: func() {
 			debug.SetGCPercent(gcPercent)
 			debug.FreeOSMemory()

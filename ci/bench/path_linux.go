@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"time"
 
@@ -30,16 +31,16 @@ type path struct {
 }
 
 // opener opens a data plane; again, the same one.
-type opener func(*config.Config) (dataplane.Backend, error)
+type opener func(context.Context, *config.Config) (dataplane.Backend, error)
 
 // ofMode opens the data plane of a mode on this machine.
 func ofMode(name config.Mode) opener {
-	return func(c *config.Config) (dataplane.Backend, error) {
+	return func(ctx context.Context, c *config.Config) (dataplane.Backend, error) {
 		mode, err := platform.Find(name)
 		if err != nil {
 			return nil, err
 		}
-		return mode.Open(c)
+		return mode.Open(ctx, c, slog.New(slog.DiscardHandler))
 	}
 }
 
@@ -47,7 +48,7 @@ func ofMode(name config.Mode) opener {
 // before the kernel.
 func inMemory[K comparable, V any](c dataplane.Compiler[K, V], l dataplane.Limits) opener {
 	d := inmemory.New[K](c.Equal, l)
-	return func(*config.Config) (dataplane.Backend, error) { return dataplane.New(c, d), nil }
+	return func(context.Context, *config.Config) (dataplane.Backend, error) { return dataplane.New(c, d), nil }
 }
 
 func openPath(ctx context.Context, open opener, w world) (p *path, err error) {
@@ -55,7 +56,7 @@ func openPath(ctx context.Context, open opener, w world) (p *path, err error) {
 	c.NodeName = nodeName
 	c.ClusterCIDRs = []netip.Prefix{pods}
 	p = &path{world: w, ctx: ctx, open: open, tracker: track.New()}
-	if p.backend, err = open(&c); err != nil {
+	if p.backend, err = open(ctx, &c); err != nil {
 		return nil, err
 	}
 	host := resolve.Host(&c, nil, nil, model.Machine{})

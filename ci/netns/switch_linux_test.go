@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -46,7 +48,7 @@ func TestSwitchModes(t *testing.T) {
 		t.Skipf("only %d mode works here", len(modes))
 	}
 	s.write("", "10.244.1.2", "10.244.1.3")
-	s.flags = []string{"--proxy-mode", string(modes[0].Name)}
+	s.flags = []string{"--proxy-mode", string(modes[0].Name), "--nodeport-addresses", "localhost,primary"}
 	s.start()
 	traffic := s.traffic()
 	t.Cleanup(traffic.end)
@@ -102,6 +104,13 @@ func (s *site) switchUnder(traffic *traffic, to dataplane.Mode) {
 	time.Sleep(100 * time.Millisecond)
 
 	what := fmt.Sprintf("%s to %s", before.Mode, to.Name)
+	s.eventually(time.Minute, what+": the new mode has relays for node ports on loopback addresses while the old one drains", func() error {
+		a, err := s.net.Dial(lab.Call{From: lab.Node, Proto: model.TCP, To: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), nodePort.Port()), Timeout: 10 * time.Second})
+		if err == nil && a.Outcome != lab.Answered {
+			err = fmt.Errorf("%s", a.Outcome)
+		}
+		return err
+	})
 	broken, example := stillThere(conns)
 	if broken > 0 {
 		s.t.Errorf("%s: %d of %d long-lived connections broke, one of them: %v", what, broken, len(conns), example)
@@ -126,7 +135,7 @@ func (s *site) left(name config.Mode) error {
 			return err
 		}
 		c := config.Default()
-		b, err := mode.Open(&c)
+		b, err := mode.Open(s.t.Context(), &c, slog.New(slog.DiscardHandler))
 		if err != nil {
 			return err
 		}

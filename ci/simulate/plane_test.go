@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -92,7 +93,7 @@ func (t *table[K, V]) mode() dataplane.Mode {
 			}
 			return nil
 		},
-		Open: func(*config.Config) (dataplane.Backend, error) {
+		Open: func(context.Context, *config.Config, *slog.Logger) (dataplane.Backend, error) {
 			t.mu.Lock()
 			defer t.mu.Unlock()
 			return dataplane.New(t.compiler, &driver[K, V]{t, t.process}), nil

@@ -5,6 +5,7 @@ package simulate
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -85,8 +86,8 @@ func (w *windows) mode() dataplane.Mode {
 		}
 		return nil
 	}
-	m.Open = func(c *config.Config) (dataplane.Backend, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	m.Open = func(ctx context.Context, c *config.Config, _ *slog.Logger) (dataplane.Backend, error) {
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		return hns.Open(ctx, w.emu.Client(), c, settings(w.journal, w.service))
 	}

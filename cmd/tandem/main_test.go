@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -265,7 +266,9 @@ func TestPlanDocumentHasTheGaps(t *testing.T) {
 // Each mode is cleaned up, even if others fail.
 func TestCleanupTriesEveryMode(t *testing.T) {
 	fails := func(name config.Mode) dataplane.Mode {
-		return dataplane.Mode{Name: name, Open: func(c *config.Config) (dataplane.Backend, error) { return nil, fmt.Errorf("no %d", c.MasqueradeBit) }}
+		return dataplane.Mode{Name: name, Open: func(_ context.Context, c *config.Config, _ *slog.Logger) (dataplane.Backend, error) {
+			return nil, fmt.Errorf("no %d", c.MasqueradeBit)
+		}}
 	}
 	c := config.Default()
 	c.MasqueradeBit = 3

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -115,7 +116,7 @@ func askTrace(cmd *cobra.Command, flags *configFlags, from *snapshotFlag, q orac
 	if err != nil {
 		return t, err
 	}
-	b, err := w.mode.Open(c)
+	b, err := w.mode.Open(cmd.Context(), c, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return t, fmt.Errorf("mode %s: %w", w.mode.Name, err)
 	}

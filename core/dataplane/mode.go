@@ -54,9 +54,9 @@ type Mode struct {
 	// after system start. Nil if there are none.
 	Await func(context.Context, *config.Config) error
 
-	// Open opens the data plane, and writes nothing that lasts. The caller closes
-	// the backend.
-	Open func(*config.Config) (Backend, error)
+	// Open opens the data plane, and changes nothing that is there. The caller closes
+	// the backend, which may log as long as it is open.
+	Open func(context.Context, *config.Config, *slog.Logger) (Backend, error)
 
 	// Remove deletes what the mode has programmed on this machine, if that does not
 	// need a working backend. Nil to use a backend's Remove.
@@ -104,13 +104,13 @@ func PlanOf[K comparable, V any](c Compiler[K, V], host *model.Host, ports []*mo
 }
 
 // OpenWhenReady opens the data plane once its prerequisites exist.
-func (m Mode) OpenWhenReady(ctx context.Context, c *config.Config) (Backend, error) {
+func (m Mode) OpenWhenReady(ctx context.Context, c *config.Config, log *slog.Logger) (Backend, error) {
 	if m.Await != nil {
 		if err := m.Await(ctx, c); err != nil {
 			return nil, err
 		}
 	}
-	return m.Open(c)
+	return m.Open(ctx, c, log)
 }
 
 // Clear deletes what a mode has programmed on this machine, and nothing else.
@@ -118,7 +118,7 @@ func (m Mode) Clear(ctx context.Context, c *config.Config) error {
 	if m.Remove != nil {
 		return m.Remove(ctx, c)
 	}
-	b, err := m.OpenWhenReady(ctx, c)
+	b, err := m.OpenWhenReady(ctx, c, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
@@ -143,15 +143,15 @@ func FirstOf(name config.Mode, ways ...Mode) Mode {
 		}
 		return nil
 	}
-	m.Open = func(c *config.Config) (Backend, error) {
-		way, err := firstWorking(context.Background(), ways)
+	m.Open = func(ctx context.Context, c *config.Config, log *slog.Logger) (Backend, error) {
+		way, err := firstWorking(ctx, ways)
 		if way.Open == nil {
 			return nil, err
 		}
 		if err != nil {
-			slog.Warn("using fallback implementation", "mode", name, "err", err)
+			log.Warn("using fallback implementation", "mode", name, "err", err)
 		}
-		return way.Open(c)
+		return way.Open(ctx, c, log)
 	}
 	m.Remove = func(ctx context.Context, c *config.Config) error {
 		var errs []error

@@ -5,6 +5,7 @@ package dataplane_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -16,7 +17,7 @@ import (
 func way(probe error, opened *string, name string) dataplane.Mode {
 	return dataplane.Mode{
 		Probe: func(context.Context) error { return probe },
-		Open: func(*config.Config) (dataplane.Backend, error) {
+		Open: func(context.Context, *config.Config, *slog.Logger) (dataplane.Backend, error) {
 			*opened = name
 			return nil, nil
 		},
@@ -43,7 +44,7 @@ func TestEither(t *testing.T) {
 		opened := ""
 		m := dataplane.FirstOf("both", way(ways[0], &opened, "first"), way(ways[1], &opened, "second"))
 		probed := m.Probe(t.Context())
-		_, err := m.Open(&config.Config{})
+		_, err := m.Open(t.Context(), &config.Config{}, slog.New(slog.DiscardHandler))
 		if opened != want || (probed == nil) != (want != "") || (err == nil) != (want != "") {
 			t.Errorf("want %q, opened %q (%v, %v)", want, opened, probed, err)
 		}

@@ -20,6 +20,7 @@ import (
 // queues. Without one that does so, clients are refused while no process runs. One
 // goroutine uses it at a time.
 type Handover struct {
+	log       *slog.Logger
 	inherited map[netip.AddrPort]*net.TCPListener // of the process before, not yet used
 	kept      map[netip.AddrPort]bool             // those that the service manager has of us
 	off       bool                                // it does not take them
@@ -34,11 +35,11 @@ const keepTimeout = time.Second
 
 // OpenHandover takes the sockets that the previous process left. It does so once: LISTEN_FDS
 // is removed from the environment.
-func OpenHandover() *Handover {
-	h := &Handover{inherited: map[netip.AddrPort]*net.TCPListener{}, kept: map[netip.AddrPort]bool{}, off: os.Getenv("NOTIFY_SOCKET") == ""}
+func OpenHandover(log *slog.Logger) *Handover {
+	h := &Handover{log: log, inherited: map[netip.AddrPort]*net.TCPListener{}, kept: map[netip.AddrPort]bool{}, off: os.Getenv("NOTIFY_SOCKET") == ""}
 	all, err := activation.Listeners() // nil for those that are none
 	if err != nil {
-		slog.Warn("taking the listening sockets of the previous process failed", "err", err)
+		log.Warn("taking the listening sockets of the previous process failed", "err", err)
 	}
 	for _, l := range all {
 		if tcp, ok := l.(*net.TCPListener); ok {
@@ -80,7 +81,7 @@ func (h *Handover) Keep(l *net.TCPListener) {
 	}
 	if err != nil {
 		h.off = true
-		slog.Warn("handing listening sockets to the service manager failed; clients are refused during a restart", "err", err)
+		h.log.Warn("handing listening sockets to the service manager failed; clients are refused during a restart", "err", err)
 		return
 	}
 	h.kept[at] = true
@@ -93,7 +94,7 @@ func (h *Handover) Forget(at netip.AddrPort) {
 	}
 	delete(h.kept, at)
 	if err := notify("FDSTOREREMOVE=1\nFDNAME="+storeName(at), -1); err != nil {
-		slog.Debug("taking a listening socket back from the service manager failed", "address", at, "err", err)
+		h.log.Debug("taking a listening socket back from the service manager failed", "address", at, "err", err)
 	}
 }
 

@@ -199,7 +199,9 @@ func (d *Driver) read(ctx context.Context) (objects map[Key]Value, pages sharedC
 			all := tables()
 			which := all[:]
 			if d.readOnly {
-				which = d.tools.Present(f, which...)
+				if which, err = d.tools.Present(f, which...); err != nil {
+					return err
+				}
 			}
 			text, err = d.tools.Save(ctx, f, which...)
 			return err

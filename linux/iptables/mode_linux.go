@@ -21,15 +21,15 @@ import (
 
 // openBackend opens the variant that the host uses, and writes nothing. If IPv6 does
 // not work, only IPv4 is served, and IPv6 ports are Gaps.
-func openBackend(c *config.Config) (dataplane.Backend, error) {
+func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (dataplane.Backend, error) {
 	runtime.LockOSThread() // commands belong to the namespace of this thread
 	defer runtime.UnlockOSThread()
-	best, installed, err := xtables.Find(context.Background())
+	best, installed, err := xtables.Find(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if best.IPv6Error != nil {
-		slog.Warn("IPv6 not served", "mode", Name, "err", best.IPv6Error)
+		log.Warn("IPv6 not served", "mode", Name, "err", best.IPv6Error)
 	}
 	o := optionsOf(c)
 	o.Liberal = o.Liberal || host.TCPLiberal()
@@ -38,7 +38,7 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	packets := &packetCounter{families: best.Families, read: d.packets}
+	packets := &packetCounter{families: best.Families, read: d.packets, log: log}
 	return &backend{dataplane.New(NewCompiler(o), d), d, packets, installed}, nil
 }
 

@@ -7,6 +7,7 @@ package iptables
 import (
 	"context"
 	"errors"
+	"log/slog"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -16,7 +17,9 @@ var errLinux = errors.New("iptables needs Linux; on this system only plan works"
 
 func probe(context.Context) error { return errLinux }
 
-func openBackend(*config.Config) (dataplane.Backend, error) { return nil, errLinux }
+func openBackend(context.Context, *config.Config, *slog.Logger) (dataplane.Backend, error) {
+	return nil, errLinux
+}
 
 func kubeProxy(context.Context) (dataplane.Leftovers, error) { return dataplane.Leftovers{}, errLinux }
 

@@ -47,7 +47,7 @@ func eachVariant(t *testing.T, f func(t *testing.T, k *kernel)) {
 			k := &kernel{t: t, tools: tools}
 			k.enter()
 			c := &xtables.Commands{Tools: tools}
-			if err := c.Try(t.Context(), model.IPv4, probeRules); err != nil {
+			if err := c.Try(t.Context(), model.IPv4, probeRules, xtables.Filter, xtables.NAT); err != nil {
 				t.Skip(err)
 			}
 			f(t, k)

@@ -4,6 +4,8 @@ package iptables
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -17,12 +19,14 @@ import (
 type packetCounter struct {
 	families []model.Family
 	read     func(context.Context, chainID, xtables.Rule) (uint64, error)
+	log      *slog.Logger
 
 	mu       sync.Mutex
 	sum      uint64
 	last     [2]uint64 // by family: the rule's counter when it was last read
 	readAt   time.Time
 	readTook time.Duration
+	failing  bool // the last reading
 }
 
 // The legacy variant copies a whole table to list one chain of it: with 10,000
@@ -35,7 +39,7 @@ const (
 )
 
 // packets returns the sums, as of now or the last reading. A counter that cannot be
-// read keeps its value.
+// read keeps its value; the first failure is logged.
 func (c *packetCounter) packets() dataplane.Packets {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -45,11 +49,18 @@ func (c *packetCounter) packets() dataplane.Packets {
 	ctx, cancel := context.WithTimeout(context.Background(), packetsWait)
 	defer cancel()
 	start := time.Now()
+	var failed error
 	for _, f := range c.families {
-		if n, err := c.read(ctx, filter(f, chainForward), invalid()); err == nil {
+		n, err := c.read(ctx, filter(f, chainForward), invalid())
+		if err == nil {
 			c.count(f, n)
 		}
+		failed = errors.Join(failed, err)
 	}
+	if failed != nil && !c.failing {
+		c.log.Warn("reading packet counters failed; their metric keeps its value", "mode", Name, "err", failed)
+	}
+	c.failing = failed != nil
 	c.readAt, c.readTook = time.Now(), time.Since(start)
 	return dataplane.Packets{Invalid: c.sum}
 }

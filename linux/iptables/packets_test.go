@@ -3,6 +3,11 @@
 package iptables
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -30,6 +35,36 @@ func TestPacketsOfARule(t *testing.T) {
 	}
 	if n, err := xtables.Packets("-A KUBE-FORWARD -m conntrack --ctstate INVALID -c 99999999999999999999 1 -j DROP\n", chainForward, invalid()); err == nil {
 		t.Errorf("%d packets, which no counter can hold", n)
+	}
+}
+
+// Counters that cannot be read are said once, until they can be read again; the others
+// count.
+func TestPacketsThatCannotBeRead(t *testing.T) {
+	var said bytes.Buffer
+	broken := errors.New("the kernel does not answer")
+	c := packetCounter{
+		families: []model.Family{model.IPv4, model.IPv6}, log: slog.New(slog.NewTextHandler(&said, nil)),
+		read: func(_ context.Context, id chainID, _ xtables.Rule) (uint64, error) {
+			if id.Family == model.IPv6 {
+				return 0, broken
+			}
+			return 7, nil
+		},
+	}
+	for step, want := range []int{1, 1, 1, 2} {
+		if step == 2 {
+			broken = nil
+		} else if step == 3 {
+			broken = errors.New("again")
+		}
+		c.readTook = 0
+		if n := c.packets(); n.Invalid != 7 {
+			t.Errorf("%d packets", n.Invalid)
+		}
+		if n := strings.Count(said.String(), "metric keeps its value"); n != want {
+			t.Errorf("step %d: said %d times, want %d:\n%s", step, n, want, &said)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"math/bits"
 	"net/netip"
@@ -32,6 +33,7 @@ import (
 // For the ledger a deleted destination is gone; in the kernel it drains: see drains.
 type Driver struct {
 	options Options
+	log     *slog.Logger
 	marks   *fwmarks
 	kernel  *sockets // for Commit
 	reader  *sockets // for Observe
@@ -51,8 +53,8 @@ var (
 // Open returns a driver for the network namespace of the calling thread. Foreign
 // virtual servers with addresses in exclude are never touched. Close it after use;
 // programmed objects stay.
-func Open(o Options, exclude []netip.Prefix, c *xtables.Commands) (*Driver, error) {
-	d := &Driver{options: o, marks: newFWMarks(bitsFor(o.Mark))}
+func Open(o Options, exclude []netip.Prefix, c *xtables.Commands, log *slog.Logger) (*Driver, error) {
+	d := &Driver{options: o, log: log, marks: newFWMarks(bitsFor(o.Mark))}
 	var errs [4]error
 	var other *sockets
 	d.kernel, errs[0] = connect()
@@ -60,7 +62,7 @@ func Open(o Options, exclude []netip.Prefix, c *xtables.Commands) (*Driver, erro
 	other, errs[2] = connect()
 	d.tables, errs[3] = openTables(c)
 	if other != nil {
-		d.drains = startDrains(other, d.marks)
+		d.drains = startDrains(other, d.marks, log)
 	}
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, errors.Join(err, d.Close())
@@ -89,7 +91,13 @@ func (d *Driver) Close() error {
 // Prune implements dataplane.Pruner.
 func (d *Driver) Prune(ctx context.Context) error {
 	return d.tables.ns.Do(func() error {
-		return d.tables.DeleteBare(ctx, d.options.families(), xtables.Mangle, xtables.NAT, xtables.Filter)
+		lock, err := host.LockProbe(ctx)
+		if err != nil {
+			return err
+		}
+		defer lock.Close()
+		families := d.options.families()
+		return errors.Join(d.kernel.sweep(ctx, d.tables.Commands, families), d.tables.DeleteBare(ctx, families, ourTables[:]...))
 	})
 }
 

@@ -11,28 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/netns"
-	"github.com/tandem-proxy/tandem/linux/virtualserver"
 )
-
-// The probe's trial covers every kind of object in both families.
-func TestProbe(t *testing.T) {
-	newSite(t) // skips where IPVS is missing
-	if err := Probe(t.Context(), Options{}); err != nil {
-		t.Error(err)
-	}
-	check := func(name string) error {
-		return inNewNamespace(func() error { return virtualserver.CheckScheduler(name) })
-	}
-	if err := check("wlc"); err != nil {
-		t.Error(err)
-	}
-	err := check("fastest")
-	for _, part := range []string{"fastest", "rr", "wrr", "lc", "wlc", "dh", "sh", "mh", "sed", "nq"} {
-		if err == nil || !strings.Contains(err.Error(), part) {
-			t.Errorf("an unknown scheduler: %q is missing in %v", part, err)
-		}
-	}
-}
 
 // Random worlds are programmed one over the other: each is in the kernel as
 // compiled from scratch, and a restart writes nothing.

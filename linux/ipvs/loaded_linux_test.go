@@ -4,6 +4,7 @@ package ipvs
 
 import (
 	"errors"
+	"log/slog"
 	"os"
 	"runtime"
 	"testing"
@@ -25,7 +26,7 @@ func TestOpenDoesNotLoadIPVS(t *testing.T) {
 		t.Skip("this kernel has IPVS loaded")
 	}
 	c := config.Default()
-	if _, err := Mode().Open(&c); !errors.Is(err, dataplane.ErrAbsent) {
+	if _, err := Mode().Open(t.Context(), &c, slog.New(slog.DiscardHandler)); !errors.Is(err, dataplane.ErrAbsent) {
 		t.Errorf("opened without IPVS: %v", err)
 	}
 	if _, err := os.Stat("/proc/thread-self/net/ip_vs"); err == nil {

@@ -7,10 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"os"
-	"runtime"
 	"slices"
 	"time"
 
@@ -19,46 +17,33 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
-	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/virtualserver"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// probe tries IPv4, which every node needs.
-func probe(ctx context.Context) error {
-	return Probe(ctx, Options{Families: []model.Family{model.IPv4}})
-}
-
 // openBackend opens the mode if the kernel has loaded IPVS, as after Probe or an
 // earlier run; it does not make the kernel load it. If IPv6 does not work, only IPv4
 // is served, and IPv6 ports are Gaps.
-func openBackend(c *config.Config) (dataplane.Backend, error) {
+func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (dataplane.Backend, error) {
 	if err := checkLoaded(); err != nil {
 		return nil, err
 	}
-	commands, _, err := xtables.Find(context.Background())
+	commands, _, err := xtables.Find(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("ipvs mode: %w", err)
 	}
 	o := optionsOf(c)
 	o.NoRandomFully = !commands.RandomFully()
-	err = inNewNamespace(func() (err error) {
-		if err := virtualserver.CheckScheduler(o.scheduler()); err != nil {
-			return err
-		}
-		o.Schedulers, err = virtualserver.Available("rr", "wrr", "lc", "wlc", "sh", "mh")
-		return err
-	})
-	if err != nil {
-		return nil, err
+	if o.Schedulers, err = findSchedulers(o.scheduler()); err != nil {
+		return nil, fmt.Errorf("ipvs mode: %w", err)
 	}
-	if err := checkIPv6(commands); err != nil {
-		slog.Warn("IPv6 not served", "mode", Name, "err", err)
+	if err := checkIPv6(ctx, commands); err != nil {
+		log.Warn("IPv6 not served", "mode", Name, "err", err)
 		o.Families = []model.Family{model.IPv4}
 	}
-	d, err := Open(o, c.IPVS.ExcludeCIDRs, commands)
+	d, err := Open(o, c.IPVS.ExcludeCIDRs, commands, log)
 	if err != nil {
 		return nil, err
 	}
@@ -82,12 +67,12 @@ const tuneRetry = time.Second
 // Sync implements dataplane.Backend.
 func (t *tuned) Sync(ctx context.Context) (dataplane.Work, error) {
 	if !t.done {
-		if err := t.driver.tables.ns.Do(func() error { return applySysctls(t.config) }); err != nil {
+		if err := t.driver.tables.ns.Do(func() error { return applySysctls(t.config, t.driver.log) }); err != nil {
 			t.retryAt = time.Now().Add(tuneRetry)
 			return dataplane.Work{Held: err}, err
 		}
 		if err := t.driver.kernel.servers.SetTimeouts(t.config.TCPTimeout, t.config.TCPFinTimeout, t.config.UDPTimeout); err != nil {
-			slog.Warn("setting IPVS timeouts failed", "mode", Name, "err", err)
+			t.driver.log.Warn("setting IPVS timeouts failed", "mode", Name, "err", err)
 		}
 		t.done, t.retryAt = true, time.Time{}
 	}
@@ -102,9 +87,18 @@ func (t *tuned) Next() time.Time {
 	return t.Backend.Next()
 }
 
+// Prepare sets kernel parameters that a container which only has the mode's capabilities
+// cannot set. Without IPVS there are none.
+func Prepare(c *config.Config, log *slog.Logger) error {
+	if err := virtualserver.Load(); err != nil {
+		return nil // the probe states the reason
+	}
+	return applySysctls(c.IPVS, log)
+}
+
 // applySysctls sets the kernel parameters that IPVS needs. The first is required for
 // masquerading; a failure of the others is only logged.
-func applySysctls(c config.IPVS) error {
+func applySysctls(c config.IPVS, log *slog.Logger) error {
 	if err := host.EnsureSysctl("net/ipv4/vs/conntrack", "1"); err != nil {
 		return err
 	}
@@ -121,7 +115,7 @@ func applySysctls(c config.IPVS) error {
 	}
 	for _, s := range more {
 		if err := host.EnsureSysctl(s[0], s[1]); err != nil {
-			slog.Warn("setting a sysctl failed", "mode", Name, "err", err)
+			log.Warn("setting a sysctl failed", "mode", Name, "err", err)
 		}
 	}
 	return nil
@@ -222,25 +216,6 @@ func (f *followed) Sync(ctx context.Context) (dataplane.Work, error) {
 	return f.Backend.Sync(ctx)
 }
 
-// Probe finds out whether this machine supports the mode, by programming it in a
-// temporary network namespace. The error states what is missing and what to do about
-// it.
-func Probe(ctx context.Context, o Options) error {
-	commands, _, err := xtables.Find(ctx)
-	if err != nil {
-		return fmt.Errorf("ipvs mode: %w", err)
-	}
-	o.NoRandomFully = !commands.RandomFully()
-	if err := virtualserver.Load(); err != nil {
-		return err
-	}
-	err = inNewNamespace(func() error { return tryAll(ctx, o, commands) })
-	if errors.Is(err, unix.EPERM) {
-		return fmt.Errorf("ipvs mode: %w; it needs root, or CAP_NET_ADMIN and CAP_SYS_ADMIN", err)
-	}
-	return err
-}
-
 // checkLoaded returns an error if the kernel has not loaded IPVS. It makes the kernel
 // load it only if our kube-ipvs0 shows that it was in use here.
 func checkLoaded() error {
@@ -265,107 +240,29 @@ func checkLoaded() error {
 	return fmt.Errorf("IPVS is not loaded: it %w", dataplane.ErrAbsent)
 }
 
-// inNewNamespace runs f on a thread in a new network namespace. The thread ends with
-// its goroutine.
-func inNewNamespace(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			done <- fmt.Errorf("network namespace for probing: %w", err)
-			return
-		}
-		done <- f()
-	}()
-	return <-done
-}
-
-// tryAll programs base objects and a Service, and reads them back.
-func tryAll(ctx context.Context, o Options, commands *xtables.Commands) error {
-	d, err := Open(o, nil, commands)
+// findSchedulers checks the configured scheduler, and returns those that Services can
+// choose.
+func findSchedulers(usual string) (have []string, err error) {
+	c, err := virtualserver.Open()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer d.Close()
-	lo, err := d.kernel.links.LinkByName("lo")
-	if err := errors.Join(err, d.kernel.links.LinkSetUp(lo)); err != nil {
-		return err
+	defer c.Close()
+	if err := c.CheckScheduler(flagOurs, usual); err != nil {
+		return nil, err
 	}
-	objects, _ := dataplane.Compile(NewCompiler(o), probeHost(), probePorts(o))
-	keys := slices.Collect(maps.Keys(objects))
-	c := NewCompiler(o)
-	slices.SortFunc(keys, func(a, b Key) int { return c.Rank(a) - c.Rank(b) })
-	ops := make([]ledger.Op[Key, Value], len(keys))
-	for i, k := range keys {
-		ops[i] = ledger.Op[Key, Value]{Key: k, New: objects[k]}
-	}
-	for i, err := range d.Commit(ctx, ops) {
-		if err != nil {
-			return fmt.Errorf("ipvs mode does not work here: %s: %w%s", ops[i].Key, err, moduleHint(ops[i].Key))
-		}
-	}
-	have, err := d.observe(ctx)
-	if err != nil {
-		return err
-	}
-	for k, v := range objects {
-		if got, ok := have[k]; !ok || got != v {
-			return fmt.Errorf("ipvs mode: %s read back differs from what was written", k)
-		}
-	}
-	return nil
-}
-
-// moduleHint names the modules that an object needs.
-func moduleHint(k Key) string {
-	modules := map[Kind]string{
-		kindLink: "dummy", KindSet: "ip_set ip_set_hash_ipport ip_set_hash_ipportip ip_set_hash_ipportnet ip_set_hash_ip ip_set_hash_net ip_set_bitmap_port",
-		KindChain: "iptable_mangle iptable_nat iptable_filter xt_set xt_mark xt_comment xt_conntrack xt_addrtype xt_MASQUERADE",
-	}[k.Kind]
-	if modules == "" {
-		return ""
-	}
-	return "; the kernel modules are " + modules
-}
-
-func probeHost() *model.Host {
-	return &model.Host{
-		IPs:       []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
-		NodePorts: model.NodePortMatch{Prefixes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}},
-		Pods:      model.PodMatch{CIDRs: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("2001:db8:1::/64")}},
-	}
-}
-
-// probePorts returns ports that need objects of every kind.
-func probePorts(o Options) (ports []*model.Port) {
-	for _, f := range o.families() {
-		vip, ip := netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("198.51.100.2")
-		if f == model.IPv6 {
-			vip, ip = netip.MustParseAddr("2001:db8:2::1"), netip.MustParseAddr("2001:db8:1::2")
-		}
-		all := &model.Pool{Endpoints: []model.Endpoint{{Addr: netip.AddrPortFrom(ip, 80), Local: true}, {Addr: netip.AddrPortFrom(ip.Next(), 80)}}}
-		local := &model.Pool{Endpoints: all.Endpoints[:1]}
-		on := [model.Origins]model.Action{{Pool: all}, {Pool: all, SNAT: true}, {Pool: local}}
-		ports = append(ports, &model.Port{
-			ID: model.PortID{Proto: model.TCP, Family: f}, SessionAffinity: 1,
-			Frontends: []model.Frontend{
-				{Kind: model.KindClusterIP, At: netip.AddrPortFrom(vip, 80), On: on},
-				{Kind: model.KindNodePort, At: netip.AddrPortFrom(f.Unspecified(), 30080), On: on},
-			},
-		})
-	}
-	return ports
+	return c.Available(flagOurs, "rr", "wrr", "lc", "wlc", "sh", "mh")
 }
 
 // checkIPv6 returns an error if IPv6 or its iptables are missing in the network
 // namespace of the calling thread.
-func checkIPv6(commands *xtables.Commands) error {
+func checkIPv6(ctx context.Context, commands *xtables.Commands) error {
 	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
 		return err
 	}
 	if !slices.Contains(commands.Families, model.IPv6) {
 		return errors.New("ip6tables cannot be used here")
 	}
-	_, err := commands.Save(context.Background(), model.IPv6, xtables.Mangle)
+	_, err := commands.Save(ctx, model.IPv6, xtables.Mangle)
 	return err
 }

@@ -7,6 +7,7 @@ package ipvs
 import (
 	"context"
 	"errors"
+	"log/slog"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -16,4 +17,6 @@ var errLinux = errors.New("IPVS needs Linux; on this system only plan works")
 
 func probe(context.Context) error { return errLinux }
 
-func openBackend(*config.Config) (dataplane.Backend, error) { return nil, errLinux }
+func openBackend(context.Context, *config.Config, *slog.Logger) (dataplane.Backend, error) {
+	return nil, errLinux
+}

@@ -28,6 +28,7 @@ const (
 // they have none left. The kernel's weights are the only record: after a restart they
 // are found there, and drainLimit starts again.
 type drains struct {
+	log    *slog.Logger
 	kernel *sockets
 	marks  *fwmarks
 	quit   chan struct{}
@@ -39,8 +40,9 @@ type drains struct {
 	failing   bool                      // the last check failed
 }
 
-func startDrains(k *sockets, marks *fwmarks) *drains {
+func startDrains(k *sockets, marks *fwmarks, log *slog.Logger) *drains {
 	d := &drains{
+		log:    log,
 		kernel: k, marks: marks, now: time.Now, deadlines: map[Key]map[Key]time.Time{},
 		quit: make(chan struct{}), done: make(chan struct{}),
 	}
@@ -117,7 +119,7 @@ func (d *drains) check() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if failed != nil && !d.failing {
-		slog.Warn("checking draining IPVS destinations failed", "mode", Name, "err", failed, "retry", drainCheck)
+		d.log.Warn("checking draining IPVS destinations failed", "mode", Name, "err", failed, "retry", drainCheck)
 	}
 	d.failing = failed != nil
 }
@@ -362,13 +364,13 @@ func (d *Driver) Drain(ctx context.Context) error {
 			return nil
 		}
 		if err != nil && !failing && ctx.Err() == nil {
-			slog.Warn("counting IPVS connections failed", "mode", Name, "err", err, "retry", drainCheck)
+			d.log.Warn("counting IPVS connections failed", "mode", Name, "err", err, "retry", drainCheck)
 		}
 		failing = err != nil
 		select {
 		case <-tick.C:
 		case <-late.C:
-			slog.Warn("drain timeout; closing connections", "mode", Name, "busy", busy, "after", drainLimit)
+			d.log.Warn("drain timeout; closing connections", "mode", Name, "busy", busy, "after", drainLimit)
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()

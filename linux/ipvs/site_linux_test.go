@@ -3,6 +3,7 @@
 package ipvs
 
 import (
+	"log/slog"
 	"maps"
 	"net/netip"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/netns"
+	"github.com/tandem-proxy/tandem/linux/virtualserver"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
@@ -46,7 +48,7 @@ func newSite(t testing.TB) *site {
 	if err := netns.Available(); err != nil {
 		t.Skip(err)
 	}
-	if err := probe(t.Context()); err != nil {
+	if err := virtualserver.Load(); err != nil {
 		t.Skip(err)
 	}
 	plan := netns.Plan{Node: []netip.Addr{node, netip.MustParseAddr("2001:db8::1")}, Outside: []netip.Addr{netip.MustParseAddr("192.0.2.100")}}
@@ -88,8 +90,8 @@ func (s *site) open() {
 	s.t.Helper()
 	err := s.net.Do(netns.Node, func() (err error) {
 		c := config.IPVS{}
-		if err = applySysctls(c); err == nil {
-			s.driver, err = Open(s.options, []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}, s.commands)
+		if err = applySysctls(c, slog.New(slog.DiscardHandler)); err == nil {
+			s.driver, err = Open(s.options, []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}, s.commands, slog.New(slog.DiscardHandler))
 		}
 		return err
 	})

@@ -3,6 +3,7 @@
 package nftables
 
 import (
+	"log/slog"
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -20,7 +21,7 @@ func TestCountsInKernel(t *testing.T) {
 			one, three := f.port(model.DefaultScheduler, 0), f.port(model.DefaultScheduler, 0, 0, 0)
 			start := func(c config.Config) dataplane.Backend {
 				t.Helper()
-				b, err := openBackend(&c)
+				b, err := openBackend(t.Context(), &c, slog.New(slog.DiscardHandler))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -43,7 +44,11 @@ func TestCountsInKernel(t *testing.T) {
 			expect := func(b dataplane.Backend, want uint64) {
 				t.Helper()
 				got := uint64(0)
-				if err := b.(dataplane.ConnectionCounter).Connections(t.Context(), func(c dataplane.Connections) {
+				counter, ok := dataplane.As[dataplane.ConnectionCounter](b)
+				if !ok {
+					t.Fatal("nothing counts")
+				}
+				if err := counter.Connections(t.Context(), func(c dataplane.Connections) {
 					if c.At != f.vip() || c.Proto != model.UDP {
 						t.Errorf("%+v", c)
 					}
@@ -85,7 +90,7 @@ func TestCountsInKernel(t *testing.T) {
 				t.Fatal(err)
 			}
 			without := start(config.Default())
-			if _, counts := without.(dataplane.ConnectionCounter); counts {
+			if _, counts := dataplane.As[dataplane.ConnectionCounter](without); counts {
 				t.Error("it counts without being asked to")
 			}
 			if ops := sync(without, model.Delta{New: three}); ops == 0 {

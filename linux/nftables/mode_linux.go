@@ -21,15 +21,15 @@ import (
 // IPv6, openBackend serves IPv4 alone, and ports of IPv6 are Gaps.
 func probe(ctx context.Context) error { return Probe(ctx, model.IPv4) }
 
-func openBackend(c *config.Config) (dataplane.Backend, error) {
+func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (dataplane.Backend, error) {
 	o := options(c)
 	o.Liberal = o.Liberal || host.TCPLiberal()
 	if err := nft.Check(table, model.IPv4); errors.Is(err, dataplane.ErrAbsent) {
 		return nil, nft.Advise(err)
 	}
-	switch err := Probe(context.Background(), model.IPv6); {
+	switch err := Probe(ctx, model.IPv6); {
 	case lacking(err):
-		slog.Warn("IPv6 not served: the kernel lacks nftables for it", "err", err)
+		log.Warn("IPv6 not served: the kernel lacks nftables for it", "err", err)
 		o.Families = []model.Family{model.IPv4}
 	case err != nil:
 		return nil, fmt.Errorf("nftables for IPv6: %w", err)
@@ -43,12 +43,9 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 		b = counted{b, o.families()}
 	}
 	if c.Accelerate == config.Flowtable {
-		return withOffload(b)
+		return withOffload(b, log)
 	}
-	if err := removeOffload(context.Background()); err != nil {
-		slog.Warn("removing the flowtable of an earlier run failed", "err", err)
-	}
-	return b, nil
+	return withoutOffload(b, log)
 }
 
 // lacking reports whether a probe failed because the kernel does not have what

@@ -7,6 +7,7 @@ package nftables
 import (
 	"context"
 	"errors"
+	"log/slog"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -16,6 +17,8 @@ var errLinux = errors.New("nftables is part of Linux; on this system it can be p
 
 func probe(context.Context) error { return errLinux }
 
-func openBackend(*config.Config) (dataplane.Backend, error) { return nil, errLinux }
+func openBackend(context.Context, *config.Config, *slog.Logger) (dataplane.Backend, error) {
+	return nil, errLinux
+}
 
 func kubeProxy(context.Context) (dataplane.Leftovers, error) { return dataplane.Leftovers{}, errLinux }

@@ -8,11 +8,13 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
@@ -27,6 +29,7 @@ type offload struct {
 	events    chan netlink.LinkUpdate
 	unwatch   chan struct{}
 	log       *slog.Logger
+	trouble   atomic.Pointer[string] // why it is not in effect
 
 	begin sync.Once
 	stop  context.CancelFunc
@@ -35,8 +38,8 @@ type offload struct {
 
 // withOffload returns a backend with offload, in the network namespace of the calling
 // thread, and owns the other one. Nothing is written before the first Sync.
-func withOffload(b dataplane.Backend) (_ dataplane.Backend, err error) {
-	o := &offload{Backend: b, log: slog.Default()}
+func withOffload(b dataplane.Backend, log *slog.Logger) (_ dataplane.Backend, err error) {
+	o := &offload{Backend: b, log: log}
 	if o.ns, err = host.OpenNamespace(); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
@@ -94,7 +97,6 @@ const offloadRetry = 30 * time.Second
 
 // follow has the flowtable follow the devices until ctx ends.
 func (o *offload) follow(ctx context.Context) {
-	failed := ""
 	for {
 		var watching error
 		if o.events == nil {
@@ -102,17 +104,39 @@ func (o *offload) follow(ctx context.Context) {
 		}
 		err := errors.Join(watching, o.set(ctx))
 		retry := (<-chan time.Time)(nil)
-		if err != nil && ctx.Err() == nil {
-			retry = time.After(offloadRetry)
-			if err.Error() != failed {
-				failed = err.Error()
-				o.log.Warn("flow offload is not in effect", "err", err, "retry", offloadRetry)
+		if ctx.Err() == nil {
+			o.tell(err)
+			if err != nil {
+				retry = time.After(offloadRetry)
 			}
 		}
 		if !o.wait(ctx, retry) {
 			return
 		}
 	}
+}
+
+// tell logs why the offload is not in effect, and when it is again, once each.
+func (o *offload) tell(err error) {
+	before := o.trouble.Load()
+	switch {
+	case err == nil && before != nil:
+		o.trouble.Store(nil)
+		o.log.Info("flow offload is in effect")
+	case err != nil && (before == nil || *before != err.Error()):
+		text := err.Error()
+		o.trouble.Store(&text)
+		o.log.Warn("flow offload is not in effect", "err", err, "retry", offloadRetry)
+	}
+}
+
+// Full implements dataplane.Backend.
+func (o *offload) Full() []model.Problem {
+	all := o.Backend.Full()
+	if text := o.trouble.Load(); text != nil {
+		all = append(all[:len(all):len(all)], model.Problem{Object: "flow offload", Why: model.WhyDegraded, Detail: *text})
+	}
+	return all
 }
 
 // wait waits for a change of devices or the time of a retry, and reports whether ctx has
@@ -182,11 +206,60 @@ func (o *offload) end() {
 	o.done.Wait()
 }
 
-// removeOffload removes a flowtable that an earlier run with offload has left.
-func removeOffload(ctx context.Context) error {
+// unoffloaded is a backend whose first Sync removes a flowtable that an earlier run with
+// offload has left.
+type unoffloaded struct {
+	dataplane.Backend
+	flowtable *nft.Offload // nil once it is removed
+	log       *slog.Logger
+	failed    bool // to remove it
+}
+
+// withoutOffload returns a backend without offload, in the network namespace of the calling
+// thread, and owns the other one. Nothing is written before the first Sync.
+func withoutOffload(b dataplane.Backend, log *slog.Logger) (dataplane.Backend, error) {
 	f, err := nft.OpenOffload()
 	if err != nil {
-		return err
+		return nil, errors.Join(err, b.Close())
 	}
-	return errors.Join(f.Remove(ctx), f.Close())
+	return &unoffloaded{Backend: b, flowtable: f, log: log}, nil
+}
+
+// Unwrap implements dataplane.Wrapper.
+func (u *unoffloaded) Unwrap() dataplane.Backend { return u.Backend }
+
+// Sync implements dataplane.Backend. A flowtable that cannot be removed is tried again by
+// the next one.
+func (u *unoffloaded) Sync(ctx context.Context) (dataplane.Work, error) {
+	if u.flowtable != nil {
+		if err := u.removeFlowtable(ctx); err != nil && !u.failed {
+			u.failed = true
+			u.log.Warn("removing the flowtable of an earlier run failed; retrying after a later change", "err", err)
+		}
+	}
+	return u.Backend.Sync(ctx)
+}
+
+func (u *unoffloaded) removeFlowtable(ctx context.Context) error {
+	err := u.flowtable.Remove(ctx)
+	if err == nil {
+		err, u.flowtable = u.flowtable.Close(), nil
+	}
+	return err
+}
+
+// Remove implements dataplane.Backend.
+func (u *unoffloaded) Remove(ctx context.Context) (err error) {
+	if u.flowtable != nil {
+		err = u.removeFlowtable(ctx)
+	}
+	return errors.Join(err, u.Backend.Remove(ctx))
+}
+
+// Close implements dataplane.Backend.
+func (u *unoffloaded) Close() (err error) {
+	if u.flowtable != nil {
+		err = u.flowtable.Close()
+	}
+	return errors.Join(err, u.Backend.Close())
 }

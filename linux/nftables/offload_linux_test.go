@@ -24,6 +24,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/diagnosis"
 	"github.com/tandem-proxy/tandem/core/flows"
@@ -49,6 +50,7 @@ type offloadNode struct {
 	question    socket   // of a flow to dns
 	counted     int      // packets that the forward hook had seen when it was asked last
 	offloaded   bool     // the proxy has a flowtable, or is to make one
+	devices     int      // pairs of them that have come since
 }
 
 // The pods, and the ports of the Services' endpoints in them.
@@ -141,7 +143,7 @@ func (n *offloadNode) open() {
 		if err != nil {
 			return err
 		}
-		b, err := withOffload(dataplane.New(NewCompiler(Options{}), d))
+		b, err := withOffload(dataplane.New(NewCompiler(Options{}), d), slog.New(slog.DiscardHandler))
 		if err == nil {
 			n.plane = b.(*offload)
 		}
@@ -173,7 +175,7 @@ func (n *offloadNode) offload() {
 		if err != nil || time.Since(begin) > time.Minute {
 			n.t.Fatalf("the flowtable has the devices %v: %v", devices, err)
 		}
-		if len(devices) == 2+len(offloadPods) {
+		if len(devices) == 2+len(offloadPods)+2*n.devices {
 			return
 		}
 	}
@@ -512,6 +514,9 @@ func TestOffloadBesideAnother(t *testing.T) {
 	n.offloaded = true
 	n.sync()
 	said.wait(t, "flowtable ip theirs fast belongs to another agent")
+	if ps := n.plane.Full(); len(ps) != 1 || ps[0].Why != model.WhyDegraded || !strings.Contains(ps[0].Detail, "theirs") {
+		t.Errorf("the problems are %v", ps)
+	}
 	n.long("beside another flowtable", false, both...)
 	if tables := n.nft("list", "tables"); strings.Contains(tables, "tandem-offload") {
 		t.Errorf("beside another flowtable there are %s", tables)
@@ -522,8 +527,78 @@ func TestOffloadBesideAnother(t *testing.T) {
 		t.Errorf("doctor is told of the flowtables %v", found)
 	}
 	n.nft("delete", "table", "ip", "theirs")
+	n.device("poke") // a change of devices is looked at at once
 	n.offload()
+	said.wait(t, "flow offload is in effect")
+	if ps := n.plane.Full(); len(ps) != 0 {
+		t.Errorf("in effect, and the problems are %v", ps)
+	}
 	n.long("the other flowtable has gone", true, both...)
+}
+
+// device adds a device to the node.
+func (n *offloadNode) device(name string) {
+	n.t.Helper()
+	n.devices++
+	n.must(n.lab.Do(netns.Node, func() error {
+		links, err := netlink.NewHandle()
+		if err != nil {
+			return err
+		}
+		defer links.Close()
+		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name + "-peer"}
+		return links.LinkAdd(veth)
+	}))
+}
+
+// Opening the mode without offload, as a query does, leaves a flowtable; the first Sync
+// and a cleanup remove it.
+func TestOffloadIsLeftByOpening(t *testing.T) {
+	n := newOffloadNode(t)
+	n.offload()
+	n.must(n.plane.Close())
+	has := func(when string, want bool) {
+		t.Helper()
+		if exists, _, err := n.flows.Devices(t.Context()); exists != want || err != nil {
+			t.Errorf("%s: there is a flowtable: %t (%v)", when, exists, err)
+		}
+	}
+	for what, use := range map[string]func(dataplane.Backend) error{
+		"the first sync": func(b dataplane.Backend) error {
+			b.SetHost(testHost)
+			b.Update([]model.Delta{{New: n.web}, {New: n.dns}})
+			_, err := b.Sync(t.Context())
+			return err
+		},
+		"a cleanup": func(b dataplane.Backend) error { return b.Remove(t.Context()) },
+	} {
+		n.must(n.flows.Set(t.Context(), []string{"pod0"}))
+		var b dataplane.Backend
+		c := config.Default()
+		n.must(n.lab.Do(netns.Node, func() (err error) {
+			b, err = openBackend(t.Context(), &c, slog.New(slog.DiscardHandler))
+			return err
+		}))
+		n.must(b.Adopt(t.Context()))
+		has("opened and read", true)
+		n.must(use(b))
+		has(what, false)
+		n.must(b.Close())
+	}
+	n.open()
+}
+
+// A device that comes later is in the flowtable, and its packets are offloaded.
+func TestOffloadOfALaterDevice(t *testing.T) {
+	n := newOffloadNode(t)
+	both := n.operations()
+	n.offload()
+	n.device("later")
+	n.offload() // waits for it
+	if _, devices, err := n.flows.Devices(t.Context()); err != nil || !slices.Contains(devices, "later") {
+		t.Errorf("the flowtable has the devices %v (%v)", devices, err)
+	}
+	n.long("a device has come", true, both...)
 }
 
 // lines is a log that another goroutine writes.

@@ -27,6 +27,7 @@ import (
 // and the relays. It works in the network namespace of the process.
 type Driver struct {
 	table      table
+	log        *slog.Logger
 	sharedAddr bool // another driver uses the relay address, too
 
 	mu        sync.Mutex // Observe may run concurrently with Commit
@@ -48,9 +49,12 @@ var (
 // open returns a driver that owns a table. Close it after use: objects in the kernel
 // stay, relays end.
 func open(t table, o relay.Options) *Driver {
-	h := host.OpenHandover()
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	h := host.OpenHandover(o.Log)
 	o.Handover = h
-	return &Driver{table: t, rules: map[Key]installed{}, relays: newRelays(o, h)}
+	return &Driver{table: t, log: o.Log, rules: map[Key]installed{}, relays: newRelays(o, h)}
 }
 
 // release closes the sockets of an earlier process that no relay uses.
@@ -215,7 +219,7 @@ func (d *Driver) record(e edit) {
 
 // forget deletes stale flows, except those to relays that an entry still uses.
 func (d *Driver) forget(ctx context.Context, stale []flows.Match) {
-	deleteFlows(ctx, stale, d.relaysOf)
+	deleteFlows(ctx, d.log, stale, d.relaysOf)
 }
 
 // relaysOf returns the relays of all entries of a frontend: which one a flow uses
@@ -393,7 +397,7 @@ func endedFlows(k Key, port uint16) flows.Match {
 
 // deleteFlows deletes stale flows from conntrack, except those to targets in keep. A
 // failure does not fail the commit: such flows end when their client pauses.
-func deleteFlows(ctx context.Context, fronts []flows.Match, keep func(frontend netip.AddrPort) flows.Set) {
+func deleteFlows(ctx context.Context, log *slog.Logger, fronts []flows.Match, keep func(frontend netip.AddrPort) flows.Set) {
 	if len(fronts) == 0 {
 		return
 	}
@@ -409,7 +413,7 @@ func deleteFlows(ctx context.Context, fronts []flows.Match, keep func(frontend n
 		_, err = table.Delete(ctx, x.Matches(), x.Stale)
 	}
 	if err != nil {
-		slog.Warn("deleting stale UDP conntrack entries failed", "err", err)
+		log.Warn("deleting stale UDP conntrack entries failed", "err", err)
 	}
 }
 

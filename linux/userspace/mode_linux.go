@@ -5,9 +5,7 @@ package userspace
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"slices"
@@ -18,6 +16,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
+	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/nft"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
@@ -60,8 +59,7 @@ func probe(ctx context.Context) error {
 
 // openBackend opens the mode. Without a table for IPv6 only IPv4 is served, and IPv6
 // ports are Gaps.
-func openBackend(c *config.Config) (dataplane.Backend, error) {
-	ctx := context.Background()
+func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (dataplane.Backend, error) {
 	t, at, err := choose(ctx, tableKinds())
 	if err != nil {
 		return nil, err
@@ -69,12 +67,12 @@ func openBackend(c *config.Config) (dataplane.Backend, error) {
 	families := []model.Family{model.IPv4}
 	if slices.Contains(t.Families(), model.IPv6) && ipv6() {
 		if err := tableKinds()[at].try(ctx, t, model.IPv6); err != nil {
-			slog.Warn("IPv6 not served", "mode", relay.Mode, "err", err)
+			log.Warn("IPv6 not served", "mode", relay.Mode, "err", err)
 		} else {
 			families = append(families, model.IPv6)
 		}
 	}
-	d := open(t, relay.Options{Mark: markOf(c), TCP: relay.TimeoutsOf(c), Log: slog.Default()})
+	d := open(t, relay.Options{Mark: markOf(c), TCP: relay.TimeoutsOf(c), Log: log})
 	return &backend{Backend: dataplane.New(NewCompiler(markOf(c), families...), d), driver: d, other: tableKinds()[1-at]}, nil
 }
 
@@ -113,7 +111,7 @@ func (b *backend) Sync(ctx context.Context) (dataplane.Work, error) {
 		b.cleaned = err == nil || errors.Is(err, dataplane.ErrAbsent) || errors.Is(err, nft.ErrForeign)
 		if !b.cleaned {
 			b.cleanAt = time.Now().Add(cleanRetry)
-			slog.Warn("removing leftover rules from the other kind of table failed; retrying after a later change", "mode", relay.Mode, "err", err)
+			b.driver.log.Warn("removing leftover rules from the other kind of table failed; retrying after a later change", "mode", relay.Mode, "err", err)
 		}
 	}
 	return w, err
@@ -132,7 +130,7 @@ func (k tableKind) clear(ctx context.Context, lodger bool) error {
 	if err != nil {
 		return err
 	}
-	d := open(t, relay.Options{Log: slog.Default()})
+	d := open(t, relay.Options{})
 	d.sharedAddr = lodger
 	b := dataplane.New(NewCompiler(anyMark, t.Families()...), d)
 	defer d.release()
@@ -157,7 +155,12 @@ func remove(ctx context.Context, _ *config.Config) error {
 
 // tryNAT writes one rule of each kind to a chain that no packet meets.
 func tryNAT(ctx context.Context, t table, f model.Family) (err error) {
-	chain := fmt.Sprintf("TANDEM-PROBE-%08x", rand.Uint32())
+	const chain = xtables.ScratchChain
+	lock, err := host.LockProbe(ctx)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
 	k, rules := probeRules(f)
 	k.Chain = chain
 	b, clean := &batch{}, &batch{}
@@ -165,7 +168,7 @@ func tryNAT(ctx context.Context, t table, f model.Family) (err error) {
 	b.put(k, rules[0])
 	clean.Drop(chain)
 	nat := t.(natTable)
-	deleteNew, err := nat.commands.KeepTables(ctx, f)
+	deleteNew, err := nat.commands.KeepTables(ctx, f, xtables.Filter, xtables.NAT)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ package userspace
 import (
 	"context"
 	"errors"
+	"log/slog"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -16,6 +17,8 @@ var errLinux = errors.New("rules of the nat table need Linux; on this system onl
 
 func probe(context.Context) error { return errLinux }
 
-func openBackend(*config.Config) (dataplane.Backend, error) { return nil, errLinux }
+func openBackend(context.Context, *config.Config, *slog.Logger) (dataplane.Backend, error) {
+	return nil, errLinux
+}
 
 func remove(context.Context, *config.Config) error { return errLinux }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os/exec"
 	"slices"
 	"strings"
@@ -172,7 +173,7 @@ func TestBackToIPTables(t *testing.T) {
 		p := start(t, tableKinds()[1], web(), dns())
 		p.sync()
 		p.stop()
-		b, err := openBackend(&config.Config{})
+		b, err := openBackend(t.Context(), &config.Config{}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}

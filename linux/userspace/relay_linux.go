@@ -133,6 +133,7 @@ func dropAll(_, _ string, c syscall.RawConn) error {
 type relays struct {
 	server  *relay.Server
 	pass    *host.Handover
+	log     *slog.Logger
 	open    map[RelayID]*listener
 	ports   map[RelayID]uint16 // of an earlier run, from its rules
 	changed bool               // some relay could not bind its port of the earlier run
@@ -145,7 +146,7 @@ type listener struct {
 }
 
 func newRelays(o relay.Options, h *host.Handover) relays {
-	return relays{server: relay.NewServer(o), pass: h, open: map[RelayID]*listener{}, ports: map[RelayID]uint16{}}
+	return relays{server: relay.NewServer(o), pass: h, log: o.Log, open: map[RelayID]*listener{}, ports: map[RelayID]uint16{}}
 }
 
 // listen opens a relay or changes its policy. After a restart it binds the port that
@@ -178,7 +179,7 @@ func (r *relays) replace(id RelayID, l *listener) {
 	delete(r.open, id)
 	r.pass.Forget(l.Addr())
 	if err := l.Close(); err != nil {
-		slog.Warn("closing a listener failed", "listener", l.Addr(), "err", err)
+		r.log.Warn("closing a listener failed", "listener", l.Addr(), "err", err)
 	}
 	r.ports[id] = l.Addr().Port()
 }

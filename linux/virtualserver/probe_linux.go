@@ -5,6 +5,7 @@ package virtualserver
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"strings"
@@ -42,45 +43,44 @@ func Load() error {
 	return nil
 }
 
-// CheckScheduler tries a scheduler in the network namespace of the calling thread,
-// which must not be used otherwise. The error lists the schedulers that the kernel has.
-func CheckScheduler(name string) error {
-	c, err := Open()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	if c.try(name) == nil {
-		return nil
-	}
-	have := c.available(Schedulers())
-	return fmt.Errorf("the kernel has no IPVS scheduler %q (module ip_vs_%s); it has %s", name, name, strings.Join(have, ", "))
-}
-
 // Available returns those of some schedulers that the kernel has, which makes it load
-// them. The network namespace of the calling thread must not be used otherwise.
-func Available(names ...string) ([]string, error) {
-	c, err := Open()
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	return c.available(names), nil
-}
-
-func (c *Conn) available(names []string) (have []string) {
-	for _, s := range names {
-		if c.try(s) == nil {
-			have = append(have, s)
+// them. For a moment there is a virtual server with these flags, at an address for
+// documentation and a random port, and without destinations.
+func (c *Conn) Available(flags uint32, names ...string) (have []string, err error) {
+	for _, name := range names {
+		switch err := c.try(Server{Scheduler: name, Flags: flags}); {
+		case err == nil:
+			have = append(have, name)
+		case !errors.Is(err, ErrNoDestination): // the errno of a scheduler that is missing
+			return nil, fmt.Errorf("try the IPVS scheduler %s: %w", name, err)
 		}
 	}
-	return have
+	return have, nil
 }
 
-func (c *Conn) try(scheduler string) error {
-	id := ID{Proto: model.TCP, Addr: netip.MustParseAddrPort("198.51.100.1:20000")}
-	if err := c.Create(id, Server{Scheduler: scheduler}); err != nil {
+func (c *Conn) try(s Server) error {
+	const attempts = 5 // at other ports, in case another process tries one
+	for n := 1; ; n++ {
+		id := ID{Proto: model.TCP, Addr: netip.AddrPortFrom(netip.MustParseAddr("198.51.100.1"), 1+uint16(rand.N(65535)))}
+		err := c.Create(id, s)
+		if err == nil {
+			return c.Delete(id)
+		}
+		if !errors.Is(err, ErrExists) || n == attempts {
+			return err
+		}
+	}
+}
+
+// CheckScheduler returns an error that lists the schedulers that the kernel has if it
+// lacks one: see Available.
+func (c *Conn) CheckScheduler(flags uint32, name string) error {
+	have, err := c.Available(flags, name)
+	if err != nil || len(have) > 0 {
 		return err
 	}
-	return c.Delete(id)
+	if have, err = c.Available(flags, Schedulers()...); err != nil {
+		return err
+	}
+	return fmt.Errorf("the kernel has no IPVS scheduler %q (module ip_vs_%s); it has %s", name, name, strings.Join(have, ", "))
 }

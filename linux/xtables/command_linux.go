@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -305,30 +306,46 @@ func (t Tools) Packets(ctx context.Context, id ChainID, r Rule) (uint64, error) 
 	return Packets(string(out), id.Chain, r)
 }
 
-// hasLegacyTables reports whether the kernel lists legacy tables in the network
-// namespace of the calling thread. Then finding none is a failure to read them. The
-// nft variant has no such list.
-func (t Tools) hasLegacyTables(f model.Family) bool {
-	return t.Variant == Legacy && len(legacyTables(f)) > 0
+// mayHaveLegacyTables reports whether the kernel lists legacy tables in the network
+// namespace of the calling thread, or cannot list them. Then finding none is a failure to
+// read them. The nft variant has no such list.
+func (t Tools) mayHaveLegacyTables(f model.Family) bool {
+	if t.Variant != Legacy {
+		return false
+	}
+	known, err := legacyTables(f)
+	return err != nil || len(known) > 0
 }
 
 // Present returns those of some tables that can be read without creating them. In the
 // nft variant reading never creates one.
-func (t Tools) Present(f model.Family, tables ...Table) (there []Table) {
-	known := legacyTables(f)
+func (t Tools) Present(f model.Family, tables ...Table) (there []Table, err error) {
+	if t.Variant != Legacy {
+		return tables, nil
+	}
+	known, err := legacyTables(f)
 	for _, table := range tables {
-		if t.Variant != Legacy || slices.Contains(known, table.String()) {
+		if slices.Contains(known, table.String()) {
 			there = append(there, table)
 		}
 	}
-	return there
+	return there, err
 }
 
-func legacyTables(f model.Family) []string {
-	name := map[model.Family]string{model.IPv4: "ip_tables_names", model.IPv6: "ip6_tables_names"}[f]
-	tables, err := os.ReadFile("/proc/thread-self/net/" + name)
-	if err != nil {
-		return nil
+// legacyTables lists those of the network namespace of the calling thread.
+func legacyTables(f model.Family) ([]string, error) {
+	return readTableNames("/proc/thread-self/net/" + map[model.Family]string{model.IPv4: "ip_tables_names", model.IPv6: "ip6_tables_names"}[f])
+}
+
+// readTableNames reads a list of the kernel's, which does not exist before the module
+// does.
+func readTableNames(path string) ([]string, error) {
+	names, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("list legacy tables: %w", err)
 	}
-	return strings.Fields(string(tables))
+	return strings.Fields(string(names)), nil
 }

@@ -153,3 +153,21 @@ func TestEarly(t *testing.T) {
 		t.Errorf("%t, %q", drop, rules)
 	}
 }
+
+// A list of tables that cannot be read is an error, and not an empty one: the rules would
+// be left, or taken for absent. Without the module there is no list.
+func TestTableNames(t *testing.T) {
+	dir := t.TempDir()
+	list := filepath.Join(dir, "names")
+	if err := os.WriteFile(list, []byte("nat\nfilter\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]int{list: 2, filepath.Join(dir, "none"): 0} {
+		if names, err := readTableNames(path); len(names) != want || err != nil {
+			t.Errorf("%s: %q, %v", path, names, err)
+		}
+	}
+	if names, err := readTableNames(dir); err == nil {
+		t.Errorf("a list that cannot be read: %q", names)
+	}
+}

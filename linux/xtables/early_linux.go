@@ -23,9 +23,13 @@ func AddFacts(ctx context.Context, f *diagnosis.Facts) {
 	for _, t := range tools {
 		for _, family := range t.Installed() {
 			if t.Variant == Legacy && family == model.IPv4 {
-				f.LegacyTables = legacyTables(family)
+				f.LegacyTables, _ = legacyTables(family) // nil is unknown
 			}
-			text, err := t.Save(ctx, family, t.Present(family, Filter, NAT)...)
+			there, err := t.Present(family, Filter, NAT)
+			if err != nil {
+				continue
+			}
+			text, err := t.Save(ctx, family, there...)
 			if err != nil {
 				continue
 			}

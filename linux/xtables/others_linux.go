@@ -24,7 +24,11 @@ const maxAhead = 10
 // network namespace of the calling thread.
 func (t Tools) Others(ctx context.Context, families []model.Family, ours func(chain string) bool) (texts []string, err error) {
 	for _, f := range families {
-		saved, err := t.Save(ctx, f, t.Present(f, Filter, NAT)...)
+		there, err := t.Present(f, Filter, NAT)
+		if err != nil {
+			return nil, err
+		}
+		saved, err := t.Save(ctx, f, there...)
 		if err != nil {
 			return nil, err
 		}

@@ -6,13 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"runtime"
 	"strings"
 
 	"github.com/coreos/go-iptables/iptables"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
@@ -68,7 +68,14 @@ func Probe(ctx context.Context, rules ProbeRules) error {
 	if found, err = Choose(ctx, found); err != nil {
 		return err
 	}
-	_, err = firstWorking(ctx, found, func(c *Commands, ctx context.Context, f model.Family) error { return c.Try(ctx, f, rules) })
+	lock, err := host.LockProbe(ctx)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	_, err = firstWorking(ctx, found, func(c *Commands, ctx context.Context, f model.Family) error {
+		return c.Try(ctx, f, rules, Filter, NAT)
+	})
 	return err
 }
 
@@ -126,18 +133,19 @@ func (c *Commands) command(f model.Family) (*iptables.IPTables, error) {
 	return command, nil
 }
 
-// Try tests a family by writing, and leaves no table behind that it has made.
-func (c *Commands) Try(ctx context.Context, f model.Family, rules ProbeRules) (err error) {
+// Try tests a family by writing to some tables, and leaves none behind that it has made.
+// The caller has host.LockProbe.
+func (c *Commands) Try(ctx context.Context, f model.Family, rules ProbeRules, tables ...Table) (err error) {
 	command, err := c.command(f)
 	if err != nil {
 		return err
 	}
-	deleteNew, err := c.KeepTables(ctx, f)
+	deleteNew, err := c.KeepTables(ctx, f, tables...)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, deleteNew(context.WithoutCancel(ctx))) }()
-	for _, t := range []Table{Filter, NAT} {
+	for _, t := range tables {
 		if err := c.tryTable(ctx, command, f, t, rules(f, t, c.RandomFully())); err != nil {
 			return fmt.Errorf("%s table %s: %w", f, t, err)
 		}
@@ -145,14 +153,21 @@ func (c *Commands) Try(ctx context.Context, f model.Family, rules ProbeRules) (e
 	return nil
 }
 
-// KeepTables returns a function that deletes the tables filter and nat where they have
-// come since and hold nothing: iptables of the nft variant makes every table that it
-// looks at. Those of the legacy variant belong to the kernel.
-func (t Tools) KeepTables(ctx context.Context, f model.Family) (deleteNew func(context.Context) error, err error) {
+// KeepTables returns a function that deletes those of some tables that have come since
+// and hold nothing: iptables of the nft variant makes every table that it looks at.
+// Those of the legacy variant belong to the kernel.
+func (t Tools) KeepTables(ctx context.Context, f model.Family, tables ...Table) (deleteNew func(context.Context) error, err error) {
 	if t.Variant != NFT {
 		return func(context.Context) error { return nil }, nil
 	}
-	return nft.KeepTables(ctx, f, Filter.String(), NAT.String())
+	return nft.KeepTables(ctx, f, names(tables)...)
+}
+
+func names(tables []Table) (all []string) {
+	for _, t := range tables {
+		all = append(all, t.String())
+	}
+	return all
 }
 
 // DeleteBare deletes those of some tables that hold nothing but the kernel's chains with
@@ -161,31 +176,54 @@ func (t Tools) DeleteBare(ctx context.Context, families []model.Family, tables .
 	if t.Variant != NFT {
 		return nil
 	}
-	var names []string
-	for _, table := range tables {
-		names = append(names, table.String())
-	}
 	for _, f := range families {
-		err = errors.Join(err, nft.DeleteBare(ctx, f, names...))
+		err = errors.Join(err, nft.DeleteBare(ctx, f, names(tables)...))
 	}
 	return err
 }
 
+// ScratchChain is the chain that probes write in every table.
+const ScratchChain = "TANDEM-PROBE"
+
+// DeleteScratch deletes the chains that a killed probe has left in the tables of a
+// family, and creates no table. The caller has host.LockProbe.
+func (t Tools) DeleteScratch(ctx context.Context, f model.Family) error {
+	text, err := t.SaveAll(ctx, f)
+	if err != nil {
+		return err
+	}
+	have, err := ParseSave(text)
+	if err != nil {
+		return err
+	}
+	var clean []byte
+	for _, table := range have {
+		for _, c := range table.Chains {
+			if c.Name == ScratchChain {
+				clean = fmt.Appendf(clean, "*%s\n-F %s\n-X %s\nCOMMIT\n", table.Name, c.Name, c.Name)
+			}
+		}
+	}
+	if len(clean) == 0 {
+		return nil
+	}
+	return t.RestoreWait(ctx, f, clean)
+}
+
 // tryTable writes rules into a scratch chain, and reads them back.
 func (c *Commands) tryTable(ctx context.Context, command *iptables.IPTables, family model.Family, t Table, rules []Rule) error {
-	name := fmt.Sprintf("TANDEM-PROBE-%08X", rand.Uint32())
 	var s Script
-	s.Rewrite(name, List(rules...))
+	s.Rewrite(ScratchChain, List(rules...))
 	if err := c.RestoreWait(ctx, family, s.Text(t)); err != nil {
 		return err
 	}
-	have, listed := command.List(t.String(), name)
-	if err := errors.Join(listed, command.ClearAndDeleteChain(t.String(), name)); err != nil {
+	have, listed := command.List(t.String(), ScratchChain)
+	if err := errors.Join(listed, command.ClearAndDeleteChain(t.String(), ScratchChain)); err != nil {
 		return err
 	}
 	var read []Line
 	for _, l := range have {
-		if rest, ok := strings.CutPrefix(l, "-A "+name+" "); ok {
+		if rest, ok := strings.CutPrefix(l, "-A "+ScratchChain+" "); ok {
 			read = append(read, Line(rest))
 		}
 	}

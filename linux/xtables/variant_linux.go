@@ -25,7 +25,7 @@ func Choose(ctx context.Context, found []Tools) ([]Tools, error) {
 			out, err := t.SaveAll(ctx, f)
 			switch {
 			case err == nil:
-			case ctx.Err() != nil, t.hasLegacyTables(f), errors.Is(err, ErrIncompatible):
+			case ctx.Err() != nil, t.mayHaveLegacyTables(f), errors.Is(err, ErrIncompatible):
 				return nil, fmt.Errorf("iptables: detecting the variant in use failed: %w", err)
 			default:
 				continue // the kernel lacks it; the probe finds out whether it works

@@ -7,6 +7,7 @@ package hns
 import (
 	"context"
 	"errors"
+	"log/slog"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -18,7 +19,9 @@ func probe(context.Context) error { return errWindows }
 
 func awaitNetwork(context.Context, *config.Config) error { return errWindows }
 
-func openBackend(*config.Config) (dataplane.Backend, error) { return nil, errWindows }
+func openBackend(context.Context, *config.Config, *slog.Logger) (dataplane.Backend, error) {
+	return nil, errWindows
+}
 
 func remove(context.Context, *config.Config) error { return errWindows }
 

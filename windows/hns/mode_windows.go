@@ -43,12 +43,12 @@ func awaitNetwork(ctx context.Context, c *config.Config) error {
 	return err
 }
 
-func openBackend(c *config.Config) (dataplane.Backend, error) {
-	h, s, err := Local()
+func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (dataplane.Backend, error) {
+	h, s, err := local(log)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return Open(ctx, h, c, s)
 }
@@ -63,17 +63,20 @@ func remove(ctx context.Context, _ *config.Config) error {
 
 // Local returns the HNS of this machine and its settings. The caller
 // closes it.
-func Local() (HNS, Settings, error) {
+func Local() (HNS, Settings, error) { return local(slog.Default()) }
+
+func local(log *slog.Logger) (HNS, Settings, error) {
 	at, err := folders.Find()
+	closed := func(dir string, files ...string) error { return closedFolder(log, dir, files...) }
 	return newHCN(), Settings{
-		Journal: filepath.Join(at.State, "hns.journal"), Folder: closedFolder, Log: slog.Default(), MAC: interfaceMAC, Instance: serviceInstance,
+		Journal: filepath.Join(at.State, "hns.journal"), Folder: closed, Log: log, MAC: interfaceMAC, Instance: serviceInstance,
 		SourceVIPFile: `c:\sourcevip\sourceVip.json`, Network: os.Getenv("KUBE_NETWORK"), // as kube-proxy
 	}, err
 }
 
 // closedFolder makes the journal's folder (Settings). A pod finds it as a service
 // has left it, or as any user has.
-func closedFolder(dir string, files ...string) error {
+func closedFolder(log *slog.Logger, dir string, files ...string) error {
 	if err := folders.Close(filepath.Dir(dir), dir); err != nil {
 		return err
 	}
@@ -83,7 +86,7 @@ func closedFolder(dir string, files ...string) error {
 			return err
 		}
 		if deleted {
-			slog.Warn("deleted untrusted journal: owned by neither the system nor administrators", "file", f)
+			log.Warn("deleted untrusted journal: owned by neither the system nor administrators", "file", f)
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ package userspace
 import (
 	"context"
 	"errors"
+	"log/slog"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -16,4 +17,6 @@ var errWindows = errors.New("assigning addresses to an adapter needs Windows; on
 
 func probe(context.Context) error { return errWindows }
 
-func open(*config.Config) (dataplane.Backend, error) { return nil, errWindows }
+func open(context.Context, *config.Config, *slog.Logger) (dataplane.Backend, error) {
+	return nil, errWindows
+}

@@ -17,15 +17,15 @@ import (
 	"github.com/tandem-proxy/tandem/core/relay/direct"
 )
 
-func open(c *config.Config) (dataplane.Backend, error) {
+func open(_ context.Context, c *config.Config, log *slog.Logger) (dataplane.Backend, error) {
 	a, err := findAdapter()
 	if err != nil {
 		return nil, err
 	}
 	if a.loopback {
-		slog.Warn("no adapter for containers; Services are reachable from this node only", "missing", preferred)
+		log.Warn("no adapter for containers; Services are reachable from this node only", "missing", preferred)
 	}
-	d := direct.Open(direct.Options{Addresses: a, Relay: relay.Options{TCP: relay.TimeoutsOf(c), Log: slog.Default()}})
+	d := direct.Open(direct.Options{Addresses: a, Relay: relay.Options{TCP: relay.TimeoutsOf(c), Log: log}})
 	return direct.NewBackend(placement(a.loopback), d), nil
 }
 

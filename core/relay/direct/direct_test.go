@@ -118,7 +118,7 @@ func (p plane) apply(old, new *model.Port) error {
 
 func TestLoopback(t *testing.T) {
 	out := &output{}
-	p := newPlane(t, Loopback{}, openLoopback(out, relay.Timeouts{}), &model.Host{})
+	p := newPlane(t, Loopback{}, openLoopback(out, relay.Options{}), &model.Host{})
 	first := port("web", model.KindClusterIP, "10.96.0.10:18080", echo(t, "one"))
 	if err := p.apply(nil, first); err != nil {
 		t.Fatal(err)
@@ -153,7 +153,7 @@ func TestLoopback(t *testing.T) {
 // Two addresses that differ in their first number want the same place.
 func TestLoopbackPlacesMayBeTaken(t *testing.T) {
 	out := &output{}
-	p := newPlane(t, Loopback{}, openLoopback(out, relay.Timeouts{}), &model.Host{})
+	p := newPlane(t, Loopback{}, openLoopback(out, relay.Options{}), &model.Host{})
 	for i, ip := range []string{"10.96.0.11:18081", "192.96.0.11:18081"} {
 		word := fmt.Sprint(i)
 		if err := p.apply(nil, port("web"+word, model.KindClusterIP, ip, echo(t, word))); err != nil {

@@ -28,8 +28,8 @@ func LoopbackMode() dataplane.Mode {
 	return dataplane.Mode{
 		Name: relay.Mode, OnRequest: true,
 		Probe: probeLoopback,
-		Open: func(c *config.Config) (dataplane.Backend, error) {
-			return NewBackend(Loopback{}, openLoopback(os.Stdout, relay.TimeoutsOf(c))), nil
+		Open: func(_ context.Context, c *config.Config, log *slog.Logger) (dataplane.Backend, error) {
+			return NewBackend(Loopback{}, openLoopback(os.Stdout, relay.Options{TCP: relay.TimeoutsOf(c), Log: log})), nil
 		},
 		Plan: planLoopback,
 	}
@@ -37,11 +37,11 @@ func LoopbackMode() dataplane.Mode {
 
 // openLoopback returns a driver for listeners on loopback addresses. It writes a
 // table of them to out, a line for each change.
-func openLoopback(out io.Writer, timeouts relay.Timeouts) *Driver {
+func openLoopback(out io.Writer, relays relay.Options) *Driver {
 	return Open(Options{
 		Fallbacks: fallbacks,
 		Changed:   func(k Key, v Value, at netip.AddrPort) { io.WriteString(out, line(k, v, at)) },
-		Relay:     relay.Options{TCP: timeouts, Log: slog.Default()},
+		Relay:     relays,
 	})
 }
 

@@ -40,15 +40,15 @@ func (NodePorts) Note() string { return "" }
 // those packets with route_localnet, which opens services on 127.0.0.1 to neighbours
 // (CVE-2020-8558), and for IPv6 not at all. Handover opens what passes their sockets to
 // the next process; it may return nil.
-func ServeLoopback(m dataplane.Mode, handover func() relay.Handover) dataplane.Mode {
+func ServeLoopback(m dataplane.Mode, handover func(*slog.Logger) relay.Handover) dataplane.Mode {
 	open, plan := m.Open, m.Plan
-	m.Open = func(c *config.Config) (dataplane.Backend, error) {
-		b, err := open(c)
+	m.Open = func(ctx context.Context, c *config.Config, log *slog.Logger) (dataplane.Backend, error) {
+		b, err := open(ctx, c, log)
 		if err != nil {
 			return nil, err
 		}
-		o := Options{Relay: relay.Options{TCP: relay.TimeoutsOf(c), Log: slog.Default(), Handover: handover()}}
-		return withNodePorts(b, NewBackend(NodePorts{}, Open(o))), nil
+		o := Options{Relay: relay.Options{TCP: relay.TimeoutsOf(c), Log: log, Handover: handover(log)}}
+		return withNodePorts(b, NewBackend(NodePorts{}, Open(o)), log), nil
 	}
 	m.Plan = func(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
 		return plan(c, withoutLoopback(host), ports)
@@ -61,14 +61,15 @@ func ServeLoopback(m dataplane.Mode, handover func() relay.Handover) dataplane.M
 type withLoopback struct {
 	dataplane.Backend
 	loopback dataplane.Backend
+	log      *slog.Logger
 	serving  bool // Host.NodePorts.Loopback
 	failing  bool // the last Sync of loopback
 }
 
 // withNodePorts joins a backend with one of NodePorts, and owns both. What the second one
 // cannot do is a Gap, and never a reason to hold a change of the first one back.
-func withNodePorts(b, loopback dataplane.Backend) dataplane.Backend {
-	return &withLoopback{Backend: b, loopback: loopback}
+func withNodePorts(b, loopback dataplane.Backend, log *slog.Logger) dataplane.Backend {
+	return &withLoopback{Backend: b, loopback: loopback, log: log}
 }
 
 // Unwrap implements dataplane.Wrapper.
@@ -107,7 +108,7 @@ func (b *withLoopback) Sync(ctx context.Context) (dataplane.Work, error) {
 	_, other := b.loopback.Sync(ctx)
 	if failed := other != nil; failed != b.failing && ctx.Err() == nil {
 		if b.failing = failed; failed {
-			slog.Warn("opening node ports on loopback addresses failed in part; retrying", "err", other)
+			b.log.Warn("opening node ports on loopback addresses failed in part; retrying", "err", other)
 		}
 	}
 	return w, err

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
@@ -72,7 +73,7 @@ func localhost(loopback bool) *model.Host {
 func begin(t *testing.T, loopback bool) (dataplane.Backend, *mainPlane) {
 	t.Helper()
 	m := &mainPlane{}
-	b := withNodePorts(m, NewBackend(NodePorts{}, Open(Options{})))
+	b := withNodePorts(m, NewBackend(NodePorts{}, Open(Options{})), slog.New(slog.DiscardHandler))
 	t.Cleanup(func() {
 		if err := b.Close(); err != nil {
 			t.Error(err)
@@ -152,7 +153,7 @@ func TestAttemptsOfRelays(t *testing.T) {
 	if _, ok := b.(relay.Observed); !ok {
 		t.Error("nobody knows which endpoints answer")
 	}
-	beside := withNodePorts(&mainPlane{}, b)
+	beside := withNodePorts(&mainPlane{}, b, slog.New(slog.DiscardHandler))
 	defer beside.Close()
 	if _, ok := beside.(relay.Observed); ok {
 		t.Error("few connections stand for all")
