@@ -21,7 +21,7 @@ import (
 const (
 	releaseAfter = 2 * time.Second  // the last question, audit or change
 	releaseGap   = 20 * time.Second // between two collections
-	releaseWorth = 4 << 20          // bytes allocated since the last one
+	releaseWorth = 2 << 20          // bytes allocated since the last one
 )
 
 // releaser has memory given back after questions, audits and changes.

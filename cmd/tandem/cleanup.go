@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 
@@ -18,6 +17,7 @@ import (
 
 func newCleanup() *cobra.Command {
 	var flags configFlags
+	var out output
 	c := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove everything that tandem programmed on this machine, and nothing else",
@@ -32,40 +32,68 @@ iptables-legacy belong to the kernel.`,
 			if err != nil {
 				return err
 			}
-			return cleanupLocked(cmd, c)
+			return cleanupLocked(cmd, c, &out)
 		},
 	}
+	out.register(c)
 	flags.register(c, "config", "ipvs-exclude-cidrs")
 	return c
 }
 
 // cleanupLocked cleans up while no tandem runs: a running one would program it
 // again.
-func cleanupLocked(cmd *cobra.Command, c *config.Config) (err error) {
+func cleanupLocked(cmd *cobra.Command, c *config.Config, out *output) (err error) {
 	lock, err := platform.Lock()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
-	return cleanup(cmd.Context(), cmd.OutOrStdout(), c, platform.Local())
+	d, failed := cleanup(cmd.Context(), c, platform.Local())
+	return errors.Join(out.print(cmd, report{document: d, text: func(s *screen) error { writeCleanup(s, d); return nil }}), failed)
+}
+
+// cleanupDocument is what became of the objects of each mode.
+type cleanupDocument struct {
+	Modes []cleanupMode `json:"modes"`
+}
+
+type cleanupMode struct {
+	Mode   config.Mode `json:"mode"`
+	Clean  bool        `json:"clean"`            // nothing of tandem is left
+	Absent string      `json:"absent,omitempty"` // why there was nothing to remove
+	Failed string      `json:"failed,omitempty"`
 }
 
 // cleanup removes what each of the modes has programmed. One that fails does not stop
 // the others.
-func cleanup(ctx context.Context, out io.Writer, c *config.Config, modes []dataplane.Mode) error {
-	if len(modes) == 0 {
-		fmt.Fprintln(out, "no mode works on this system: nothing to remove")
-	}
+func cleanup(ctx context.Context, c *config.Config, modes []dataplane.Mode) (d cleanupDocument, err error) {
 	var failed []error
+	d.Modes = []cleanupMode{}
 	for _, r := range platform.RemoveAll(ctx, c, modes) {
+		m := cleanupMode{Mode: r.Mode, Clean: r.Err == nil}
 		switch {
 		case r.Absent != nil:
-			fmt.Fprintf(out, "%s: nothing to remove: %s\n", r.Mode, printable.Text(r.Absent.Error()))
+			m.Clean, m.Absent = true, r.Absent.Error()
 		case r.Err != nil:
+			m.Failed = r.Err.Error()
 			failed = append(failed, fmt.Errorf("mode %s: %w", r.Mode, r.Err))
-		default:
-			fmt.Fprintf(out, "%s: nothing of tandem is left\n", r.Mode)
+		}
+		d.Modes = append(d.Modes, m)
+	}
+	return d, errors.Join(failed...)
+}
+
+// writeCleanup shows people what was removed; what failed is the error of the command.
+func writeCleanup(s *screen, d cleanupDocument) {
+	if len(d.Modes) == 0 {
+		s.printf("no mode works on this system: nothing to remove\n")
+	}
+	for _, m := range d.Modes {
+		switch {
+		case m.Absent != "":
+			s.printf("%s: nothing to remove: %s\n", m.Mode, printable.Text(m.Absent))
+		case m.Clean:
+			s.printf("%s: nothing of tandem is left\n", m.Mode)
 		}
 	}
-	return errors.Join(failed...)
 }

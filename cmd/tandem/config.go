@@ -3,7 +3,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -27,6 +29,7 @@ configuration file (KubeProxyConfiguration v1alpha1), and a few flags of tandem'
 func newConfigCheck() *cobra.Command {
 	flags := configFlags{compat: strict}
 	var here bool
+	var out output
 	c := &cobra.Command{
 		Use:   "check [FILE]",
 		Short: "Report all errors of a configuration, and settings without effect",
@@ -48,17 +51,45 @@ be read.`,
 			}
 			c, notes, err := flags.config(needs...)
 			printNotes(cmd, notes)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "the configuration is valid: mode %s, node %s\n", c.Mode, printable.Text(c.NodeName))
-			fmt.Fprintf(cmd.OutOrStdout(), "what is not as in kube-proxy: %s\n", differencesPage)
-			return nil
+			d := newConfigDocument(c, notes, err)
+			return errors.Join(out.print(cmd, report{document: d, text: func(s *screen) error { d.write(s); return nil }}), err)
 		},
 	}
+	out.register(c)
 	flags.register(c)
 	c.Flags().BoolVar(&here, "here", false, "also check that the files it names exist on this machine: the kubeconfig, the folder of manifests")
 	return c
+}
+
+// configDocument is the result of a check.
+type configDocument struct {
+	Valid       bool        `json:"valid"`
+	Mistakes    []string    `json:"mistakes"`
+	Notes       []string    `json:"notes"`          // settings without effect, and the like
+	Mode        config.Mode `json:"mode,omitempty"` // of a valid one
+	Node        string      `json:"node,omitempty"`
+	Differences string      `json:"differences"` // the page of what is not as in kube-proxy
+}
+
+func newConfigDocument(c *config.Config, notes []config.Finding, err error) configDocument {
+	d := configDocument{Valid: err == nil, Mistakes: []string{}, Notes: []string{}, Differences: differencesPage}
+	for _, n := range notes {
+		d.Notes = append(d.Notes, n.String())
+	}
+	if err != nil {
+		d.Mistakes = strings.Split(err.Error(), "\n")
+		return d
+	}
+	d.Mode, d.Node = c.Mode, c.NodeName
+	return d
+}
+
+// write shows people a valid configuration; mistakes are the error of the command.
+func (d configDocument) write(s *screen) {
+	if d.Valid {
+		s.printf("the configuration is valid: mode %s, node %s\n", d.Mode, printable.Text(d.Node))
+		s.printf("what is not as in kube-proxy: %s\n", d.Differences)
+	}
 }
 
 func newConfigDefaults() *cobra.Command {

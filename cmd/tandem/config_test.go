@@ -219,3 +219,28 @@ func TestLogJSON(t *testing.T) {
 		t.Errorf("ts: %v", got[0]["ts"])
 	}
 }
+
+// A check has all forms, with its mistakes in the document, too.
+func TestConfigCheckOutput(t *testing.T) {
+	for _, c := range []struct {
+		flag     string
+		code     int
+		valid    bool
+		mistakes string
+	}{
+		{"--hostname-override=node-1", exitOK, true, ""},
+		{"--proxy-mode=nonsense", exitUsage, false, "nonsense"},
+	} {
+		code, stdout, stderr := tandem(t, "config", "check", "--manifests", t.TempDir(), c.flag, "-o", "json")
+		var d configDocument
+		if err := json.Unmarshal([]byte(stdout), &d); err != nil || code != c.code || d.Valid != c.valid || !strings.Contains(strings.Join(d.Mistakes, "\n"), c.mistakes) {
+			t.Errorf("%s: exit code %d, %v:\n%s%s", c.flag, code, err, stdout, stderr)
+		}
+		if c.valid && (d.Node != "node-1" || d.Mode == "") {
+			t.Errorf("%+v", d)
+		}
+	}
+	if code, stdout, _ := tandem(t, "config", "check", "--manifests", t.TempDir(), "--hostname-override=node-1", "-o", "yaml"); code != exitOK || !strings.Contains(stdout, "valid: true") {
+		t.Errorf("exit code %d:\n%s", code, stdout)
+	}
+}

@@ -4,9 +4,9 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -272,12 +272,18 @@ func TestCleanupTriesEveryMode(t *testing.T) {
 	}
 	c := config.Default()
 	c.MasqueradeBit = 3
-	err := cleanup(t.Context(), io.Discard, &c, []dataplane.Mode{fails("one"), fails("two")})
+	d, err := cleanup(t.Context(), &c, []dataplane.Mode{fails("one"), fails("two")})
 	if err == nil || err.Error() != "mode one: no 3\nmode two: no 3" {
 		t.Errorf("got %v", err)
 	}
+	if want := []cleanupMode{{Mode: "one", Failed: "no 3"}, {Mode: "two", Failed: "no 3"}}; !slices.Equal(d.Modes, want) {
+		t.Errorf("got %+v", d.Modes)
+	}
 	var out bytes.Buffer
-	if err := cleanup(t.Context(), &out, &c, nil); err != nil || !strings.Contains(out.String(), "nothing to remove") {
+	s := newScreen(&out)
+	d, err = cleanup(t.Context(), &c, nil)
+	writeCleanup(s, d)
+	if err = cmp.Or(err, s.flush()); err != nil || !strings.Contains(out.String(), "nothing to remove") {
 		t.Errorf("no modes: %v, %s", err, &out)
 	}
 }

@@ -70,7 +70,7 @@ func (f *runFlags) once(cmd *cobra.Command) error {
 	case f.writeTo != "":
 		return writeConfig(f.writeTo, c)
 	case f.cleanup:
-		return cleanupLocked(cmd, c)
+		return cleanupLocked(cmd, c, &output{form: formTable})
 	}
 	if err := platform.Prepare(c, log.Logger); err != nil {
 		return fmt.Errorf("--init-only: %w", err)
