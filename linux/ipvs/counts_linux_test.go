@@ -23,7 +23,7 @@ func TestConnectionsAreCounted(t *testing.T) {
 		return p
 	}
 	s.set(nodePort(web(first)))
-	expect := func(want map[string]uint64) {
+	look := func() map[string]uint64 {
 		t.Helper()
 		got := map[string]uint64{}
 		if err := s.net.Do(netns.Node, func() error {
@@ -32,6 +32,14 @@ func TestConnectionsAreCounted(t *testing.T) {
 			t.Fatal(err)
 		}
 		delete(got, "192.0.2.1:30080/tcp") // for a Service that has this address
+		return got
+	}
+	expect := func(want map[string]uint64) { // the kernel adds its counters up every two seconds
+		t.Helper()
+		got := look()
+		for end := time.Now().Add(time.Minute); !maps.Equal(got, want) && time.Now().Before(end); got = look() {
+			time.Sleep(100 * time.Millisecond)
+		}
 		if !maps.Equal(got, want) {
 			t.Errorf("counted %v, want %v", got, want)
 		}
