@@ -408,6 +408,9 @@ func (o *observation) servers() error {
 		}
 		s.Flags &^= flagOurs
 		all, err := o.reader.servers.Destinations(id)
+		if errors.Is(err, virtualserver.ErrNoServer) { // deleted since, as a probe's
+			return nil
+		}
 		var weights []int
 		for _, d := range all {
 			o.dest(k.dest(d.Addr), d.Weight)
