@@ -42,22 +42,27 @@ type namespaceLock struct {
 	folderErr error     // why there is no folder
 }
 
-// lockPatience is how long a lock that another process has is waited for. A tandem that was
-// killed may have left a child between fork(2) and execve(2), which has its descriptors for
-// a moment longer.
-const lockPatience = time.Second
+// How often a lock that another process has is tried, and the pause between: about a second.
+// A tandem that was killed may have left a child between fork(2) and execve(2), which has its
+// descriptors for a moment longer. Attempts are counted, as on a machine that stands still
+// time passes for nobody.
+const (
+	lockAttempts = 50
+	lockPause    = 20 * time.Millisecond
+)
 
 // lockNamespace implements Lock for the network namespace of the calling thread.
 func lockNamespace() (Held, error) {
-	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+	for attempt := 1; ; attempt++ {
 		held := &namespaceLock{}
 		err := held.take()
 		if err == nil {
 			return held, nil
 		}
-		if err = errors.Join(err, held.Close()); !errors.Is(err, errTaken) || time.Since(begin) > lockPatience {
+		if err = errors.Join(err, held.Close()); !errors.Is(err, errTaken) || attempt == lockAttempts {
 			return nil, err
 		}
+		time.Sleep(lockPause)
 	}
 }
 

@@ -24,6 +24,7 @@ type wire struct {
 	bound map[string]*bound
 	fault map[string]error // addresses that cannot be bound
 	tries int
+	open  func(context.Context) (net.Listener, error)
 }
 
 type bound struct {
@@ -36,7 +37,27 @@ func (b *bound) Close() error {
 	return b.Listener.Close()
 }
 
-func newWire() *wire { return &wire{bound: map[string]*bound{}, fault: map[string]error{}} }
+func newWire() *wire {
+	return &wire{bound: map[string]*bound{}, fault: map[string]error{}, open: func(ctx context.Context) (net.Listener, error) {
+		return new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	}}
+}
+
+// silent is a listener to which nobody connects. It needs no system, so that synctest
+// knows that it waits.
+type silent struct {
+	closed chan struct{}
+	close  func()
+}
+
+func newSilent() *silent {
+	closed := make(chan struct{})
+	return &silent{closed, sync.OnceFunc(func() { close(closed) })}
+}
+
+func (s *silent) Accept() (net.Conn, error) { <-s.closed; return nil, net.ErrClosed }
+func (s *silent) Close() error              { s.close(); return nil }
+func (s *silent) Addr() net.Addr            { return &net.TCPAddr{} }
 
 func (w *wire) Listen(ctx context.Context, network, address string) (net.Listener, error) {
 	w.mu.Lock()
@@ -49,7 +70,7 @@ func (w *wire) Listen(ctx context.Context, network, address string) (net.Listene
 	if w.bound[at] != nil {
 		return nil, &net.OpError{Op: "listen", Net: network, Err: syscall.EADDRINUSE}
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	l, err := w.open(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -90,9 +111,9 @@ func (w *wire) count() int {
 // eventually waits for something that other goroutines bring about.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !is(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not in 10 s: %s", what)
+			t.Fatalf("not in a minute: %s", what)
 		}
 	}
 }
@@ -103,7 +124,7 @@ func get(method, url string, body io.Reader) (code int, header http.Header, text
 	if err != nil {
 		return 0, nil, "", err
 	}
-	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
 	res, err := client.Do(req)
 	if err != nil {
 		return 0, nil, "", err
@@ -126,7 +147,7 @@ func run(t *testing.T, f func(context.Context) error) {
 			if err != nil && !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Error("still running")
 		}
 	})

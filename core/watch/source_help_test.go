@@ -290,7 +290,7 @@ func (w *world) run() *world {
 			if err != nil {
 				w.t.Errorf("Run: %v", err)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			w.t.Error("Run does not end")
 		}
 	})
@@ -306,12 +306,12 @@ func (w *world) becomes(want string) {
 
 func (w *world) until(what string, ok func() bool) {
 	w.t.Helper()
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if ok() {
 			return
 		}
 	}
-	w.t.Fatalf("not within 30 s: %s\nstate: %s\nproblems: %s\nresources: %+v\nlogs:\n%s",
+	w.t.Fatalf("not within a minute: %s\nstate: %s\nproblems: %s\nresources: %+v\nlogs:\n%s",
 		what, w.sink.state(), w.sink.complaints(), w.source.Resources(), w.logs)
 }
 

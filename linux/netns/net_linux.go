@@ -252,7 +252,7 @@ func (n *Net) open(at Place, settings []sysctl) (*space, error) {
 // of its work asynchronously: a link that is up on both sides still drops the first
 // packets, and an IPv6 address exists before packets to it are accepted.
 func (n *Net) ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	for place, addrs := range n.plan.all {
 		if n.spaces[place].present {

@@ -95,7 +95,7 @@ func nft(t *testing.T, n *Net, rules string) {
 
 func dial(t *testing.T, n *Net, from Place, src string, proto model.Proto, to string) Answer {
 	t.Helper()
-	c := Call{From: from, Proto: proto, To: at(to), Timeout: 500 * time.Millisecond}
+	c := Call{From: from, Proto: proto, To: at(to), Timeout: 30 * time.Second}
 	if src != "" {
 		c.Src = addr(src)
 	}
@@ -145,7 +145,7 @@ func TestRefusedAndSilent(t *testing.T) {
 	check := func(proto model.Proto, from Place, to string, want Outcome) {
 		timeout := 400 * time.Millisecond
 		if want == Refused {
-			timeout = 3 * time.Second // seldom only the second packet is reported, see reportICMP
+			timeout = 30 * time.Second // seldom only the second packet is reported, see reportICMP
 		}
 		a, err := n.Dial(Call{From: from, Proto: proto, To: at(to), Timeout: timeout})
 		if err != nil || a.Outcome != want {
@@ -233,13 +233,13 @@ func TestManyConnectionsQuickly(t *testing.T) {
 func TestConnectionsStay(t *testing.T) {
 	n := network(t)
 	serve(t, n, model.TCP, "10.244.1.2:8080")
-	c, err := n.Connect(Call{From: Outside, Proto: model.TCP, To: at("10.244.1.2:8080"), Timeout: time.Second})
+	c, err := n.Connect(Call{From: Outside, Proto: model.TCP, To: at("10.244.1.2:8080"), Timeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
 	for range 3 {
-		if a, err := Ask(c, time.Second); err != nil || a.Outcome != Answered {
+		if a, err := Ask(c, 30*time.Second); err != nil || a.Outcome != Answered {
 			t.Fatal(a, err)
 		}
 	}

@@ -72,7 +72,7 @@ func (p plane) call() net.Conn {
 }
 
 func echoes(c net.Conn) error {
-	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		return err
 	}
 	if _, err := c.Write([]byte("x")); err != nil {
