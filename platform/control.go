@@ -113,15 +113,15 @@ type route struct {
 	answer  http.HandlerFunc
 }
 
+// The pauses before the control socket is opened again.
+const (
+	firstReopen = time.Second
+	lastReopen  = time.Minute
+)
+
 // serveControl serves the control socket until ctx ends. Without a socket everything else
-// works.
+// works: one that cannot be opened, or fails, is opened again.
 func serveControl(ctx context.Context, lock Held, log *slog.Logger, handler http.Handler) error {
-	l, err := lock.Listen()
-	if err != nil {
-		log.Warn("opening the control socket failed; switch, queries, history and snapshot are unavailable", "err", err)
-		<-ctx.Done()
-		return nil
-	}
 	server := http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, IdleTimeout: 5 * time.Second, MaxHeaderBytes: 8 << 10,
@@ -130,10 +130,35 @@ func serveControl(ctx context.Context, lock Held, log *slog.Logger, handler http
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	pause := firstReopen
+	for failing := false; ; failing = true {
+		begin := time.Now()
+		err := listenAndServe(&server, lock)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if time.Since(begin) > lastReopen {
+			failing, pause = false, firstReopen // it has worked
+		}
+		if !failing {
+			log.Warn("control socket failed; switch, queries, history and snapshot are unavailable; retrying", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, lastReopen)
+	}
+}
+
+// listenAndServe serves the control socket until it fails or the server is closed.
+func listenAndServe(server *http.Server, lock Held) error {
+	l, err := lock.Listen()
+	if err != nil {
 		return err
 	}
-	return nil
+	return server.Serve(l)
 }
 
 // controlHandler answers the requests of the control socket.

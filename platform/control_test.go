@@ -5,12 +5,18 @@ package platform
 import (
 	"bufio"
 	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
 )
@@ -62,6 +68,80 @@ func TestControl(t *testing.T) {
 		if w.Code != c.code || w.Body.Len() > 512 || strings.Contains(w.Body.String(), "\x1b") {
 			t.Errorf("%s %.20q: %d %s", c.method, c.to, w.Code, w.Body)
 		}
+	}
+}
+
+// brokenLock is a lock whose first socket fails when somebody connects.
+type brokenLock struct {
+	noLock
+	opened chan net.Listener
+	err    error
+}
+
+type brokenListener struct {
+	net.Listener
+	err error
+}
+
+func (l brokenListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		err = errors.Join(l.err, c.Close())
+	}
+	return nil, err
+}
+
+func (l *brokenLock) Listen() (net.Listener, error) {
+	s, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	l.opened <- s
+	if first := l.err; first != nil {
+		l.err = nil
+		return brokenListener{s, first}, nil
+	}
+	return s, nil
+}
+
+// A control socket that fails ends nothing, and is opened again.
+func TestControlSocketIsOpenedAgain(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	lock := &brokenLock{opened: make(chan net.Listener, 2), err: syscall.ENOBUFS}
+	var said strings.Builder
+	log := slog.New(slog.NewTextHandler(&said, nil))
+	done := make(chan error, 1)
+	go func() { done <- serveControl(ctx, lock, log, http.NotFoundHandler()) }()
+	dial := func() net.Conn {
+		select {
+		case l := <-lock.opened:
+			c, err := new(net.Dialer).DialContext(ctx, "tcp", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		case err := <-done:
+			t.Fatalf("serving has ended: %v", err)
+		case <-time.After(time.Minute):
+			t.Fatal("no socket for a minute")
+		}
+		return nil
+	}
+	defer dial().Close()
+	c := dial()
+	defer c.Close()
+	if _, err := io.WriteString(c, "GET / HTTP/1.0\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(answer), "HTTP/1.0 404") {
+		t.Errorf("the second socket answers %q, %v", answer, err)
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if strings.Count(said.String(), "control socket failed") != 1 || !strings.Contains(said.String(), syscall.ENOBUFS.Error()) {
+		t.Errorf("logged %q", said.String())
 	}
 }
 

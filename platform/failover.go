@@ -190,7 +190,7 @@ func (f *failover) tellBlind(blind bool) {
 // look is one cycle of the Judge. Where the engine does not answer, its last decision is kept
 // anyway: the Judge decides nothing that it could not look up.
 func (f *failover) look(ctx context.Context, eyes observer) (d suspect.Decision, err error) {
-	f.tell()
+	f.deliver()
 	now := time.Now()
 	if err := eyes.Unanswered(ctx, func(flow suspect.Flow) { f.judge.Unanswered(flow, now) }); err != nil {
 		return d, err
@@ -206,7 +206,7 @@ func (f *failover) look(ctx context.Context, eyes observer) (d suspect.Decision,
 	for _, at := range orders.Probe {
 		f.probe(ctx, at)
 	}
-	f.tell()
+	f.deliver()
 	d = f.judge.Decide(time.Now(), w)
 	if w.err != nil && !f.unheard && ctx.Err() == nil {
 		f.log.Warn("looking up endpoints failed; those that stop answering are passed over later", "err", w.err)
@@ -215,8 +215,8 @@ func (f *failover) look(ctx context.Context, eyes observer) (d suspect.Decision,
 	return d, nil
 }
 
-// tell passes the Judge the notices since the last call.
-func (f *failover) tell() {
+// deliver passes the Judge the notices since the last call.
+func (f *failover) deliver() {
 	f.mu.Lock()
 	trusted, results := f.trusted, f.probed
 	f.trusted, f.probed = nil, nil

@@ -154,6 +154,7 @@ func (p *Proxy) synced(s engine.Sync) {
 	plane := p.engine.Current()
 	p.report.synced(s, plane.Backend)
 	p.tracing.Synced()
+	p.memory.changed()
 	p.servers.checks.Update(s.Host, s.Applied)
 	for _, c := range p.cleaners {
 		if c != nil && plane.Mode.Conntrack {

@@ -6,72 +6,98 @@ import (
 	"context"
 	"net/http"
 	"runtime/metrics"
+	"sync/atomic"
 	"time"
 )
 
-// An answer about 10,000 Services makes tens of megabytes of garbage, which a proxy at rest,
-// that makes nearly none, would keep for minutes: the next collection comes when there
-// is enough of it. So what questions have allocated is given back once they are over.
+// An answer about 10,000 Services, or an audit, makes megabytes of garbage, which a proxy
+// at rest, that makes nearly none, would keep for minutes: the next collection comes when
+// there is enough of it. And it needs megabytes of the program that nothing else does. So
+// both are given back once questions and audits are over, and the garbage of changes is once
+// no more come.
 
 // The pace of that. A collection takes some 50 ms of CPU time at 10,000 Services, during
 // changes.
 const (
-	releaseAfter = 2 * time.Second  // the last question
+	releaseAfter = 2 * time.Second  // the last question, audit or change
 	releaseGap   = 20 * time.Second // between two collections
-	releaseWorth = 2 << 20          // bytes allocated since the last one
+	releaseWorth = 4 << 20          // bytes allocated since the last one
 )
 
-// releaser has memory given back after questions.
+// releaser has memory given back after questions, audits and changes.
 type releaser struct {
-	asked   chan struct{} // of one
-	release func()
+	noted   chan struct{}
+	rare    atomic.Bool // parts of the program were used that changes do not need
+	text    func()      // gives back pages of the program
+	collect func()      // gives back garbage
 }
 
-func newReleaser(release func()) *releaser {
-	return &releaser{asked: make(chan struct{}, 1), release: release}
+func newReleaser(text, collect func()) *releaser {
+	return &releaser{noted: make(chan struct{}, 1), text: text, collect: collect}
 }
 
 // after notes a question once it is answered.
 func (r *releaser) after(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		defer r.note()
+		defer r.read()
 		h.ServeHTTP(w, req)
 	})
 }
 
-func (r *releaser) note() {
+// read notes the end of a question or an audit.
+func (r *releaser) read() {
+	r.rare.Store(true)
+	r.changed()
+}
+
+// changed notes a change. Like read it does not block.
+func (r *releaser) changed() {
 	select {
-	case r.asked <- struct{}{}:
+	case r.noted <- struct{}{}:
 	default: // run goes on anyway
 	}
 }
 
-// run collects after questions until ctx ends.
+// run gives memory back until ctx ends.
 func (r *releaser) run(ctx context.Context) {
 	before, last := allocated(), time.Time{}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-r.asked:
-		}
-		enough := time.After(releaseGap) // also where somebody asks every second
-		for quiet := false; !quiet; {
-			select {
-			case <-ctx.Done():
-				return
-			case <-r.asked:
-			case <-enough:
-				quiet = true
-			case <-time.After(max(releaseAfter, time.Until(last.Add(releaseGap)))):
-				quiet = true
-			}
+	for r.wait(ctx) {
+		if r.rare.Swap(false) {
+			r.text()
 		}
 		if allocated()-before < releaseWorth {
 			continue
 		}
-		r.release()
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Until(last.Add(releaseGap))):
+		}
+		r.collect()
+		r.text() // for what the collection needed
 		before, last = allocated(), time.Now()
+	}
+}
+
+// wait waits until something was noted and nothing more is, and reports whether that came
+// before ctx ended. Where somebody asks every second it waits no longer than releaseGap.
+func (r *releaser) wait(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-r.noted:
+	}
+	enough := time.After(releaseGap)
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-r.noted:
+		case <-enough:
+			return true
+		case <-time.After(releaseAfter):
+			return true
+		}
 	}
 }
 

@@ -12,12 +12,13 @@ import (
 	"time"
 )
 
-// Memory is given back once questions are over, not often, and not where they took none.
+// Memory is given back once questions are over, that of the program each time, garbage not
+// often, and not where there is little.
 func TestMemoryIsReleasedAfterQuestions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
-		var collected atomic.Int32
-		r := newReleaser(func() { collected.Add(1) })
+		var text, collected atomic.Int32
+		r := newReleaser(func() { text.Add(1) }, func() { collected.Add(1) })
 		done := make(chan struct{})
 		go func() { defer close(done); r.run(ctx) }()
 		ask := func(bytes int) {
@@ -28,7 +29,7 @@ func TestMemoryIsReleasedAfterQuestions(t *testing.T) {
 			ask(10 << 20)
 			time.Sleep(time.Second)
 		}
-		if collected.Load() != 0 {
+		if collected.Load() != 0 || text.Load() != 0 {
 			t.Errorf("%d collections while questions come", collected.Load())
 		}
 		time.Sleep(3 * time.Second)
@@ -42,10 +43,21 @@ func TestMemoryIsReleasedAfterQuestions(t *testing.T) {
 		if time.Sleep(releaseGap); collected.Load() != 2 {
 			t.Errorf("%d collections after the last question, want 2", collected.Load())
 		}
-		ask(1000)
-		if time.Sleep(time.Minute); collected.Load() != 2 {
-			t.Error("collected for nothing")
+		before := text.Load()
+		r.read() // an audit
+		if time.Sleep(time.Minute); collected.Load() != 2 || text.Load() != before+1 {
+			t.Errorf("collected %d times for nothing, the program's pages were released %d times", collected.Load()-2, text.Load()-before)
 		}
+		garbage = make([]byte, 10<<20)
+		r.changed()
+		if time.Sleep(time.Minute); collected.Load() != 3 || text.Load() != before+2 {
+			t.Errorf("after changes: collected %d times, the program's pages were released %d times, want once each", collected.Load()-2, text.Load()-before-1)
+		}
+		r.changed()
+		if time.Sleep(time.Minute); collected.Load() != 3 || text.Load() != before+2 {
+			t.Error("memory is released after a small change")
+		}
+		collected.Store(2)
 		for range 60 { // a client that asks each second, permanently
 			ask(10 << 20)
 			time.Sleep(time.Second)

@@ -29,7 +29,7 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 func (s system) open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
 	s.limitMemory(log)
 	p := &Proxy{system: s, version: version, log: log, config: c, base: c, kernel: make(turn, 1)}
-	p.memory = newReleaser(p.releaseMemory)
+	p.memory = newReleaser(p.releaseText, s.collect)
 	p.running, p.stop = context.WithCancel(context.WithoutCancel(ctx))
 	p.live.Store(c)
 	p.report = newReporter(c.NodeName, metrics.Sources{
@@ -127,7 +127,7 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 		AuditEvery: p.config.AuditPeriod,
 		MinGap:     p.config.MinSyncPeriod,
 		Log:        p.log,
-		Hooks:      engine.Hooks{Writing: p.writing, Synced: p.synced, Drifted: p.report.drifted, Problem: p.report.problem, Trusted: p.trusted},
+		Hooks:      engine.Hooks{Writing: p.writing, Synced: p.synced, Drifted: p.report.drifted, Problem: p.report.problem, Trusted: p.trusted, Audited: p.memory.read},
 	}
 	if p.writers != nil {
 		options.Writers = p.writers

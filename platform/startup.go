@@ -44,13 +44,13 @@ func (p *Proxy) releaseStartMemory(ctx context.Context) bool {
 			quiet++
 		}
 	}
-	p.releaseMemory()
+	p.system.collect()
+	p.releaseText()
 	return true
 }
 
-// releaseMemory returns what is not in use to the system, pages of the program included.
-func (p *Proxy) releaseMemory() {
-	p.system.collect()
+// releaseText returns the pages of the program to the system: those in use are mapped in again.
+func (p *Proxy) releaseText() {
 	if err := p.system.releaseText(); err != nil {
 		p.log.Debug("releasing memory failed", "err", err)
 	}

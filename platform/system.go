@@ -42,11 +42,11 @@ type system struct {
 	facts       func(context.Context, *config.Config) *diagnosis.Facts
 	prepare     func(*config.Config, *slog.Logger) []error
 	limitMemory func(*slog.Logger)
-	releaseText func() error                      // unmaps the program's pages that only the start needed
+	releaseText func() error                      // unmaps the program's pages: those in use come back
 	handover    func(*slog.Logger) relay.Handover // passes listening sockets to the next process; may return nil
 
 	modes   func() []dataplane.Mode // a simulation's, in the order of auto; nil for Modes
-	collect func()                  // returns the memory that the start needed
+	collect func()                  // returns the memory of garbage
 	dial    watch.Dialer            // connects to the API server; nil is as usual
 }
 

@@ -45,7 +45,7 @@ func openServiceManager(log *slog.Logger) *serviceManager {
 	return m
 }
 
-// notify tells the service manager, until ctx ends, what the proxy does: READY
+// notify reports the proxy's state to the service manager until ctx ends: READY
 // after the first sync, a line of status whenever that changes, and a keep-alive
 // for the watchdog while the engine answers and a restart would not help.
 //

@@ -12,8 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// pause is from one connection to the next: what a change is late by at most
-// because nobody looked.
+// pause is the time between connections, and with it the error of a measured change.
 const pause = 200 * time.Microsecond
 
 // steady is how many connections in a row must reach the new endpoints before

@@ -14,8 +14,8 @@ import (
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
-// atStart and atRest are how long is waited for what start-up leaves to be done,
-// and how long a proxy at rest is looked at.
+// atStart is the time after the start that still counts as start-up, atRest how long
+// an idle proxy is measured.
 const atStart, atRest = 5 * time.Second, 5 * time.Second
 
 // kubernetesBench measures Tandem and kube-proxy on one API server, in one run:

@@ -14,7 +14,7 @@ import (
 )
 
 // nodeName is the node that all proxies play, nodeIP its address, and podCIDR
-// where clients are told to be pods.
+// the range of addresses that counts as pods.
 const (
 	nodeName = "bench"
 	podCIDR  = "10.244.0.0/16"

@@ -139,7 +139,7 @@ func (w *windows) called(c *hnsemu.Call) hns.Code {
 	switch {
 	case w.process == nil:
 		return 0
-	case !w.process.alive(), t.absent, t.busy, !write && t.unreadable:
+	case !w.process.alive(), t.absent, t.busy, !write && t.unreadable && c.Verb != hnsemu.Close: // assumed: a handle can be closed whatever cannot be read
 		return gone
 	case !write:
 		return 0

@@ -44,6 +44,7 @@ func later() []deferred {
 			why: "kube-proxy and earlier programs, built once, there and back under load: 3 min", alone: true,
 		},
 		{pkg: "ci/simulate", tests: "TestEachCrashPoint", why: "a proxy killed at each single write, in virtual time: 1 min"},
+		{pkg: "platform", tests: "TestBackendIsOneFolderAndOneLine", why: "builds the program with another backend: 20 s of processor time"},
 		{pkg: "installers/packages", why: "packages on a Debian machine with systemd: 1 min"},
 		{pkg: "installers/systemd", why: "the unit on a Debian machine with systemd: 1 min"},
 	}

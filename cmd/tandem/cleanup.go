@@ -22,9 +22,9 @@ func newCleanup() *cobra.Command {
 		Use:   "cleanup",
 		Short: "Remove everything that tandem programmed on this machine, and nothing else",
 		Long: `cleanup removes what tandem has programmed in any mode, by this configuration or
-an earlier one. Give it the flags or the file that run has where they protect what
-others have programmed (ipvs.excludeCIDRs). Tables of iptables-nft that held rules of
-tandem and hold nothing then are deleted, too: iptables makes them again. Those of
+an earlier one. Pass the flags or the file of run if they protect objects of other
+programs (ipvs.excludeCIDRs). Tables of iptables-nft that held tandem's rules and are
+empty afterwards are deleted, too: iptables creates them again on demand. Those of
 iptables-legacy belong to the kernel.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, notes, err := flags.config()

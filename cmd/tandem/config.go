@@ -16,8 +16,8 @@ func newConfig() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "config",
 		Short: "Check a configuration, print the defaults, explain settings",
-		Long: `config is about what tandem is configured by: kube-proxy's flags and its
-configuration file, KubeProxyConfiguration v1alpha1, and a few flags of its own.`,
+		Long: `config checks and explains tandem's configuration: kube-proxy's flags, its
+configuration file (KubeProxyConfiguration v1alpha1), and a few flags of tandem's own.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	c.AddCommand(newConfigCheck(), newConfigDefaults(), newConfigExplain())
@@ -29,7 +29,7 @@ func newConfigCheck() *cobra.Command {
 	var here bool
 	c := &cobra.Command{
 		Use:   "check [FILE]",
-		Short: "Report all mistakes of a configuration, and settings without effect",
+		Short: "Report all errors of a configuration, and settings without effect",
 		Long: `check reads a configuration file, and flags as run takes them, and reports all
 mistakes. The exit code is 0 without mistakes, 2 with some, and 1 if the file cannot
 be read.`,

@@ -21,8 +21,8 @@ func newExplain() *cobra.Command {
 		Short: "Explain why a connection goes where it does, or fails: each decision with its reason",
 		Long: `explain follows a connection through what the running tandem knows: whose address
 it is for, source ranges, traffic policy, endpoints, SNAT, and the objects of the
-data plane that implement it. With --manifests it asks what these would mean, with
-no tandem running. It says what must happen; tandem trace says what the kernel does.
+data plane that implement it. With --manifests it explains those instead, without a
+running tandem. It shows what must happen; tandem trace shows what the kernel does.
 
 FROM is host (this node), pod (any pod of this node), outside, or an address, with
 %INTERFACE behind it where pods are recognised by their interface.

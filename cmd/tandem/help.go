@@ -74,7 +74,7 @@ func ownHelp(c *cobra.Command, runs []string) {
 		})
 		s.flags("Flags", own)
 		s.flags("Flags of run", shared)
-		s.printf("\nAll other flags of run are taken, too: see '%s run --help'.\n", strings.Fields(c.CommandPath())[0])
+		s.printf("\nAll other flags of run are accepted, too: see '%s run --help'.\n", strings.Fields(c.CommandPath())[0])
 		return s.flush()
 	})
 }

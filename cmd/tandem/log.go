@@ -49,7 +49,7 @@ func newLog(w io.Writer, c *config.Config) *logger {
 	return l
 }
 
-// notes logs what is told about a configuration that is used.
+// notes logs the findings of a configuration that is used.
 func (l *logger) notes(notes []config.Finding) {
 	for _, n := range notes {
 		l.Warn("configuration note", "name", n.Name, "note", n.Text, "where", n.Where)

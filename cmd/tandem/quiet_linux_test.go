@@ -113,7 +113,9 @@ func ordinaryStart(t *testing.T, mode string) {
 		}
 	}
 	file := filepath.Join(t.TempDir(), "config.yaml")
-	head := "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nclusterCIDR: 10.244.0.0/16\nmode: \"" + mode + "\"\n"
+	// The size of the conntrack table is the machine's: no namespace may raise it.
+	head := "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nclusterCIDR: 10.244.0.0/16\nmode: \"" + mode + "\"\n" +
+		"conntrack: {maxPerCore: 0}\n"
 	write(file, head)
 	cmd, out := programOnNode(t, "run", "--config", file, "--manifests", dir, "--hostname-override", "demo-node", "--v", "2")
 	stopped := false

@@ -32,8 +32,8 @@ func newRun() *cobra.Command {
 		Use:   "run",
 		Short: "Program Services on this machine and keep them up to date",
 		Long: `run takes every flag and the configuration file of kube-proxy, so that it can
-replace it. 'tandem config explain' says what each setting does, and which changes
-of the file a running tandem applies.`,
+replace it. 'tandem config explain' describes each setting, and which changes of the
+file a running tandem applies.`,
 		Example: `  tandem run --manifests ./services --hostname-override node-1
   tandem run --config /var/lib/kube-proxy/config.conf --hostname-override node-1`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return flags.run(cmd) },

@@ -22,9 +22,9 @@ func newInstall() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "install [flags of run]",
 		Short: "Install tandem as a service of this system: a systemd unit, a service of OpenRC, or a Windows service",
-		Long: `install makes a service that runs tandem with the flags given here when the system
-starts. They are checked first: with a mistake in them nothing is changed. tandem
-start starts it now.`,
+		Long: `install creates a service that starts tandem with these flags when the system boots.
+The flags are checked first: if one is invalid nothing is changed. tandem start starts
+the service now.`,
 		Example: "  tandem install --config /etc/tandem/config.yaml\n  tandem start",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, notes, err := flags.config(needSource, needHere)
@@ -93,7 +93,7 @@ func newUninstall() *cobra.Command {
 }
 
 func newStart() *cobra.Command {
-	return simple("start", "Start the service that install made", "started", service.Start)
+	return simple("start", "Start the installed service", "started", service.Start)
 }
 
 func newStop() *cobra.Command {

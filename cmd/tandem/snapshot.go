@@ -112,11 +112,11 @@ func newReplay() *cobra.Command {
 	var only filter
 	c := &cobra.Command{
 		Use:   "replay FILE",
-		Short: "Plan again what a snapshot's inputs mean, on any system",
+		Short: "Resolve and plan the inputs of a snapshot again, on any system",
 		Long: `replay resolves the inputs of a snapshot as its node did, and plans them in the mode
-that was in use there. It needs no privileges and changes nothing. The plan must be
-the one of the node, byte for byte: where it is not, the exit code is 3, and this
-tandem decides otherwise than the one that made the snapshot.`,
+that was in use there. It needs no privileges and changes nothing. The plan must equal
+that of the node, byte for byte; if it does not, the exit code is 3: this version
+decides differently from the one that wrote the snapshot.`,
 		Example: "  tandem replay node-1.snapshot\n  tandem replay node-1.snapshot -o native",
 		Args:    atMostOne,
 		RunE: func(cmd *cobra.Command, args []string) error {

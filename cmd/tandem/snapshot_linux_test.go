@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"net"
 	"net/netip"
@@ -159,8 +160,13 @@ func everyVerbReads(t *testing.T, path string) {
 			if form != "table" {
 				args = append(args, "-o", form)
 			}
-			if code, out, stderr := tandem(t, args...); code != exitOK || !strings.Contains(out, c.want) {
+			code, out, stderr := tandem(t, args...)
+			if code != exitOK || !strings.Contains(out, c.want) {
 				t.Errorf("%v: exit code %d\n%s%s", args, code, out, stderr)
+			}
+			var indented bytes.Buffer
+			if form == "json" && (json.Indent(&indented, []byte(out), "", "  ") != nil || indented.String() != out) {
+				t.Errorf("%v: not indented by two spaces:\n%s", args, out)
 			}
 		}
 	}

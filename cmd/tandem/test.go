@@ -20,8 +20,8 @@ func newTest() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "test",
 		Short: "Test a proxy with real connections",
-		Long: `test makes real connections, in network namespaces of its own unless it is told
-otherwise. See the help of its verbs.`,
+		Long: `test makes real connections, in network namespaces of its own unless told otherwise.
+See the help of its subcommands.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	c.AddCommand(newTestConnectivity(), newTestDisrupt())

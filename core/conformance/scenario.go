@@ -35,7 +35,7 @@ type Scenario struct {
 }
 
 // Step is one state of the manifests' folder and the expected results of packets in
-// it. Steps share file contents; nobody may change them.
+// it. Steps share file contents, which must not be changed.
 type Step struct {
 	Number           int
 	Title            string

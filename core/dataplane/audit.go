@@ -10,6 +10,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -256,4 +257,16 @@ func (b *backend[K, V]) Repaired() (ports []model.PortID) {
 		}
 	}
 	return ports
+}
+
+// lockReading waits until no other read is in progress.
+func (b *backend[K, V]) lockReading(ctx context.Context) error {
+	for !b.reading.TryLock() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ErrReading, ctx.Err())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return nil
 }

@@ -191,7 +191,7 @@ func As[T any](b Backend) (as T, ok bool) {
 type RuleCounter interface {
 	// Rules reports for each table of each family how many of our rules it has, and
 	// how many were written since the last call.
-	Rules(tell func(table string, f model.Family, total, written int))
+	Rules(report func(table string, f model.Family, total, written int))
 }
 
 // ConnectionCounter is implemented by backends that count new connections by

@@ -9,6 +9,9 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
+// maxDifferences is how many are kept of one reading, and named of one trace.
+const maxDifferences = 1000
+
 // noteDrift keeps what an audit has found to differ twice. The caller holds the lock.
 func (b *backend[K, V]) noteDrift(suspects map[K]*model.PortID, have map[K]V) {
 	for k, owner := range suspects {

@@ -8,25 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
 )
-
-// Evaluator is implemented by compilers whose objects can be followed by a packet,
-// and shown. Of the host it gets what the system knows by itself: addresses and
-// interfaces.
-type Evaluator[K comparable, V any] interface {
-	// Evaluate returns what a data plane with these objects, and no others, does
-	// with a packet: the conformance suite proves it equal to the reference.
-	Evaluate(objects map[K]V, host *model.Host) func(oracle.Packet) oracle.Outcome
-	// Text spells an object's content, in the words of the system's own tools.
-	Text(K, V) string
-	// Opaque reports whether an object that was read back has content that Evaluate
-	// does not see, since it is not as we write it.
-	Opaque(K, V) bool
-}
 
 // Finder is implemented by Evaluators that know by which keys a packet is looked up.
 type Finder[K comparable, V any] interface {
@@ -34,16 +19,6 @@ type Finder[K comparable, V any] interface {
 	// there are such objects or not.
 	Lookups(objects map[K]V, host *model.Host) func(oracle.Packet) []K
 }
-
-// The states.
-const (
-	Missing    State = "missing"    // wanted, and not there
-	Differs    State = "differs"    // there, and not as wanted
-	Unexpected State = "unexpected" // there, among our own objects, and not wanted
-)
-
-// maxDifferences is how many are kept of one reading, and named of one trace.
-const maxDifferences = 1000
 
 // Implementation returns the objects without which a packet would fare otherwise,
 // in the order of their creation: those that implement what policy decides for it.
@@ -89,14 +64,6 @@ func inOrder[K comparable, V any](c Compiler[K, V], objects map[K]V, ports []*mo
 	return keys
 }
 
-func sortKeys[K comparable, V any](c Compiler[K, V], keys []K) {
-	names := make(map[K]string, len(keys))
-	for _, k := range keys {
-		names[k] = fmt.Sprint(k)
-	}
-	slices.SortFunc(keys, func(a, b K) int { return cmp.Or(c.Rank(a)-c.Rank(b), cmp.Compare(names[a], names[b])) })
-}
-
 func (b *backend[K, V]) Implementation(ports []*model.Port, p oracle.Packet) []Object {
 	b.mu.Lock()
 	host := b.host
@@ -107,58 +74,13 @@ func (b *backend[K, V]) Implementation(ports []*model.Port, p oracle.Packet) []O
 	return Implementation(b.compiler, host, ports, p)
 }
 
-// Trace reads everything back and sends a packet through it.
-func (b *backend[K, V]) Trace(ctx context.Context, ports []*model.Port, p oracle.Packet) (Trace, error) {
-	start := time.Now()
-	e, ok := b.compiler.(Evaluator[K, V])
-	b.mu.Lock()
-	host := b.host
-	b.mu.Unlock()
-	if !ok || host == nil {
-		return Trace{}, errUntraceable
-	}
-	want, _ := Compile(b.compiler, host, ports)
-	r, err := b.inspect(ctx, b.path(want, host, p), want)
-	if err != nil {
-		return Trace{}, err
-	}
-	t := r.conclude(e, want, host, p)
-	if n, ok := b.driver.(OthersLister); ok {
-		if t.Others, err = n.Others(ctx); err != nil {
-			return Trace{}, err
-		}
-	}
-	t.Took = time.Since(start)
-	return t, nil
-}
-
 var errUntraceable = errors.New("this data plane cannot be traced yet")
-
-// conclude follows a packet through what was found.
-func (r *inspection[K, V]) conclude(e Evaluator[K, V], want map[K]V, host *model.Host, p oracle.Packet) Trace {
-	t := Trace{Programmed: e.Evaluate(want, host)(p), Objects: r.read}
-	run := func() oracle.Outcome { return e.Evaluate(r.found, host)(p) }
-	t.Installed = run()
-	for _, d := range r.differing {
-		if v, there := r.found[d.key]; there && !d.leaves && e.Opaque(d.key, v) {
-			t.Opaque = append(t.Opaque, d.Object)
-		}
-	}
-	r.decide(&t, want, run)
-	return t
-}
 
 // inspection holds the objects read back that may concern one packet.
 type inspection[K comparable, V any] struct {
 	found     map[K]V
 	differing []differing[K]
 	read      int
-}
-
-type differing[K comparable] struct {
-	key    K
-	leaves bool // unexpected, and known to be there: it is on its way out
-	Difference
 }
 
 // decide finds out which differences change the packet's fate, and puts them first.
@@ -333,39 +255,4 @@ func (b *backend[K, V]) see(r *inspection[K, V], want map[K]V, k K, v V) {
 		r.differing = append(r.differing, d)
 	}
 	r.found[k] = v
-}
-
-// difference describes a key that is not as wanted.
-func (b *backend[K, V]) difference(k K, want V, wanted bool, have V, there bool) differing[K] {
-	d := differing[K]{key: k, Difference: Difference{Object: fmt.Sprint(k), State: Differs}}
-	if wanted {
-		d.Wanted = b.text(k, want)
-	} else {
-		d.State = Unexpected
-	}
-	if there {
-		d.Found = b.text(k, have)
-	} else {
-		d.State = Missing
-	}
-	return d
-}
-
-func (b *backend[K, V]) text(k K, v V) string {
-	if e, ok := b.compiler.(Evaluator[K, V]); ok {
-		return e.Text(k, v)
-	}
-	return fmt.Sprint(v)
-}
-
-// lockReading waits until no other read is in progress.
-func (b *backend[K, V]) lockReading(ctx context.Context) error {
-	for !b.reading.TryLock() {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", ErrReading, ctx.Err())
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-	return nil
 }

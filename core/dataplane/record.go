@@ -3,12 +3,20 @@
 package dataplane
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
-	"maps"
+	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
+)
+
+// The states.
+const (
+	Missing    State = "missing"    // wanted, and not there
+	Differs    State = "differs"    // there, and not as wanted
+	Unexpected State = "unexpected" // there, among our own objects, and not wanted
 )
 
 // KeyDecoder is implemented by compilers whose keys need more than their JSON text.
@@ -50,37 +58,53 @@ func restore[K comparable, V any](c Compiler[K, V], text string) (k K, v V, err 
 	return k, v, err
 }
 
-// traceRecorded is Trace in a data plane that is as c compiles it, but for what was recorded.
-func traceRecorded[K comparable, V any](c Compiler[K, V], host *model.Host, ports []*model.Port, p oracle.Packet, recorded []Difference) (Trace, error) {
-	e, ok := c.(Evaluator[K, V])
-	if !ok {
-		return Trace{}, errUntraceable
+func (b *backend[K, V]) text(k K, v V) string {
+	if e, ok := b.compiler.(Evaluator[K, V]); ok {
+		return e.Text(k, v)
 	}
-	want, _ := Compile(c, host, ports)
-	names := make(map[string]K, len(want))
-	for k := range want {
-		names[fmt.Sprint(k)] = k
+	return fmt.Sprint(v)
+}
+
+// Evaluator is implemented by compilers whose objects can be followed by a packet,
+// and shown. Of the host it gets what the system knows by itself: addresses and
+// interfaces.
+type Evaluator[K comparable, V any] interface {
+	// Evaluate returns what a data plane with these objects, and no others, does
+	// with a packet: the conformance suite proves it equal to the reference.
+	Evaluate(objects map[K]V, host *model.Host) func(oracle.Packet) oracle.Outcome
+	// Text spells an object's content, in the words of the system's own tools.
+	Text(K, V) string
+	// Opaque reports whether an object that was read back has content that Evaluate
+	// does not see, since it is not as we write it.
+	Opaque(K, V) bool
+}
+
+type differing[K comparable] struct {
+	key    K
+	leaves bool // unexpected, and known to be there: it is on its way out
+	Difference
+}
+
+// difference describes a key that is not as wanted.
+func (b *backend[K, V]) difference(k K, want V, wanted bool, have V, there bool) differing[K] {
+	d := differing[K]{key: k, Difference: Difference{Object: fmt.Sprint(k), State: Differs}}
+	if wanted {
+		d.Wanted = b.text(k, want)
+	} else {
+		d.State = Unexpected
 	}
-	r := inspection[K, V]{found: maps.Clone(want), read: len(want)}
-	var unknown []string
-	for _, d := range recorded {
-		k, v, err := restore(c, d.Record)
-		switch named, ok := names[d.Object]; {
-		case err != nil && d.State == Missing && ok:
-			k = named
-		case err != nil && d.State != Missing:
-			unknown = append(unknown, d.Object)
-			continue
-		}
-		if d.State == Missing {
-			delete(r.found, k)
-		} else {
-			r.found[k] = v
-		}
-		r.differing = append(r.differing, differing[K]{key: k, Difference: d})
+	if there {
+		d.Found = b.text(k, have)
+	} else {
+		d.State = Missing
 	}
-	r.sort(c)
-	t := r.conclude(e, want, host, p)
-	t.Opaque = append(t.Opaque, unknown...)
-	return t, nil
+	return d
+}
+
+func sortKeys[K comparable, V any](c Compiler[K, V], keys []K) {
+	names := make(map[K]string, len(keys))
+	for _, k := range keys {
+		names[k] = fmt.Sprint(k)
+	}
+	slices.SortFunc(keys, func(a, b K) int { return cmp.Or(c.Rank(a)-c.Rank(b), cmp.Compare(names[a], names[b])) })
 }

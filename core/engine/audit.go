@@ -129,6 +129,9 @@ func (e *Engine) recordAudit(ctx context.Context, a *auditTask, drift int, err e
 		}
 		return
 	}
+	if e.options.Hooks.Audited != nil {
+		defer e.options.Hooks.Audited()
+	}
 	e.publish(func(s *Status) {
 		s.Audits.Done++
 		if err != nil {

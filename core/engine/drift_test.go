@@ -111,9 +111,12 @@ func TestAuditOnRequest(t *testing.T) {
 		b.Synced(true)
 		sleep(time.Minute)
 		b.kernel.Do(func() { delete(b.kernel.Objects, "10.96.0.1:80") }) // unnoticed
-		before := time.Now()
+		before, audited := time.Now(), b.audited.Load()
 		if _, err := b.Audit(t.Context()); err != nil {
 			t.Fatal(err)
+		}
+		if synctest.Wait(); b.audited.Load() != audited+1 {
+			t.Errorf("%d audits reported, want 1", b.audited.Load()-audited)
 		}
 		s, err := b.Snapshot(t.Context())
 		if err != nil || len(s.Drifts) != 1 || time.Since(before) > time.Second {

@@ -77,6 +77,8 @@ type Hooks struct {
 	Writing func([]model.Delta)
 	// Synced follows every sync that had something to do.
 	Synced func(Sync)
+	// Audited follows every audit.
+	Audited func()
 	// Drifted follows an audit that found objects changed from outside, with what is
 	// remembered of them.
 	Drifted func(objects int, found []Drift)

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -49,10 +50,11 @@ func (fronts) Equal(a, b string) bool           { return a == b }
 
 type bench struct {
 	*engine.Engine
-	kernel *memory.Driver[string, string]
-	syncs  []engine.Sync
-	drift  int
-	found  []engine.Drift
+	kernel  *memory.Driver[string, string]
+	syncs   []engine.Sync
+	drift   int
+	found   []engine.Drift
+	audited atomic.Int32
 }
 
 func newKernel() *memory.Driver[string, string] {
@@ -75,7 +77,7 @@ func startOn(t *testing.T, kernel *memory.Driver[string, string], change func(*e
 			return h, nil
 		},
 		NodeName: "here", Backend: dataplane.New(fronts{}, b.kernel), AuditEvery: time.Hour, Log: slog.New(slog.DiscardHandler),
-		Hooks: engine.Hooks{Synced: func(s engine.Sync) { b.syncs = append(b.syncs, s) }, Drifted: func(n int, found []engine.Drift) { b.drift += n; b.found = append(b.found, found...) }},
+		Hooks: engine.Hooks{Synced: func(s engine.Sync) { b.syncs = append(b.syncs, s) }, Drifted: func(n int, found []engine.Drift) { b.drift += n; b.found = append(b.found, found...) }, Audited: func() { b.audited.Add(1) }},
 	}
 	if change != nil {
 		change(&o)

@@ -100,8 +100,8 @@ func (c *Cleaner) Close() {
 	<-c.done
 }
 
-// Prepare tells of changes that are about to be written: from then on there may be flows
-// to their endpoints, which what waits or is at work must spare. It never blocks.
+// Prepare announces changes that are about to be written: from then on there may be flows
+// to their endpoints, which queued and running cleanups must keep. It never blocks.
 func (c *Cleaner) Prepare(deltas []model.Delta) { c.correct(deltas, (*Index).alsoKeep) }
 
 // Update enqueues what changes that are now in effect make stale, and corrects what

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -41,6 +42,9 @@ type check struct {
 	binds     []netip.Addr
 	within    []netip.Prefix
 	listeners []net.Listener
+
+	since time.Time     // when it was opened
+	pause time.Duration // before the next attempt, if it fails
 }
 
 func (k *check) fits(t task) bool {

@@ -4,6 +4,7 @@ package health
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -37,6 +38,7 @@ type Checks struct {
 	host   *model.Host
 	wanted map[checkKey]*wanted
 	dirty  map[checkKey]bool
+	ended  map[*check]error // whose listener has failed since
 
 	// Owned by Run:
 	open    map[checkKey]*check
@@ -51,8 +53,8 @@ type ChecksOptions struct {
 	// Unserved, unless nil, reports ports whose load balancer IPs are not programmed:
 	// their checks answer that there are no endpoints. Update calls it.
 	Unserved func(model.PortID) bool
-	// Failed, unless nil, is called when a port cannot be bound, once until that
-	// succeeds.
+	// Failed, unless nil, is called when a port cannot be bound or listened on any more,
+	// once until that succeeds.
 	Failed func(svc model.ServiceName, port uint16, err error)
 	Log    *slog.Logger
 }
@@ -67,7 +69,7 @@ const (
 func NewChecks(o ChecksOptions) *Checks {
 	c := &Checks{
 		o: o, limiter: connLimiter{max: maxConns}, wake: make(chan struct{}, 1),
-		wanted: map[checkKey]*wanted{}, dirty: map[checkKey]bool{},
+		wanted: map[checkKey]*wanted{}, dirty: map[checkKey]bool{}, ended: map[*check]error{},
 		open: map[checkKey]*check{}, failing: map[checkKey]*failure{},
 	}
 	c.serve = newServer(http.HandlerFunc(c.answer), o.Log)
@@ -89,10 +91,15 @@ func (c *Checks) Update(host *model.Host, deltas []model.Delta) {
 	}
 	c.host = host
 	if len(c.dirty) > 0 {
-		select {
-		case c.wake <- struct{}{}:
-		default: // a token is there already
-		}
+		c.notify()
+	}
+}
+
+// notify has Run reconcile.
+func (c *Checks) notify() {
+	select {
+	case c.wake <- struct{}{}:
+	default: // a token is there already
 	}
 }
 
@@ -145,6 +152,7 @@ func (c *Checks) Run(ctx context.Context) error {
 		case <-c.wake:
 		case <-retry.C:
 		}
+		c.dropEnded()
 		c.reconcile(ctx)
 		if next, any := c.nextRetry(); any {
 			retry.Reset(time.Until(next))
@@ -207,7 +215,7 @@ func (c *Checks) reconcile(ctx context.Context) {
 	}
 }
 
-// failure is a check that could not be opened.
+// failure is a check that could not be opened, or ended by itself.
 type failure struct {
 	port uint16
 	wait time.Duration
@@ -216,25 +224,51 @@ type failure struct {
 
 // start opens a check, or schedules a retry.
 func (c *Checks) start(ctx context.Context, t task) {
-	k := &check{key: t.key, wanted: t.wanted, port: t.port, binds: t.binds, within: t.within}
-	err := c.bind(ctx, k)
-	if err == nil {
-		c.open[t.key] = k
-		if c.failing[t.key] != nil {
-			c.o.Log.Info("healthCheckNodePort bound again", "service", t.key.service.String(), "port", t.port)
-			delete(c.failing, t.key)
-		}
+	f := c.failing[t.key]
+	k := &check{key: t.key, wanted: t.wanted, port: t.port, binds: t.binds, within: t.within, pause: firstBind, since: time.Now()}
+	if f != nil {
+		k.pause = f.wait
+	}
+	if err := c.bind(ctx, k); err != nil {
+		c.fail(k, c.explain(k, err))
 		return
 	}
-	f := c.failing[t.key]
+	c.open[t.key] = k
+	if f != nil {
+		c.o.Log.Info("healthCheckNodePort bound again", "service", t.key.service.String(), "port", t.port)
+		delete(c.failing, t.key)
+	}
+}
+
+// dropEnded closes the checks whose listener has failed, and schedules a retry. One that
+// fails again soon waits longer, like one that cannot be bound.
+func (c *Checks) dropEnded() {
+	c.mu.Lock()
+	ended := c.ended
+	c.ended = map[*check]error{}
+	c.mu.Unlock()
+	for k, err := range ended {
+		if c.open[k.key] != k {
+			continue // it was closed meanwhile
+		}
+		c.closeCheck(k.key)
+		if time.Since(k.since) > lastBind {
+			k.pause = firstBind
+		}
+		c.fail(k, err)
+	}
+}
+
+// fail reports a check that does not work, once until it does, and schedules a retry.
+func (c *Checks) fail(k *check, err error) {
+	f := c.failing[k.key]
 	if f == nil {
-		f = &failure{port: t.port, wait: firstBind}
-		c.failing[t.key] = f
-		err = c.explain(k, err)
+		f = &failure{port: k.port, wait: k.pause}
+		c.failing[k.key] = f
 		c.o.Log.Warn("listening on healthCheckNodePort failed; retrying",
-			"service", t.key.service.String(), "port", t.port, "family", t.key.family.String(), "err", err)
+			"service", k.key.service.String(), "port", k.port, "family", k.key.family.String(), "err", err)
 		if c.o.Failed != nil {
-			c.o.Failed(t.key.service, t.port, err)
+			c.o.Failed(k.key.service, k.port, err)
 		}
 	}
 	f.next = time.Now().Add(f.wait)
@@ -258,7 +292,14 @@ func (c *Checks) bind(ctx context.Context, k *check) error {
 	}
 	for _, l := range k.listeners {
 		c.group.Go(func() {
-			_ = c.serve.Serve(limitedListener{Listener: l, limiter: &c.limiter, owner: k, admit: k.admits}) // until it is closed
+			err := c.serve.Serve(limitedListener{Listener: l, limiter: &c.limiter, owner: k, admit: k.admits})
+			if errors.Is(err, net.ErrClosed) || errors.Is(err, http.ErrServerClosed) {
+				return
+			}
+			c.mu.Lock()
+			c.ended[k] = err
+			c.mu.Unlock()
+			c.notify()
 		})
 	}
 	return nil

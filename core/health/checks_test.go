@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -235,6 +236,32 @@ func TestChecksTryAgain(t *testing.T) {
 		cancel()
 		<-done
 	})
+}
+
+// A listener that fails is reported like one that cannot be bound, and opened again.
+func TestChecksOpenAListenerAgainThatFailed(t *testing.T) {
+	l := newLab(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = l.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	const at = "tcp4 0.0.0.0:32080"
+	l.set(port("a", "", model.IPv4, 32080, 1), port("b", "", model.IPv4, 32081, 2))
+	l.up(at)
+	l.up("tcp4 0.0.0.0:32081")
+	before := l.addr(at)
+	l.deafen(at, syscall.ENOBUFS)
+	_, _, _, _ = get("GET", "http://"+before, nil)
+	eventually(t, "the failure is reported", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return slices.Equal(l.failed, []string{"ns/a 32080: " + syscall.ENOBUFS.Error()})
+	})
+	l.deafen(at, nil)
+	eventually(t, "it is served again", func() bool { return l.addr(at) != before && l.weight(at) == "1" })
+	if got := l.weight("tcp4 0.0.0.0:32081"); got != "2" {
+		t.Errorf("the other check answers %q", got)
+	}
 }
 
 func TestChecksOfTwoServicesWithOnePort(t *testing.T) {

@@ -23,13 +23,25 @@ type wire struct {
 	mu    sync.Mutex
 	bound map[string]*bound
 	fault map[string]error // addresses that cannot be bound
+	deaf  map[string]error // addresses on which nothing can be accepted
 	tries int
 	open  func(context.Context) (net.Listener, error)
 }
 
 type bound struct {
 	net.Listener
-	leave func()
+	leave  func()
+	broken func() error
+}
+
+// Accept fails, once something connects, where the address was broken.
+func (b *bound) Accept() (net.Conn, error) {
+	c, err := b.Listener.Accept()
+	if broken := b.broken(); err == nil && broken != nil {
+		_ = c.Close()
+		return nil, broken
+	}
+	return c, err
 }
 
 func (b *bound) Close() error {
@@ -38,7 +50,7 @@ func (b *bound) Close() error {
 }
 
 func newWire() *wire {
-	return &wire{bound: map[string]*bound{}, fault: map[string]error{}, open: func(ctx context.Context) (net.Listener, error) {
+	return &wire{bound: map[string]*bound{}, fault: map[string]error{}, deaf: map[string]error{}, open: func(ctx context.Context) (net.Listener, error) {
 		return new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	}}
 }
@@ -82,6 +94,11 @@ func (w *wire) Listen(ctx context.Context, network, address string) (net.Listene
 			delete(w.bound, at)
 		}
 	}
+	b.broken = func() error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.deaf[at]
+	}
 	w.bound[at] = b
 	return b, nil
 }
@@ -90,6 +107,13 @@ func (w *wire) spoil(at string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.fault[at] = err
+}
+
+// deafen has listeners of an address fail with an error, nil for none.
+func (w *wire) deafen(at string, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.deaf[at] = err
 }
 
 // addr returns where something that is bound can be reached, "" when it is not.

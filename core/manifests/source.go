@@ -275,6 +275,8 @@ type watcher struct {
 	log    *slog.Logger
 	notify *fsnotify.Watcher // nil if there is none
 	info   os.FileInfo       // the folder that is watched; nil if none is
+
+	lacking bool // the folder cannot be watched, which was said
 }
 
 func newWatcher(path string, log *slog.Logger) *watcher {
@@ -322,10 +324,15 @@ func (w *watcher) renew() {
 		return
 	}
 	if err := w.notify.Add(dir); err != nil {
-		w.log.Warn("file notifications unavailable; scanning for changes", "manifests", w.path, "err", err)
+		level := slog.LevelWarn // the first time; each scan tries it again
+		if w.lacking {
+			level = slog.Level(-2) // --v=2
+		}
+		w.lacking = true
+		w.log.Log(context.Background(), level, "file notifications unavailable; scanning for changes", "manifests", w.path, "err", err)
 		return
 	}
-	w.info = info
+	w.info, w.lacking = info, false
 }
 
 // wait returns true when the folder may have changed, at the latest after a

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -270,4 +271,21 @@ func TestWatcherWithoutNotifications(t *testing.T) {
 		t.Error("continues after the end")
 	}
 	w.close()
+}
+
+// Where notifications are unavailable, each scan tries again: that is said once.
+func TestLackOfNotificationsIsSaidOnce(t *testing.T) {
+	var said strings.Builder
+	w := newWatcher(t.TempDir(), slog.New(slog.NewTextHandler(&said, nil)))
+	if w.notify == nil {
+		t.Skip("this system has no file notifications: ", said.String())
+	}
+	w.close()
+	w.info = nil // as where it could not be watched at the start
+	for range 5 {
+		w.renew()
+	}
+	if n := strings.Count(said.String(), "file notifications unavailable"); n != 1 {
+		t.Errorf("said %d times, want once:\n%s", n, &said)
+	}
 }

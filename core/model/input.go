@@ -57,7 +57,6 @@ const (
 // canonical and of either family; those that are not were rejected by the source.
 type Service struct {
 	Name    ServiceName
-	Type    ServiceType
 	Created time.Time // zero when unknown, as in most manifests
 	Where   string    // "file:line" for manifests, empty for the API server
 	Version uint64    // resourceVersion; 0 when unknown, as in most manifests
@@ -69,13 +68,14 @@ type Service struct {
 	// Restricted is set when spec.loadBalancerSourceRanges names any range,
 	// valid or not. SourceRanges then holds the valid ones of both families; a
 	// family without a range of its own is closed, not open.
-	Restricted   bool
 	SourceRanges []netip.Prefix
+	Restricted   bool
 
+	Type                ServiceType
 	External, Internal  TrafficPolicy // externalTrafficPolicy, internalTrafficPolicy
-	SessionAffinity     time.Duration // ClientIP affinity timeout; 0 is no affinity
+	PreserveDestination bool          // as Port.PreserveDestination
 	HealthCheckNodePort uint16
-	PreserveDestination bool // as Port.PreserveDestination
+	SessionAffinity     time.Duration // ClientIP affinity timeout; 0 is no affinity
 	Choice              Choice
 	Ports               []ServicePort
 }
@@ -107,7 +107,6 @@ type ServicePort struct {
 type Slice struct {
 	Name      SliceName
 	Service   string // the kubernetes.io/service-name label; same namespace
-	Family    Family
 	Ports     []SlicePort
 	Endpoints []SliceEndpoint
 	Triggered time.Time // endpoints.kubernetes.io/last-change-trigger-time, zero when absent
@@ -118,6 +117,7 @@ type Slice struct {
 	// they get none. Else it is DefaultWeight.
 	Weight   uint16
 	Weighted bool
+	Family   Family
 }
 
 // DefaultWeight is the weight of endpoints whose slice has none, beside others that
@@ -136,9 +136,9 @@ type SlicePort struct {
 type SliceEndpoint struct {
 	Addr  netip.Addr
 	Node  string // nodeName; empty when unknown, which counts as remote
-	State EndpointState
 	Hints *Hints // nil when the endpoint has none
-	Warm  uint8  // tenths of its weight that it gets while it is new; 0 is all
+	State EndpointState
+	Warm  uint8 // tenths of its weight that it gets while it is new; 0 is all
 }
 
 // EndpointState is a set of endpoint conditions.

@@ -14,16 +14,16 @@ import (
 // Decide returns what must happen to a packet, given everything that is to be
 // programmed. It walks all ports.
 func Decide(host *model.Host, ports []*model.Port, p Packet) Outcome {
-	w := walk{host: host, ports: ports, tell: func(About, string, string, ...any) {}}
+	w := walk{host: host, ports: ports, report: func(About, string, string, ...any) {}}
 	out, _, _ := w.decide(p)
 	return out
 }
 
 // walk follows one packet, and reports each decision.
 type walk struct {
-	host  *model.Host
-	ports []*model.Port
-	tell  func(about About, result, why string, args ...any)
+	host   *model.Host
+	ports  []*model.Port
+	report func(about About, result, why string, args ...any)
 }
 
 func (w walk) decide(p Packet) (Outcome, *model.Port, *model.Frontend) {
@@ -40,7 +40,7 @@ func (w walk) decide(p Packet) (Outcome, *model.Port, *model.Frontend) {
 	}
 	act := front.On[origin]
 	out.Why = act.Why
-	w.tell(AboutPolicy, act.Verdict.String(), "%s", port.WhyText(act.Why))
+	w.report(AboutPolicy, act.Verdict.String(), "%s", port.WhyText(act.Why))
 	switch act.Verdict {
 	case model.Reject:
 		out.Fate = Reject
@@ -59,11 +59,11 @@ func (w walk) origin(p Packet) model.Origin {
 	o := Origin(w.host, p)
 	switch o {
 	case model.FromPod:
-		w.tell(AboutOrigin, o.String(), "%s belongs to a pod of this node, by %s", p.Src, podRule(w.host.Pods))
+		w.report(AboutOrigin, o.String(), "%s belongs to a pod of this node, by %s", p.Src, podRule(w.host.Pods))
 	case model.FromHost:
-		w.tell(AboutOrigin, o.String(), "this node itself sends it")
+		w.report(AboutOrigin, o.String(), "this node itself sends it")
 	default:
-		w.tell(AboutOrigin, o.String(), "%s is neither a pod of this node nor the node itself", p.Src)
+		w.report(AboutOrigin, o.String(), "%s is neither a pod of this node nor the node itself", p.Src)
 	}
 	return o
 }
@@ -82,7 +82,7 @@ func podRule(m model.PodMatch) string {
 // node ports, which answer on this host's own addresses only.
 func (w walk) find(p Packet) (*model.Port, *model.Frontend) {
 	if port, f := at(w.ports, p.Proto, p.Dst); f != nil {
-		w.tell(AboutFrontend, f.Kind.String(), "%s/%s is an address of %s", p.Dst, p.Proto, port.ID)
+		w.report(AboutFrontend, f.Kind.String(), "%s/%s is an address of %s", p.Dst, p.Proto, port.ID)
 		return port, f
 	}
 	own := slices.Contains(w.host.IPs, p.Dst.Addr()) || p.Dst.Addr().IsLoopback()
@@ -91,13 +91,13 @@ func (w walk) find(p Packet) (*model.Port, *model.Frontend) {
 	case f == nil:
 		return nil, nil
 	case !own:
-		w.tell(AboutFrontend, "none", "%d/%s is a node port of %s, but %s is no address of this node", p.Dst.Port(), p.Proto, port.ID, p.Dst.Addr())
+		w.report(AboutFrontend, "none", "%d/%s is a node port of %s, but %s is no address of this node", p.Dst.Port(), p.Proto, port.ID, p.Dst.Addr())
 		return nil, nil
 	case !w.host.NodePorts.Contains(p.Dst.Addr()):
-		w.tell(AboutFrontend, "none", "%d/%s is a node port of %s, but node ports do not answer on %s here", p.Dst.Port(), p.Proto, port.ID, p.Dst.Addr())
+		w.report(AboutFrontend, "none", "%d/%s is a node port of %s, but node ports do not answer on %s here", p.Dst.Port(), p.Proto, port.ID, p.Dst.Addr())
 		return nil, nil
 	}
-	w.tell(AboutFrontend, f.Kind.String(), "%d/%s is a node port of %s", p.Dst.Port(), p.Proto, port.ID)
+	w.report(AboutFrontend, f.Kind.String(), "%d/%s is a node port of %s", p.Dst.Port(), p.Proto, port.ID)
 	return port, f
 }
 
@@ -107,18 +107,18 @@ func (w walk) find(p Packet) (*model.Port, *model.Frontend) {
 // node, and will retry. All other packets pass.
 func (w walk) unclaimed(p Packet) (Outcome, *model.Port) {
 	say := func(result string, why model.Reason) {
-		w.tell(AboutPolicy, result, "%s", why.Text())
+		w.report(AboutPolicy, result, "%s", why.Text())
 	}
 	for _, port := range w.ports {
 		for _, f := range port.Frontends {
 			if f.Kind == model.KindClusterIP && f.At.Addr() == p.Dst.Addr() {
-				w.tell(AboutFrontend, "none", "%s is the cluster IP of %s, which has no port %d/%s", p.Dst.Addr(), port.ID.Service, p.Dst.Port(), p.Proto)
+				w.report(AboutFrontend, "none", "%s is the cluster IP of %s, which has no port %d/%s", p.Dst.Addr(), port.ID.Service, p.Dst.Port(), p.Proto)
 				say("reject", model.WhyNoSuchPort)
 				return Outcome{Fate: Reject, Port: port.ID, Kind: f.Kind, Why: model.WhyNoSuchPort}, port
 			}
 		}
 	}
-	w.tell(AboutFrontend, "none", "no Service on this node has %s/%s", p.Dst, p.Proto)
+	w.report(AboutFrontend, "none", "no Service on this node has %s/%s", p.Dst, p.Proto)
 	if inside(w.host.ServiceCIDRs, p.Dst.Addr()) {
 		say("drop", model.WhyUnallocated)
 		return Outcome{Fate: Drop, Why: model.WhyUnallocated}, nil
@@ -133,28 +133,28 @@ func (w walk) admits(f *model.Frontend, p Packet) bool {
 	case !f.Restricted:
 		return true
 	case inside(f.Allow, p.Src):
-		w.tell(AboutRanges, "allowed", "%s is inside loadBalancerSourceRanges", p.Src)
+		w.report(AboutRanges, "allowed", "%s is inside loadBalancerSourceRanges", p.Src)
 		return true
 	}
-	w.tell(AboutRanges, "drop", "%s: %s", p.Src, model.WhyOutsideRanges.Text())
+	w.report(AboutRanges, "drop", "%s: %s", p.Src, model.WhyOutsideRanges.Text())
 	return false
 }
 
 // targets are the endpoints of a pool, in address order, and what they see.
 func (w walk) targets(port *model.Port, act model.Action, p Packet) (all []Target) {
 	if port.SessionAffinity > 0 {
-		w.tell(AboutAffinity, "one endpoint a client", "sessionAffinity: ClientIP: connections of %s stay with their endpoint for %s after the last one", p.Src, port.SessionAffinity)
+		w.report(AboutAffinity, "one endpoint a client", "sessionAffinity: ClientIP: connections of %s stay with their endpoint for %s after the last one", p.Src, port.SessionAffinity)
 	}
 	n := len(act.Pool.Endpoints)
 	share := "each gets an even share of new connections"
 	if act.Pool.Table != nil {
 		share = "each gets its share of new connections, by weight"
 	}
-	w.tell(AboutEndpoints, fmt.Sprintf("%d", n), "%s", share)
+	w.report(AboutEndpoints, fmt.Sprintf("%d", n), "%s", share)
 	if act.SNAT {
-		w.tell(AboutSNAT, "SNAT", "endpoints see an address of this node, so that answers come back through it")
+		w.report(AboutSNAT, "SNAT", "endpoints see an address of this node, so that answers come back through it")
 	} else {
-		w.tell(AboutSNAT, "kept", "endpoints see the client's address")
+		w.report(AboutSNAT, "kept", "endpoints see the client's address")
 	}
 	for i, e := range act.Pool.Endpoints {
 		hairpin := e.MayHairpin() && e.Addr.Addr() == p.Src
@@ -162,9 +162,9 @@ func (w walk) targets(port *model.Port, act model.Action, p Packet) (all []Targe
 		all = append(all, Target{Addr: e.Addr, SNAT: !here && (act.SNAT || hairpin), Share: act.Pool.Share(i)})
 		switch {
 		case hairpin && !here && !act.SNAT:
-			w.tell(AboutSNAT, "SNAT", "hairpin: %s is the client itself, and would not take an answer from its own address", e.Addr)
+			w.report(AboutSNAT, "SNAT", "hairpin: %s is the client itself, and would not take an answer from its own address", e.Addr)
 		case here && act.SNAT:
-			w.tell(AboutSNAT, "kept", "%s has an address of this node: answers need no way back", e.Addr)
+			w.report(AboutSNAT, "kept", "%s has an address of this node: answers need no way back", e.Addr)
 		}
 	}
 	slices.SortFunc(all, func(a, b Target) int { return a.Addr.Compare(b.Addr) })

@@ -44,7 +44,7 @@ const (
 // programmed, and why. It walks all ports.
 func Explain(host *model.Host, ports []*model.Port, p Packet) Explanation {
 	e := Explanation{Packet: p, Origin: Origin(host, p)}
-	w := walk{host: host, ports: ports, tell: func(about About, result, why string, args ...any) {
+	w := walk{host: host, ports: ports, report: func(about About, result, why string, args ...any) {
 		e.Steps = append(e.Steps, Step{about, result, fmt.Sprintf(why, args...)})
 	}}
 	e.Outcome, e.Port, e.Frontend = w.decide(p)

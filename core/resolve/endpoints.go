@@ -53,8 +53,8 @@ func terminating(e *endpoint) bool {
 	return e.state.Has(model.Serving|model.Terminating) && e.share > 0
 }
 
-// filter returns those to keep. It copies only if that is some: nobody changes endpoints
-// in place once they are unique.
+// filter returns those to keep. It copies only if that is some: unique endpoints are
+// shared, and never changed in place.
 func filter(all []endpoint, keep func(*endpoint) bool) []endpoint {
 	n := 0
 	for i := range all {

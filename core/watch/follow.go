@@ -42,7 +42,7 @@ type follower struct {
 	versions  versions
 	bookmarks bool // the server sends bookmarks of this kind
 	suspect   bool // it has sent none in time, nor anything else since
-	doubtful  bool // a request has failed: the server may have been restored meanwhile
+	doubtful  bool // a watch has ended before its time: the server may have been restored since
 	listing   bool
 	older     bool      // the server refuses the kind's newer selector
 	unary     bool      // the next list is one in pages
@@ -89,7 +89,6 @@ func (f *follower) request(ctx context.Context) error {
 // nextDelay chooses the next request from how the last one ended, and returns how long to
 // wait before the next.
 func (f *follower) nextDelay(err error) time.Duration {
-	f.doubtful = f.doubtful || err != nil
 	switch {
 	case err == nil:
 		return 0

@@ -17,7 +17,7 @@ import (
 // A server whose etcd was restored from a backup uses the numbers of lost versions again,
 // for other changes. Once it has passed the version that is known here, it resumes a watch
 // as if nothing had been lost; Kubernetes advises to start all of its components again. So
-// before a watch resumes after a failure, the object that changed last is read as it was at
+// when a watch ended before its time, the object that changed last is read as it was at
 // that version, and one that was deleted still later: one or two objects, not a list.
 
 var errRestored = errors.New("the API server has other objects of this version: restored from a backup")
@@ -40,7 +40,7 @@ func (f *follower) sameHistory(ctx context.Context) error {
 	return nil
 }
 
-// untold reports whether a server's answer is that it does not tell.
+// untold reports whether a server answers that it does not know.
 func untold(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || expired(err)
 }

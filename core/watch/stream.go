@@ -28,7 +28,11 @@ func (f *follower) stream(ctx context.Context) error {
 
 	start := time.Now()
 	f.status.watch(f.listing)
-	w, err := f.get(f.watchOptions()).Watch(metered)
+	options := f.watchOptions()
+	defer func() { // it ended before its time
+		f.doubtful = f.doubtful || time.Since(start) < time.Duration(*options.TimeoutSeconds)*time.Second
+	}()
+	w, err := f.get(options).Watch(metered)
 	if err != nil {
 		return causeOr(ctx, err)
 	}

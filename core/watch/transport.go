@@ -141,7 +141,7 @@ const (
 // reportServers reports the addresses of what is connected to, before the connection
 // is used. While the server's name does not resolve, earlier addresses are reported,
 // too.
-func reportServers(dial Dialer, resolve lookup, tell func([]netip.AddrPort)) Dialer {
+func reportServers(dial Dialer, resolve lookup, report func([]netip.AddrPort)) Dialer {
 	var mu sync.Mutex // of known; also orders the reports
 	var known []netip.AddrPort
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -159,7 +159,7 @@ func reportServers(dial Dialer, resolve lookup, tell func([]netip.AddrPort)) Dia
 			}
 			slices.SortFunc(found, netip.AddrPort.Compare)
 			known = slices.Compact(found)
-			tell(slices.Clone(known))
+			report(slices.Clone(known))
 		}
 		return conn, nil
 	}

@@ -226,12 +226,12 @@ func (d *Driver) Prune(ctx context.Context) error {
 }
 
 // Rules implements dataplane.RuleCounter.
-func (d *Driver) Rules(tell func(table string, f model.Family, total, written int)) {
+func (d *Driver) Rules(report func(table string, f model.Family, total, written int)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, f := range d.families {
 		for _, t := range tables() {
-			tell(t.String(), f, d.counts.total[f][t], d.counts.written[f][t])
+			report(t.String(), f, d.counts.total[f][t], d.counts.written[f][t])
 		}
 	}
 	d.counts.written = [2][2]int{}

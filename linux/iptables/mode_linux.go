@@ -59,8 +59,8 @@ var (
 )
 
 // Rules implements dataplane.RuleCounter.
-func (b *backend) Rules(tell func(table string, f model.Family, total, written int)) {
-	b.driver.Rules(tell)
+func (b *backend) Rules(report func(table string, f model.Family, total, written int)) {
+	b.driver.Rules(report)
 }
 
 // Packets implements dataplane.PacketCounter.

@@ -15,10 +15,15 @@ import (
 
 var _ dataplane.ConnectionCounter = (*tuned)(nil)
 
-// Connections implements dataplane.ConnectionCounter by the kernel's own counters of virtual
-// servers: changes of destinations leave them as they are. What goes to a virtual server by
-// mark counts for the lowest frontend that leads there.
+// Connections implements dataplane.ConnectionCounter.
 func (t *tuned) Connections(_ context.Context, found func(dataplane.Connections)) error {
+	return t.driver.connections(found)
+}
+
+// connections passes the kernel's own counters of virtual servers, in the network namespace of
+// the calling thread: changes of destinations leave them as they are. What goes to a virtual
+// server by mark counts for the lowest frontend that leads there.
+func (d *Driver) connections(found func(dataplane.Connections)) error {
 	own, err := nodeAddresses()
 	if err != nil {
 		return err
@@ -29,7 +34,7 @@ func (t *tuned) Connections(_ context.Context, found func(dataplane.Connections)
 	}
 	defer c.Close()
 	err = c.Counts(func(id virtualserver.ID, s virtualserver.Server, n uint64) {
-		if k, known := t.driver.marks.server(id); known && s.Flags&flagOurs != 0 && n > 0 {
+		if k, known := d.marks.server(id); known && s.Flags&flagOurs != 0 && n > 0 {
 			countAt(k, own, n, found)
 		}
 	})

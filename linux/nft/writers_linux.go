@@ -209,7 +209,7 @@ func (w *Writers) Own(ctx context.Context) context.Context {
 	return context.WithValue(ctx, ownKey{}, w)
 }
 
-// Child tells the Writers of a context that a child of this process runs a program. Ended is
+// Child notes in the Writers of a context that a child of this process runs a program. Ended is
 // to be called once it has ended. What it has committed is known as its own after that, however late the
 // notice is read.
 func Child(ctx context.Context, pid int, program string) (ended func()) {

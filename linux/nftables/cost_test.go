@@ -108,3 +108,42 @@ func costs(t *testing.T, services int) (all []cost) {
 	}
 	return all
 }
+
+// The kernel's memory of a counter in an element: struct nft_counter for each possible CPU (two
+// 64-bit numbers) and the expression with its pointer (net/netfilter/nft_counter.c).
+const (
+	counterPerCPU  = 16
+	counterElement = 16
+)
+
+// Counting the connections of 10,000 Services with a cluster IP and a port takes less than 20 MB of
+// kernel memory with 64 CPUs: one counter for each frontend, up to three where pods and this node are
+// answered in another way.
+func TestMemoryOfCounters(t *testing.T) {
+	const services, cpus, most = 10_000, 64, 20 << 20
+	count := func(p *model.Port) (n int) {
+		NewCompiler(Options{Count: true}).Port(testHost, p, func(_ nft.Key, v nft.Value) {
+			if v.Body != nil && v.Body.Counter != nil {
+				n++
+			}
+		})
+		return n
+	}
+	for _, c := range []struct {
+		name string
+		port *model.Port
+		most int
+	}{
+		{"cluster IP", port("p", front(model.KindClusterIP, "10.96.0.1:80", onAll(balance(endpoints("10.244.1.2:80", "10.244.1.3:80"), false)))), 1},
+		{"external IP, other for pods and host", port("p", front(model.KindExternalIP, "203.0.113.1:80", [model.Origins]model.Action{
+			balance(endpoints("10.244.1.2:80"), false), balance(endpoints("10.244.1.3:80"), true), balance(endpoints("10.244.1.4:80"), false),
+		})), 3},
+	} {
+		n := count(c.port)
+		bytes := services * n * (cpus*counterPerCPU + counterElement)
+		t.Logf("%s: %d counters, %.1f MB for %d Services with %d CPUs", c.name, n, float64(bytes)/1e6, services, cpus)
+		if n == 0 || n > c.most || n == 1 && bytes > most {
+			t.Errorf("%s: %d counters, %d bytes", c.name, n, bytes)
+		}
+	}
+}

@@ -125,7 +125,7 @@ func explain(what string, err error) error {
 
 func open(spec Spec, path string) (service.Service, error) {
 	config := service.Config{
-		Name: Name, DisplayName: "Tandem service proxy", Description: "Makes Kubernetes Services work on this node.",
+		Name: Name, DisplayName: "Tandem service proxy", Description: "Programs Kubernetes Services on this node.",
 		Executable: path, Arguments: spec.Arguments, Option: service.KeyValue{"DelayedAutoStart": false},
 	}
 	if spec.Unit != nil {

@@ -55,8 +55,8 @@ func (r *rig) run() *engine.Engine {
 	return e
 }
 
-// tell gives an engine Services with three endpoints each, as fill does.
-func tell(e *engine.Engine) {
+// feed gives an engine Services with three endpoints each, as fill does.
+func feed(e *engine.Engine) {
 	for i := range figureServices {
 		name := model.ServiceName{Namespace: "default", Name: fmt.Sprintf("s%04d", i)}
 		port := uint16(80)
@@ -76,7 +76,7 @@ func tell(e *engine.Engine) {
 	e.Synced(true)
 }
 
-// vip is the cluster IP of a Service of fill and tell.
+// vip is the cluster IP of a Service of fill and feed.
 func vip(i int) string { return fmt.Sprintf("10.96.%d.%d", i/250, 1+i%250) }
 
 // kubeProxyLeft leaves what kube-proxy has on an overlay: its own endpoints for
@@ -116,7 +116,7 @@ func TestAColdStart(t *testing.T) {
 		r.restart()
 		e := r.run()
 		begun := time.Now()
-		tell(e)
+		feed(e)
 		var first time.Duration
 		asked := 0
 		for !e.Status().Synced {
@@ -172,7 +172,7 @@ func TestAColdStartWithAPortThatIsHeld(t *testing.T) {
 		})
 		e := r.run()
 		begun := time.Now()
-		tell(e)
+		feed(e)
 		for {
 			time.Sleep(5 * time.Second)
 			if s := e.Status(); s.Syncs > 0 && s.Deferred == 0 {
@@ -196,7 +196,7 @@ func restartSlowly(r *rig) {
 	r.restart()
 	e := r.run()
 	begun := time.Now()
-	tell(e)
+	feed(e)
 	for !e.Status().Adopted {
 		time.Sleep(5 * time.Second)
 		h := status.HealthOf(e.Status(), 20*time.Second, nil)

@@ -121,14 +121,14 @@
 // (wcnscripts, scripts/findDegradedPolicies): it is changed in place where that is
 // possible, and otherwise HNS has to be restarted.
 //
-// Health is read with each endpoint and load balancer, and an error in it is shown by
-// `tandem hns dump`; it is not judged. Checked were hcsshim 0.14.1 and 0.15.0 and hnslib
-// 0.1.2: there load balancers have none (hcn/hcnloadbalancer.go), and that of endpoints is
-// data of any kind (hcn/hcn.go, Health); Microsoft's schema of HCN documents has none at all.
-// In the old API it is a LastErrorCode, which is 0 in all answers that were found, those of
-// networks, endpoints and load balancers alike (answers_test.go); Microsoft's scripts for
-// degraded load balancers compare State (wcnscripts#21, #24). A code other than 0 in an
-// object that works would be a false alarm, and its meaning is not published.
+// The Health of endpoints and load balancers is shown by `tandem hns dump` where it has an
+// error, and nothing is decided by it: a code other than 0 in an object that works would be a
+// false alarm, and the codes' meaning is not published. In the old API it is a
+// LastErrorCode, which is 0 in all answers that were found (answers_test.go). In hcsshim
+// (0.14.1, 0.15.0) and hnslib (0.1.2, 0.1.3) load balancers have none
+// (hcn/hcnloadbalancer.go), and that of endpoints is data of any kind (hcn/hcn.go);
+// Microsoft's schema of HCN documents has none. Microsoft's scripts for degraded load
+// balancers compare State, too (wcnscripts#21, #24).
 //
 // # What the emulator cannot prove
 //

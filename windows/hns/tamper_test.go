@@ -38,8 +38,16 @@ func tamperings() map[string]tampering {
 		"a load balancer at another port":     {change(func(lb *hns.LoadBalancer) { lb.PortMappings[0].ExternalPort = 81 }), vip},
 		"a load balancer to another port":     {change(func(lb *hns.LoadBalancer) { lb.PortMappings[0].InternalPort = 9 }), vip},
 		"a load balancer of another protocol": {change(func(lb *hns.LoadBalancer) { lb.PortMappings[0].Protocol = 17 }), vip},
-		"a remote endpoint deleted":           {func(r *rig) { r.emu.Remove(r.at("10.244.2.2").ID) }, "10.244.2.2"},
-		"a remote endpoint degraded":          {func(r *rig) { r.emu.SetEndpointState(r.at("10.244.2.2").ID, hns.EndpointDegraded) }, "10.244.2.2"},
+		"the network made anew under another name": {func(r *rig) {
+			for _, lb := range r.emu.Balancers() {
+				r.emu.Remove(lb.ID)
+			}
+			r.emu.RemoveNetwork(r.network)
+			r.network = r.emu.AddNetwork("renamed", hns.TypeL2Bridge)
+			r.emu.AddPod(r.network, "10.244.1.2")
+		}, vip},
+		"a remote endpoint deleted":  {func(r *rig) { r.emu.Remove(r.at("10.244.2.2").ID) }, "10.244.2.2"},
+		"a remote endpoint degraded": {func(r *rig) { r.emu.SetEndpointState(r.at("10.244.2.2").ID, hns.EndpointDegraded) }, "10.244.2.2"},
 	}
 }
 

@@ -75,7 +75,7 @@ func (e *Emulator) AddBalancer(lb hns.LoadBalancer, foreign bool) string {
 	return lb.ID
 }
 
-// Remove removes objects behind everybody's back, whatever they are.
+// Remove removes objects of any kind, as another program would.
 func (e *Emulator) Remove(ids ...string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -86,7 +86,7 @@ func (e *Emulator) Remove(ids ...string) {
 	}
 }
 
-// Change changes a load balancer behind everybody's back.
+// Change changes a load balancer, as another program would.
 func (e *Emulator) Change(id string, f func(*hns.LoadBalancer)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

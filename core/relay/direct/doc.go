@@ -10,7 +10,7 @@
 //
 // A relay decides by the client's address, after the connection is established.
 // What it cannot do is a gap: clients that policy rejects or drops are reset. A
-// frontend that serves nobody has no listener, and the system rejects connections;
+// frontend without endpoints has no listener, and the system rejects connections;
 // addresses of a ServiceCIDR that no Service has are left to the system's routes.
 // An endpoint that is one of these listeners, by the address of another Service or
 // by a node port, is skipped: two Services with each other as endpoints would be a

@@ -142,15 +142,15 @@ func render(chart *v2.Chart, values map[string]any) (map[string]string, error) {
 	}
 	files := map[string]string{}
 	for name, text := range texts {
-		if text = tidy(text); text != "" && path.Ext(name) == ".yaml" {
+		if text = trimDocuments(text); text != "" && path.Ext(name) == ".yaml" {
 			files[path.Base(name)] = text
 		}
 	}
 	return files, nil
 }
 
-// tidy removes empty documents, and the blank that templates leave behind.
-func tidy(text string) string {
+// trimDocuments removes empty documents, and the blank that templates leave behind.
+func trimDocuments(text string) string {
 	var docs []string
 	for doc := range strings.SplitSeq("\n"+strings.TrimSpace(text), "\n---\n") {
 		if doc = strings.TrimSpace(doc); doc != "" {

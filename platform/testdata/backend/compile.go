@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package table is a sample backend, for a made-up kernel that has a table of answers by
+// address and kind of sender. TestBackendIsOneFolderAndOneLine adds it to the tree.
+package table
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
+)
+
+// Key is an address and a kind of sender. Port 0 rejects what no other entry has; without
+// an address it holds ServiceCIDRs.
+type Key struct {
+	Proto  model.Proto
+	At     netip.AddrPort
+	Origin model.Origin
+}
+
+// Value is what happens to connections.
+type Value struct {
+	Verdict    model.Verdict
+	SNAT       bool
+	Endpoints  []model.Endpoint
+	Restricted bool // to clients in Ranges
+	Ranges     []netip.Prefix
+}
+
+// Compiler implements dataplane.Compiler and dataplane.Slotter.
+type Compiler struct{}
+
+// Base implements dataplane.Compiler.
+func (Compiler) Base(host *model.Host, emit func(Key, Value)) {
+	emit(Key{}, Value{Verdict: model.Drop, Ranges: host.ServiceCIDRs})
+}
+
+// Port implements dataplane.Compiler.
+func (Compiler) Port(_ *model.Host, port *model.Port, emit func(Key, Value)) []model.Gap {
+	for _, f := range port.Frontends {
+		for from, act := range f.On {
+			v := Value{Verdict: act.Verdict, SNAT: act.SNAT, Restricted: f.Restricted, Ranges: f.Allow}
+			if act.Pool != nil {
+				v.Endpoints = act.Pool.Endpoints
+			}
+			emit(Key{port.ID.Proto, f.At, model.Origin(from)}, v)
+		}
+		if f.Kind == model.KindClusterIP {
+			emit(otherPorts(f.At.Addr()), Value{Verdict: model.Reject})
+		}
+	}
+	return nil
+}
+
+func otherPorts(of netip.Addr) Key { return Key{At: netip.AddrPortFrom(of, 0)} }
+
+// Rank implements dataplane.Compiler.
+func (Compiler) Rank(Key) int { return 0 }
+
+// DeleteDelay implements dataplane.Compiler.
+func (Compiler) DeleteDelay(Key) time.Duration { return 0 }
+
+// Equal implements dataplane.Compiler.
+func (Compiler) Equal(a, b Value) bool {
+	return a.Verdict == b.Verdict && a.SNAT == b.SNAT && a.Restricted == b.Restricted &&
+		slices.Equal(a.Endpoints, b.Endpoints) && slices.Equal(a.Ranges, b.Ranges)
+}
+
+// Slots implements dataplane.Slotter.
+func (Compiler) Slots(have func(Key) (Value, bool), proto model.Proto, at netip.AddrPort, from model.Origin) (order []netip.AddrPort) {
+	v, _ := have(Key{proto, at, from})
+	for _, e := range v.Endpoints {
+		order = append(order, e.Addr)
+	}
+	return order
+}
+
+// simulate does what the made-up kernel does with a packet.
+func simulate(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
+	return func(p oracle.Packet) oracle.Outcome {
+		to := p.Dst.Addr()
+		k := Key{p.Proto, p.Dst, oracle.Origin(host, p)}
+		v, ok := objects[k]
+		if here := slices.Contains(host.IPs, to) || to.IsLoopback(); !ok && here && host.NodePorts.Contains(to) {
+			k.At = netip.AddrPortFrom(model.FamilyOf(to).Unspecified(), p.Dst.Port())
+			v, ok = objects[k]
+		}
+		if !ok {
+			v, ok = objects[otherPorts(to)]
+		}
+		if base := objects[Key{}]; !ok && within(base.Ranges, to) {
+			v, ok = Value{Verdict: base.Verdict}, true
+		}
+		switch {
+		case !ok:
+			return oracle.Outcome{Fate: oracle.Pass}
+		case v.Restricted && !within(v.Ranges, p.Src), v.Verdict == model.Drop:
+			return oracle.Outcome{Fate: oracle.Drop}
+		case v.Verdict == model.Reject:
+			return oracle.Outcome{Fate: oracle.Reject}
+		}
+		out := oracle.Outcome{Fate: oracle.Forward}
+		for _, e := range v.Endpoints {
+			leaves, hairpin := !slices.Contains(host.IPs, e.Addr.Addr()), e.MayHairpin() && e.Addr.Addr() == p.Src
+			out.Endpoints = append(out.Endpoints, oracle.Target{Addr: e.Addr, SNAT: leaves && (v.SNAT || hairpin)})
+		}
+		return out
+	}
+}
+
+func within(ranges []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) })
+}

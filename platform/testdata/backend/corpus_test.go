@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package table
+
+import (
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/conformance"
+)
+
+func TestCorpus(t *testing.T) {
+	conformance.Run(t, conformance.Suite[Key, Value]{Mode: "table", Compiler: Compiler{}, Sim: simulate})
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package table
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/dataplane/memory"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Mode is the mode of the made-up kernel, whose table is in memory.
+func Mode() dataplane.Mode {
+	return dataplane.Mode{
+		Name: "table", OnRequest: true,
+		Probe: func(context.Context) error { return nil },
+		Open: func(*config.Config) (dataplane.Backend, error) {
+			return dataplane.New(Compiler{}, memory.New[Key](Compiler{}.Equal, dataplane.Limits{Atomic: true})), nil
+		},
+		Plan: func(_ *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
+			return dataplane.PlanOf(Compiler{}, host, ports, text)
+		},
+	}
+}
+
+func text(objects map[Key]Value) string {
+	var lines []string
+	for k, v := range objects {
+		line := fmt.Sprintf("%s %s from %s: %s", k.Proto, k.At, k.Origin, v.Verdict)
+		for _, e := range v.Endpoints {
+			line += " " + e.Addr.String()
+		}
+		lines = append(lines, line+"\n")
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "")
+}
