@@ -90,14 +90,18 @@ func (d *Driver) Close() error {
 
 // Prune implements dataplane.Pruner.
 func (d *Driver) Prune(ctx context.Context) error {
+	return d.tables.ns.Do(func() error { return d.tables.DeleteBare(ctx, d.options.families(), ourTables[:]...) })
+}
+
+// sweep deletes what a killed probe has left.
+func (d *Driver) sweep(ctx context.Context) error {
 	return d.tables.ns.Do(func() error {
 		lock, err := host.LockProbe(ctx)
 		if err != nil {
 			return err
 		}
 		defer lock.Close()
-		families := d.options.families()
-		return errors.Join(d.kernel.sweep(ctx, d.tables.Commands, families), d.tables.DeleteBare(ctx, families, ourTables[:]...))
+		return d.kernel.sweep(ctx, d.tables.Commands, d.options.families())
 	})
 }
 
@@ -408,6 +412,9 @@ func (o *observation) servers() error {
 		}
 		s.Flags &^= flagOurs
 		all, err := o.reader.servers.Destinations(id)
+		if errors.Is(err, virtualserver.ErrNoServer) { // deleted since, as a probe's
+			return nil
+		}
 		var weights []int
 		for _, d := range all {
 			o.dest(k.dest(d.Addr), d.Weight)

@@ -79,6 +79,11 @@ func (t *tuned) Sync(ctx context.Context) (dataplane.Work, error) {
 	return t.Backend.Sync(ctx)
 }
 
+// Remove implements dataplane.Backend.
+func (t *tuned) Remove(ctx context.Context) error {
+	return errors.Join(t.Backend.Remove(ctx), t.driver.sweep(ctx))
+}
+
 // Next implements dataplane.Backend.
 func (t *tuned) Next() time.Time {
 	if !t.retryAt.IsZero() {

@@ -5,6 +5,7 @@ package table
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 
@@ -19,7 +20,7 @@ func Mode() dataplane.Mode {
 	return dataplane.Mode{
 		Name: "table", OnRequest: true,
 		Probe: func(context.Context) error { return nil },
-		Open: func(*config.Config) (dataplane.Backend, error) {
+		Open: func(context.Context, *config.Config, *slog.Logger) (dataplane.Backend, error) {
 			return dataplane.New(Compiler{}, memory.New[Key](Compiler{}.Equal, dataplane.Limits{Atomic: true})), nil
 		},
 		Plan: func(_ *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
