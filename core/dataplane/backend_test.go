@@ -420,54 +420,6 @@ func TestADeletionThatFailsHoldsUpNothing(t *testing.T) {
 	})
 }
 
-// What an earlier process has left may still be in use by what cannot be replaced yet: it
-// stays until it is replaced, but not forever.
-func TestLeftoversOutliveFailedReplacements(t *testing.T) {
-	for name, limits := range map[string]dataplane.Limits{
-		"in one transaction": {Atomic: true}, "in two": {Atomic: true, Batch: 2}, "object by object": {},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := newBench(t, limits)
-				b.start()
-				b.Update([]model.Delta{{New: port("a", "10.96.0.1", "10.0.0.1", "10.0.0.2")}, {New: port("gone", "10.96.0.2", "10.0.0.3")}})
-				b.Sync(t.Context())
-				const unused, lasting = "2 10.96.0.1:80 1", "3 10.96.0.1:80"
-
-				b.Backend = dataplane.New(toy{}, b.kernel)
-				failing := true
-				b.kernel.Fail = func(op ledger.Op[string, string]) error {
-					if failing && op.Key == lasting {
-						return errors.New("rejected")
-					}
-					return nil
-				}
-				b.start()
-				b.Update([]model.Delta{{New: port("a", "10.96.0.1", "10.0.0.1")}})
-				for begin := time.Now(); time.Since(begin) < 10*time.Second; time.Sleep(100 * time.Millisecond) {
-					b.Sync(t.Context())
-					if b.kernel.Objects[unused] == "" {
-						t.Fatalf("after %s %q is gone, but %q is %q", time.Since(begin), unused, lasting, b.kernel.Objects[lasting])
-					}
-				}
-				for begin := time.Now(); time.Since(begin) < 2*time.Minute; time.Sleep(time.Until(b.Next())) {
-					b.Sync(t.Context())
-				}
-				if b.kernel.Objects["3 10.96.0.2:80"] != "" || b.kernel.Objects[unused] != "" {
-					t.Errorf("what can never be replaced keeps leftovers: %q", b.kernel.Objects)
-				}
-				failing = false
-				for begin := time.Now(); time.Since(begin) < 3*time.Minute && !b.Next().IsZero(); time.Sleep(time.Until(b.Next())) {
-					b.Sync(t.Context())
-				}
-				if b.kernel.Objects[unused] != "" || b.kernel.Objects[lasting] != "count 1" {
-					t.Errorf("leftovers stay: %q", b.kernel.Objects)
-				}
-			})
-		})
-	}
-}
-
 func TestABusyDataPlaneIsTriedAgainAsAWhole(t *testing.T) {
 	d := memory.New[string](toy{}.Equal, dataplane.Limits{Atomic: true})
 	b := dataplane.New(toy{}, d)

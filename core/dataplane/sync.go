@@ -29,12 +29,7 @@ func (b *backend[K, V]) Sync(ctx context.Context) (Work, error) {
 	for s.again = true; s.again; {
 		s.again = false
 		for _, batch := range s.plan() {
-			wanted, leftovers := batch, []ledger.Op[K, V](nil)
-			if !s.driver.Limits().Atomic { // what fails must be known before leftovers go
-				wanted, leftovers = splitLeftovers(batch)
-			}
-			s.commit(wanted)
-			s.commit(leftovers)
+			s.commit(batch)
 		}
 	}
 	return s.work, s.err
@@ -55,8 +50,6 @@ type run[K comparable, V any] struct {
 	budget int
 	now    time.Time // the same for all ops, so that those that fail together are retried together
 	again  bool      // ops were returned to be planned again
-
-	unreplaced int // the highest rank of what could not be replaced
 }
 
 // readBack reads the installed objects after a commit with an unknown outcome. Nothing is
@@ -112,9 +105,6 @@ func (s *run[K, V]) plan() [][]ledger.Op[K, V] {
 // whole is split until the failing part is what a single owner creates and replaces, or
 // a single deletion.
 func (s *run[K, V]) commit(batch []ledger.Op[K, V]) {
-	if batch = s.withoutUsed(batch); len(batch) == 0 {
-		return
-	}
 	if err := s.ctx.Err(); err != nil {
 		s.recordAll(batch, err)
 		return
@@ -143,41 +133,6 @@ func (s *run[K, V]) commit(batch []ledger.Op[K, V]) {
 	default:
 		s.bisect(s.recordDone(batch, errs), failed)
 	}
-}
-
-// withoutUsed takes the leftovers out of a batch that objects which could not be replaced
-// may still use.
-func (s *run[K, V]) withoutUsed(batch []ledger.Op[K, V]) []ledger.Op[K, V] {
-	used := func(op ledger.Op[K, V]) bool { return op.Leftover && s.compiler.Rank(op.Key) < s.unreplaced }
-	if !slices.ContainsFunc(batch, used) {
-		return batch
-	}
-	var rest []ledger.Op[K, V]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, op := range batch {
-		if used(op) {
-			s.ledger.Record(op, ledger.ErrBusy{After: ledger.LeftoverWait}, s.now)
-		} else {
-			rest = append(rest, op)
-		}
-	}
-	return rest
-}
-
-// splitLeftovers cuts a batch before its first leftover; each part keeps its order.
-func splitLeftovers[K comparable, V any](batch []ledger.Op[K, V]) (wanted, leftovers []ledger.Op[K, V]) {
-	if !slices.ContainsFunc(batch, func(op ledger.Op[K, V]) bool { return op.Leftover }) {
-		return batch, nil
-	}
-	for _, op := range batch {
-		if op.Leftover {
-			leftovers = append(leftovers, op)
-		} else {
-			wanted = append(wanted, op)
-		}
-	}
-	return wanted, leftovers
 }
 
 // recordDone records the ops that were done, and returns the others.
@@ -319,9 +274,6 @@ func (s *run[K, V]) recordAll(batch []ledger.Op[K, V], err error) {
 
 func (s *run[K, V]) record(op ledger.Op[K, V], err error) {
 	s.ledger.Record(op, err, s.now)
-	if err != nil && op.Verb == ledger.Replace {
-		s.unreplaced = max(s.unreplaced, s.compiler.Rank(op.Key))
-	}
 	switch {
 	case err == nil:
 		s.work.Ops++

@@ -17,10 +17,6 @@ type Op[K comparable, V any] struct {
 	Old  V // what is installed; the zero value for Create
 	New  V // what is to be; the zero value for Delete
 
-	// Leftover marks the deletion of what was installed at the start and has never been
-	// wanted since.
-	Leftover bool
-
 	// Owner is the port for whose sake the object changes, nil for the base and
 	// for left-overs. Ops of one owner belong together.
 	Owner *model.PortID

@@ -20,7 +20,6 @@ import (
 // Every op must be given to Record or Return before the next Plan.
 func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
 	l.requeueDue(now)
-	users := l.unreplaced()
 	ops := make([]Op[K, V], 0, len(l.dirty))
 	for i := range l.dirty {
 		t := &l.dirty[i]
@@ -34,7 +33,7 @@ func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
 			l.kept = append(l.kept, t.key)
 			continue
 		}
-		if e.refs == 0 && (l.delayDelete(t, now) || l.holdLeftover(t, users, now)) {
+		if e.refs == 0 && l.delayDelete(t, now) {
 			continue
 		}
 		e.set(inFlight, true)
@@ -94,36 +93,6 @@ func (l *Ledger[K, V]) delayDelete(t *queued[K, V], now time.Time) bool {
 	return true
 }
 
-// LeftoverWait is how long a leftover waits for objects that cannot be replaced and may
-// still use it.
-const LeftoverWait = time.Second
-
-// patience is how often a replacement is tried before leftovers wait for it no longer,
-// almost a minute: one object that is rejected forever must not keep what all others left.
-const patience = 9
-
-// holdLeftover defers the deletion of a leftover which an object of a higher rank may still
-// use, since it could not be replaced, and reports whether it did. A creation that fails
-// holds nothing: it may even need the deletion.
-func (l *Ledger[K, V]) holdLeftover(t *queued[K, V], users int, now time.Time) bool {
-	if !t.entry.is(found) || l.rules.Rank(t.key) >= users {
-		return false
-	}
-	l.deferKey(t.key, deferral{until: now.Add(LeftoverWait), lingers: true})
-	return true
-}
-
-// unreplaced is the highest rank of the objects whose replacement has failed and may yet
-// succeed; 0 if there are none.
-func (l *Ledger[K, V]) unreplaced() (rank int) {
-	for key, d := range l.waiting {
-		if e := l.entries[key]; e != nil && e.refs > 0 && e.is(stale) && d.attempts < patience {
-			rank = max(rank, l.rules.Rank(key))
-		}
-	}
-	return rank
-}
-
 func (l *Ledger[K, V]) op(t *queued[K, V]) Op[K, V] {
 	e := t.entry
 	op := Op[K, V]{Key: t.key, Owner: t.owner, Old: l.have(t.key, e).value}
@@ -132,7 +101,7 @@ func (l *Ledger[K, V]) op(t *queued[K, V]) Op[K, V] {
 	}
 	switch {
 	case e.refs == 0:
-		op.Verb, op.Leftover = Delete, e.is(found)
+		op.Verb = Delete
 	case e.is(installed):
 		op.Verb, op.New = Replace, e.value
 	default:
