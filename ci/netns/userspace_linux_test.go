@@ -64,7 +64,7 @@ func TestUserspaceWithoutIPTables(t *testing.T) {
 	foreign := "table inet foreign {\n\tchain c {\n\t}\n}\n"
 	s.must("nft", foreign)
 	before := s.must("nft", "list", "ruleset")
-	s.wrap, s.flags = withoutIPTables, []string{"--proxy-mode", string(relay.Mode)}
+	s.wrap, s.flags = withoutIPTables, []string{"--proxy-mode", string(relay.Mode), "--nodeport-addresses", "localhost,primary"}
 	s.write("", "10.244.1.2", "10.244.1.3")
 	s.start()
 	right := s.must("nft", "list", "ruleset")
