@@ -190,7 +190,7 @@ func (t *tally) brief(pkg string) string {
 			continue
 		}
 		fmt.Fprintf(&b, "\n  FAIL %s", at.name)
-		lines := slices.DeleteFunc(slices.Clone(t.output[at]), func(line string) bool { return strings.HasPrefix(line, "=== ") })
+		lines := t.said(at)
 		for _, line := range lines[max(0, len(lines)-shown):] {
 			fmt.Fprintf(&b, "\n    %s", line)
 		}
@@ -198,16 +198,18 @@ func (t *tally) brief(pkg string) string {
 	return b.String()
 }
 
-// failures returns the output of all failed tests. A test that failed only because of
-// its subtests is omitted.
+// said returns the output of a test that has not passed.
+func (t *tally) said(at test) []string {
+	return slices.DeleteFunc(slices.Clone(t.output[at]), func(line string) bool { return strings.HasPrefix(line, "=== ") })
+}
+
+// failures returns the output of all failed tests.
 func (t *tally) failures() string {
 	var b strings.Builder
 	for _, at := range t.failed {
 		fmt.Fprintf(&b, "\nFAIL %s %s\n", at.pkg, at.name)
-		for _, line := range t.output[at] {
-			if !strings.HasPrefix(line, "=== ") {
-				fmt.Fprintf(&b, "    %s\n", line)
-			}
+		for _, line := range t.said(at) {
+			fmt.Fprintf(&b, "    %s\n", line)
 		}
 	}
 	return b.String()
