@@ -43,6 +43,7 @@ func later() []deferred {
 			pkg: "ci/netns", tests: "TestKubeProxyThereAndBack TestUpgradeAndDowngrade",
 			why: "kube-proxy and earlier programs, built once, there and back under load: 3 min", alone: true,
 		},
+		{pkg: "ci/netns", tests: "TestSharesInEveryMode TestConnectivityInEveryMode", why: "10,000 connections and all kinds of frontends in each mode: 30 s"},
 		{
 			pkg: "ci/guest", tests: "TestForcedEngines TestUMLOnCPUWithoutAMX TestStoppedGuest TestSkippedWithReason",
 			why: "kernels that boot without KVM: 2 min",
