@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/core/snapshot"
 	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/platform"
@@ -45,8 +46,8 @@ there were.`,
 			if err != nil {
 				return err
 			}
-			if err := pause(cmd.Context(), min(again.every, time.Second)); err != nil {
-				return err
+			if !sleep.For(cmd.Context(), min(again.every, time.Second)) {
+				return cmd.Context().Err()
 			}
 			return again.run(cmd.Context(), newScreen(cmd.OutOrStdout()), func(s *screen) error {
 				now, err := askTop(cmd, r)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // udpRelay is a Relay for UDP.
@@ -67,7 +68,7 @@ func (u *udpRelay) receive() {
 			u.stats.dropped.Add(1)
 			if failures++; failures%maxFailures == 0 { // or a socket that is broken
 				u.options.Log.Warn("reading datagrams failed", "port", u.quota.port, "listener", u.at, "failures", failures, "err", err)
-				sleep(u.ctx, time.Second)
+				sleep.For(u.ctx, time.Second)
 			}
 		}
 	}

@@ -27,6 +27,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tandem-proxy/tandem/core/history"
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // Options are what an Exporter needs.
@@ -95,10 +96,8 @@ func (x *Exporter) Run(ctx context.Context, h *history.Recorder) {
 			case <-x.synced:
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, cmp.Or(retry, gather)) {
 			return
-		case <-time.After(cmp.Or(retry, gather)):
 		}
 		more, err := x.send(ctx, h)
 		switch {

@@ -168,7 +168,8 @@ func probeHost() *model.Host {
 func (k *sockets) sweep(ctx context.Context, t *xtables.Commands, families []model.Family) (err error) {
 	for _, f := range families {
 		if slices.Contains(t.Families, f) {
-			err = errors.Join(err, t.DeleteScratch(ctx, f))
+			_, failed := t.DeleteScratch(ctx, f)
+			err = errors.Join(err, failed)
 		}
 	}
 	return errors.Join(err, k.deleteScratch(families))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
@@ -156,12 +157,7 @@ func (o *offload) wait(ctx context.Context, retry <-chan time.Time) bool {
 		return true
 	}
 	o.stopWatching()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(time.Second):
-		return true
-	}
+	return sleep.For(ctx, time.Second)
 }
 
 func (o *offload) set(ctx context.Context) error {

@@ -23,6 +23,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
@@ -239,10 +240,8 @@ func retryWhileBusy(ctx context.Context, limit time.Duration, f func() error) er
 		if time.Now().Add(busy.After).After(end) {
 			return fmt.Errorf("after %s: %v", limit, err) // no longer ErrBusy
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, busy.After) {
 			return ctx.Err()
-		case <-time.After(busy.After):
 		}
 	}
 }
