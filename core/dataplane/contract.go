@@ -134,7 +134,7 @@ type Sentinel interface {
 }
 
 // OthersLister is implemented by drivers that can list rules of other programs that
-// packets traverse besides ours. They are listed, not evaluated.
+// packets traverse besides Tandem's. They are listed, not evaluated.
 type OthersLister interface {
 	// Others lists them for people, up to a limit. It is called on a thread of the data
 	// plane's network, concurrently with everything else.

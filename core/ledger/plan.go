@@ -61,7 +61,7 @@ func (l *Ledger[K, V]) requeueDue(now time.Time) {
 		}
 	}
 	for key, d := range l.waiting {
-		if d.lingers && !now.Before(d.until) && d.owner != nil && failing[*d.owner] {
+		if d.delayed && !now.Before(d.until) && d.owner != nil && failing[*d.owner] {
 			// What its owner's failed ops were to replace may still use it.
 			d.until = now.Add(lastRetry)
 			l.deferKey(key, d)
@@ -89,7 +89,7 @@ func (l *Ledger[K, V]) delayDelete(t *queued[K, V], now time.Time) bool {
 	if delay == 0 {
 		return false
 	}
-	l.deferKey(t.key, deferral{until: now.Add(delay), owner: t.owner, lingers: true})
+	l.deferKey(t.key, deferral{until: now.Add(delay), owner: t.owner, delayed: true})
 	return true
 }
 

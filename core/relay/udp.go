@@ -116,7 +116,7 @@ func (u *udpRelay) session(client netip.AddrPort) (*session, error) {
 	return s, nil
 }
 
-var errLimited = errors.New("as many connections and sessions as the limit on descriptors allows")
+var errLimited = errors.New("the share of file descriptors is in use")
 
 // newSession opens a session with an endpoint. mu is held.
 func (u *udpRelay) newSession(client netip.AddrPort, from model.Origin, to choice) (*session, error) {

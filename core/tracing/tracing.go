@@ -124,7 +124,7 @@ func (x *Exporter) send(ctx context.Context, h *history.Recorder) (more bool, er
 		return false, nil
 	}
 	if first := all[0].Number; first > x.next {
-		x.options.Log.Warn("changes left the history before their traces were sent", "changes", first-x.next)
+		x.options.Log.Warn("history overflowed; traces of changes lost", "changes", first-x.next)
 	}
 	more = len(all) > most
 	all = all[:min(len(all), most)]

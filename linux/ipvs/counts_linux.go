@@ -34,7 +34,7 @@ func (d *Driver) connections(found func(dataplane.Connections)) error {
 	}
 	defer c.Close()
 	err = c.Counts(func(id virtualserver.ID, s virtualserver.Server, n uint64) {
-		if k, known := d.marks.server(id); known && s.Flags&flagOurs != 0 && n > 0 {
+		if k, known := d.marks.server(id); known && s.Flags&flagOwned != 0 && n > 0 {
 			countAt(k, own, n, found)
 		}
 	})

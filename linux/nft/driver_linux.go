@@ -138,7 +138,7 @@ func (d *Driver) Commit(ctx context.Context, ops []Op) []error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.ours(ctx, ops); err != nil {
+	if err := d.checkOwner(ctx, ops); err != nil {
 		return all(errs, err)
 	}
 	d.keepCounts(ctx, ops)

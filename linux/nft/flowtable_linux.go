@@ -53,7 +53,7 @@ func (o *Offload) Set(ctx context.Context, devices []string) error {
 
 // Remove deletes the flowtable, if it is there. Connections go on.
 func (o *Offload) Remove(ctx context.Context) error {
-	exists, err := o.ours(ctx)
+	exists, err := o.owned(ctx)
 	if err != nil || !exists {
 		return err
 	}
@@ -62,7 +62,7 @@ func (o *Offload) Remove(ctx context.Context) error {
 
 // Devices reports whether our table is there, and the devices of its flowtable.
 func (o *Offload) Devices(ctx context.Context) (exists bool, devices []string, err error) {
-	if exists, err = o.ours(ctx); err != nil {
+	if exists, err = o.owned(ctx); err != nil {
 		return exists, nil, err
 	}
 	all, err := flowtables(ctx, o.sock)
@@ -129,8 +129,8 @@ func devicesOf(hook []byte) (names []string) {
 	return names
 }
 
-// ours reports whether our table is there; a foreign one of its name is an error.
-func (o *Offload) ours(ctx context.Context) (exists bool, err error) {
+// owned reports whether our table is there; a foreign one of its name is an error.
+func (o *Offload) owned(ctx context.Context) (exists bool, err error) {
 	var comment []byte
 	err = request(ctx, o.sock, msgGetTable, 0, familyInet, func(w *netlink.Writer) { w.Text(attrTable, offloadTable) }, func(m netlink.Message) error {
 		for kind, b := range m.Attrs() {

@@ -34,7 +34,7 @@ func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 	for _, f := range d.families {
 		s, err := d.observeFamily(ctx, f, nil, found)
 		if err != nil {
-			return fmt.Errorf("nftables: read our tables: %w", err)
+			return fmt.Errorf("nftables: read owned tables: %w", err)
 		}
 		filled[f] = s.filled
 	}
@@ -61,7 +61,7 @@ func (d *Driver) ObserveSome(ctx context.Context, keys []Key, found func(Key, Va
 	}
 	for _, f := range d.families {
 		if _, err := d.observeFamily(ctx, f, keys, found); err != nil {
-			return fmt.Errorf("nftables: read some of our tables: %w", err)
+			return fmt.Errorf("nftables: read objects of owned tables: %w", err)
 		}
 	}
 	return nil

@@ -106,7 +106,7 @@ func (o *offload) follow(ctx context.Context) {
 		err := errors.Join(watching, o.set(ctx))
 		retry := (<-chan time.Time)(nil)
 		if ctx.Err() == nil {
-			o.tell(err)
+			o.logState(err)
 			if err != nil {
 				retry = time.After(offloadRetry)
 			}
@@ -117,8 +117,8 @@ func (o *offload) follow(ctx context.Context) {
 	}
 }
 
-// tell logs why the offload is not in effect, and when it is again, once each.
-func (o *offload) tell(err error) {
+// logState logs why the offload is not in effect, and when it is again, once each.
+func (o *offload) logState(err error) {
 	before := o.trouble.Load()
 	switch {
 	case err == nil && before != nil:

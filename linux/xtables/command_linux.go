@@ -165,14 +165,14 @@ func run(ctx context.Context, stdin []byte, path string, args ...string) ([]byte
 func memFile(content []byte) (*os.File, error) {
 	fd, err := unix.MemfdCreate("tandem", unix.MFD_CLOEXEC)
 	if err != nil {
-		return nil, fmt.Errorf("file in memory: %w", err)
+		return nil, fmt.Errorf("memfd: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), "script")
 	if _, err = f.Write(content); err == nil {
 		_, err = f.Seek(0, io.SeekStart)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("file in memory: %w", err), f.Close())
+		return nil, errors.Join(fmt.Errorf("memfd: %w", err), f.Close())
 	}
 	return f, nil
 }

@@ -22,7 +22,7 @@ func (c *commit) install(k Key, want LoadBalancer) error {
 	case !ok:
 		return c.create(k, want)
 	case !have.single:
-		return fmt.Errorf("the frontend is taken by load balancer %s, which is not ours", have.lb.ID)
+		return fmt.Errorf("the frontend is taken by load balancer %s, which Tandem does not own", have.lb.ID)
 	}
 	c.remember(have.lb.ID) // one that has turned up since
 	c.table.mu.Lock()

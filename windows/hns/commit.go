@@ -47,8 +47,8 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 	return errs
 }
 
-// claim adopts the load balancers that other programs have made for frontends
-// of ours: endpoints that only they use can be replaced.
+// claim adopts the load balancers that other programs have made for
+// frontends of Services served here: endpoints that only they use can be replaced.
 func (c *commit) claim(ops []ledger.Op[Key, Value]) {
 	for _, op := range ops {
 		if op.Key.Kind != KindBalancer || op.Verb == ledger.Delete {

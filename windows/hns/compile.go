@@ -66,14 +66,14 @@ func (c *Compiler) Rank(k Key) int {
 	return 4
 }
 
-// linger delays the deletion of an endpoint that no load balancer needs: creating one
+// deleteDelay delays the deletion of an endpoint that no load balancer needs: creating one
 // takes HNS up to seconds, and pods that restart come back.
-const linger = time.Minute
+const deleteDelay = time.Minute
 
 // DeleteDelay implements dataplane.Compiler.
 func (c *Compiler) DeleteDelay(k Key) time.Duration {
 	if k.Kind == KindRemote || k.Kind == KindVIP {
-		return linger
+		return deleteDelay
 	}
 	return 0
 }

@@ -33,7 +33,7 @@ type Driver struct {
 	listed  pace         // of listings of load balancers
 	modify  bool         // load balancers can be changed in place
 	echoed  bool         // HNS has returned other settings than were requested, and the log says so
-	adopted map[Key]bool // endpoints of others used instead of our own, by the key of ours; under table.mu
+	adopted map[Key]bool // endpoints of others used instead of our own, by the key of those; under table.mu
 }
 
 var (
@@ -139,7 +139,7 @@ func (d *Driver) findMAC() {
 	f.hostMAC = mac
 }
 
-// Observe implements dataplane.Driver: everything of ours.
+// Observe implements dataplane.Driver: all owned objects.
 func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 	have, err := d.observe(ctx)
 	for k, v := range have {
@@ -274,7 +274,7 @@ func (d *Driver) objects() map[Key]Value {
 		all[nodeAddress(model.Family(f))] = Value{Node: a}
 	}
 	for _, e := range t.endpoints {
-		if k, ok := ours(e); ok {
+		if k, ok := ownedKey(e); ok {
 			all[k] = readEndpoint(t.facts, t.retries, k, e)
 		}
 		if a, ok := t.duplicate(e); ok {
@@ -342,7 +342,7 @@ type commit struct {
 	sought    bool // the node's hardware address was looked for
 }
 
-// remember notes that a load balancer is ours.
+// remember notes that a load balancer is owned.
 func (c *commit) remember(id string) { c.written(c.journal.add(id)) }
 
 func (c *commit) forget(id string) { c.written(c.journal.gone(id)) }

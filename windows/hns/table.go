@@ -100,7 +100,7 @@ func (t *table) set(k Key, lb LoadBalancer) {
 }
 
 // find returns the endpoint for a target: for a local one this node's, and for a
-// remote one any that exists, this node's first. An endpoint of ours that
+// remote one any that exists, this node's first. An owned endpoint that
 // has the address of a pod that is now on this node must not be taken for the pod's.
 func (t *table) find(target Target) (id string, ok bool) {
 	if target.Addr.IsUnspecified() {
@@ -117,10 +117,10 @@ func (t *table) find(target Target) (id string, ok bool) {
 	return id, ok
 }
 
-// own returns the endpoint of ours that a key names.
+// own returns the owned endpoint that a key names.
 func (t *table) own(k Key) (Endpoint, bool) {
 	for _, id := range t.byAddr[k.Addr] {
-		if key, ok := ours(t.endpoints[id]); ok && key == k {
+		if key, ok := ownedKey(t.endpoints[id]); ok && key == k {
 			return t.endpoints[id], true
 		}
 	}
@@ -132,7 +132,7 @@ func (t *table) own(k Key) (Endpoint, bool) {
 func (t *table) foreign(k Key) (e Endpoint, ok bool) {
 	for _, id := range t.byAddr[k.Addr] {
 		o := t.endpoints[id]
-		if _, own := ours(o); own {
+		if _, own := ownedKey(o); own {
 			continue
 		}
 		if e, ok = o, true; !o.remote() {
@@ -316,7 +316,7 @@ func (t *table) degraded(k Key) bool {
 	return e.degraded()
 }
 
-// source returns the endpoint of the source VIP if it is ours.
+// source returns the endpoint of the source VIP if it is owned.
 func (t *table) source() (e Endpoint, ok bool) {
 	id, _ := t.find(Target{t.facts.sourceVIP, true})
 	e = t.endpoints[id]
@@ -324,7 +324,7 @@ func (t *table) source() (e Endpoint, ok bool) {
 }
 
 // readSource returns the object that the endpoint of the source VIP is. It is as it
-// should be, no matter who made it; when degraded, only ours is re-created.
+// should be, no matter who made it; when degraded, it is re-created only if it is owned.
 func (t *table) readSource() (v Value) {
 	if e, ok := t.source(); ok && t.retries.repairable(sourceKey(), e.degraded()) {
 		v.Drift = "degraded"

@@ -130,7 +130,7 @@ func endpointItem(e Endpoint) Item {
 	if e.remote() {
 		i.Object, i.Owner = "remote "+i.Object, ownerOther
 	}
-	if k, ok := ours(e); ok {
+	if k, ok := ownedKey(e); ok {
 		i.Object, i.Owner = k.String(), ownerTandem
 	}
 	if node := providerOf(e); node.IsValid() {
@@ -163,9 +163,9 @@ type State string
 // The states.
 const (
 	Missing State = "missing" // wanted, and not in HNS
-	Differs State = "differs" // ours, and not as wanted
+	Differs State = "differs" // owned, and not as wanted
 	Foreign State = "foreign" // another program has made one for its frontend
-	Left    State = "left"    // ours, and not wanted
+	Left    State = "left"    // owned, and not wanted
 	Lost    State = "lost"    // in the journal, and not in HNS
 )
 
@@ -179,8 +179,8 @@ func (v *View) Diff(host *model.Host, ports []*model.Port) Diff {
 	have := v.driver.objects()
 	d := Diff{Wanted: len(want), Changes: []Change{}}
 	for _, k := range slices.SortedFunc(maps.Keys(want), Key.compare) {
-		got, ours := have[k]
-		switch state := v.stateOf(k, want[k], got, ours); state {
+		got, owned := have[k]
+		switch state := v.stateOf(k, want[k], got, owned); state {
 		case "":
 		case Differs, Foreign:
 			d.Changes = append(d.Changes, Change{k.String(), state, want[k].String(), v.found(k)})
@@ -200,12 +200,12 @@ func (v *View) Diff(host *model.Host, ports []*model.Port) Diff {
 }
 
 // stateOf judges one wanted object; empty is as it should be.
-func (v *View) stateOf(k Key, want, got Value, ours bool) State {
+func (v *View) stateOf(k Key, want, got Value, owned bool) State {
 	_, taken := v.driver.table.balancers[k]
 	switch {
-	case ours && got.equal(want), !ours && k.Kind != KindBalancer && v.driver.table.adoptable(k, want):
+	case owned && got.equal(want), !owned && k.Kind != KindBalancer && v.driver.table.adoptable(k, want):
 		return ""
-	case ours:
+	case owned:
 		return Differs
 	case taken:
 		return Foreign
