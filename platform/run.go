@@ -69,6 +69,10 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 	p.flowsErr = p.openFlows()
 	p.logFlowsError(p.choice.Mode)
 	p.report.metrics.Mode(string(p.choice.Name))
+	if most := p.config.MetricsServices; most > 0 {
+		counts := &scraped{proxy: p}
+		p.report.metrics.Services(most, p.log, counts.now)
+	}
 	if p.tracing, err = tracing.New(tracing.Options{Endpoint: p.config.TraceEndpoint, Node: p.config.NodeName, Version: p.version, Mode: string(p.choice.Name), Log: p.log}); err != nil {
 		return err
 	}

@@ -30,8 +30,9 @@ type Options struct {
 	// otherwise they are dropped. It is right where the kernel finds few invalid
 	// (nf_conntrack_tcp_be_liberal).
 	Liberal bool
-	// Count has the elements of frontends count connections: see Counts.
-	Count bool
+	// Count has the elements of frontends count connections, CountEndpoints those of
+	// their endpoints as well.
+	Count, CountEndpoints bool
 }
 
 func (o Options) families() []model.Family {
@@ -54,10 +55,12 @@ func (o Options) bit() uint32 {
 type Compiler struct {
 	options Options
 	zero    *nft.Count // where counters begin
-	bit     uint32
-	picks   sync.Map // pick -> *pickChain, up to keptPicks endpoints: thousands of ports share them
-	affine  sync.Map // affinePick -> []*pickChain, the first keptPicks
-	affines atomic.Int64
+	// ofEndpoint is the content of an endpoint's element but its address: a counter or nothing.
+	ofEndpoint *nft.Body
+	bit        uint32
+	picks      sync.Map // pick -> *pickChain, up to keptPicks endpoints: thousands of ports share them
+	affine     sync.Map // affinePick -> []*pickChain, the first keptPicks
+	affines    atomic.Int64
 }
 
 // keptPicks bounds what a compiler keeps: 12 chains (2 maps, 3 classes, 2 pools)
@@ -74,7 +77,11 @@ type pickChain struct {
 
 // NewCompiler returns a compiler.
 func NewCompiler(o Options) *Compiler {
-	return &Compiler{options: o, bit: o.bit(), zero: &nft.Count{}}
+	c := &Compiler{options: o, bit: o.bit(), zero: &nft.Count{}}
+	if o.CountEndpoints {
+		c.ofEndpoint = &nft.Body{Counter: c.zero}
+	}
+	return c
 }
 
 // Equal implements dataplane.Compiler.

@@ -40,7 +40,7 @@ func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (datap
 	}
 	b := dataplane.New(NewCompiler(o), d)
 	if o.Count {
-		b = counted{b, o.families()}
+		b = counted{b, o}
 	}
 	if c.Accelerate == config.Flowtable {
 		return withOffload(b, log)

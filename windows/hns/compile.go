@@ -56,7 +56,7 @@ func (c *Compiler) Rank(k Key) int {
 		return 0
 	case k.Kind == KindSource:
 		return 1
-	case k.Kind == KindDuplicate: // deleted first: until then a pod has no network
+	case k.Kind == KindDuplicate, k.Kind == KindSurplus: // deleted first: beside them others have no effect
 		return 5
 	case k.Kind != KindBalancer:
 		return 2

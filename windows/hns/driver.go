@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -158,7 +159,7 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	before := d.journal.all()
 	d.table.begin()
 	r, err := d.read(ctx)
-	d.table.end(r)
+	d.table.end(r, d.journal.owns)
 	if err != nil {
 		d.doubt.Store(true)
 		return nil, fmt.Errorf("HNS: %w", err)
@@ -293,6 +294,9 @@ func (d *Driver) objects() map[Key]Value {
 		if have.single && d.journal.owns(have.lb.ID) {
 			all[k] = t.readBalancer(t.facts, k, have.lb)
 		}
+	}
+	for k, ids := range t.surplus {
+		all[k] = Value{Drift: strings.Join(ids, " ")}
 	}
 	return all
 }

@@ -24,6 +24,7 @@ type table struct {
 	endpoints map[string]Endpoint     // by id
 	byAddr    map[netip.Addr][]string // ids; nearly always one
 	balancers map[Key]installed       // by frontend, of any owner
+	surplus   map[Key][]string        // ids of our own beside those, by KindSurplus
 	facts     facts
 	rootName  string // of the endpoint that represents this node; constant
 	root      string // its id; empty where it is not there
@@ -237,8 +238,40 @@ type reading struct {
 	balancers []LoadBalancer
 }
 
-// end merges a reading in; nil when it failed.
-func (t *table) end(r *reading) {
+// sort sorts load balancers by frontend. One of ours goes before those of others, and the
+// one that was known before any that has turned up since; what remains of ours is surplus.
+// Those that were deleted meanwhile are left out.
+func (t *table) sort(all []LoadBalancer, own func(id string) bool) (by map[Key]installed, surplus map[Key][]string) {
+	by, surplus = make(map[Key]installed, len(all)), map[Key][]string{}
+	for _, lb := range all {
+		keys, single := keysOf(lb)
+		ours := own(lb.ID)
+		switch {
+		case t.touched[lb.ID], len(keys) == 0:
+			continue
+		case ours && !single:
+			k := keys[0].surplus()
+			surplus[k] = append(surplus[k], lb.ID)
+			continue
+		}
+		for _, k := range keys {
+			have, taken := by[k]
+			switch {
+			case !taken, ours && !own(have.lb.ID):
+				by[k] = installed{lb, single}
+			case ours && lb.ID == t.balancers[k].lb.ID:
+				by[k] = installed{lb, single}
+				surplus[k.surplus()] = append(surplus[k.surplus()], have.lb.ID)
+			case ours:
+				surplus[k.surplus()] = append(surplus[k.surplus()], lb.ID)
+			}
+		}
+	}
+	return by, surplus
+}
+
+// end merges a reading in; nil when it failed. Own reports whether a load balancer is ours.
+func (t *table) end(r *reading, own func(id string) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.reading = false
@@ -251,26 +284,27 @@ func (t *table) end(r *reading) {
 	if _, made := t.source(); r.sourceVIP.IsValid() || !made {
 		t.facts.sourceVIP = r.sourceVIP
 	}
-	before := t.balancers
+	before, surplus := t.balancers, t.surplus
 	t.unmapped = 0
-	t.balancers = make(map[Key]installed, len(r.balancers))
 	for _, lb := range r.balancers {
-		keys, single := keysOf(lb)
 		if len(lb.PortMappings) == 0 {
 			t.unmapped++
 		}
-		for _, k := range keys {
-			if !t.changed[k] {
-				t.balancers[k] = installed{lb, single}
-			}
-		}
 	}
+	t.balancers, t.surplus = t.sort(r.balancers, own)
 	for k := range t.changed {
-		if have, ok := before[k]; ok {
-			t.balancers[k] = have
-		}
+		keep(t.balancers, before, k)
+		keep(t.surplus, surplus, k.surplus())
 	}
 	t.forgetRetries()
+}
+
+// keep gives a key in a map what it has in another: maybe nothing.
+func keep[V any](in, of map[Key]V, k Key) {
+	delete(in, k)
+	if v, ok := of[k]; ok {
+		in[k] = v
+	}
 }
 
 // refresh takes the endpoints that there are.

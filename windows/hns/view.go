@@ -85,6 +85,11 @@ func (v *View) Dump() Dump {
 	for _, k := range slices.SortedFunc(maps.Keys(t.balancers), Key.compare) {
 		d.Objects = append(d.Objects, v.balancerItem(k))
 	}
+	for _, k := range slices.SortedFunc(maps.Keys(t.surplus), Key.compare) {
+		for _, id := range t.surplus[k] {
+			d.Objects = append(d.Objects, Item{Object: k.String(), Owner: ownerTandem, ID: id})
+		}
+	}
 	for _, id := range v.absent() {
 		d.Objects = append(d.Objects, Item{Object: "journal", Owner: ownerTandem, ID: id, Detail: "HNS has no such load balancer"})
 	}
@@ -113,6 +118,11 @@ func (v *View) absent() (ids []string) {
 	there := map[string]bool{}
 	for _, have := range v.driver.table.balancers {
 		there[have.lb.ID] = true
+	}
+	for _, ids := range v.driver.table.surplus {
+		for _, id := range ids {
+			there[id] = true
+		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(v.driver.journal.all())) {
 		if !there[id] {
@@ -189,8 +199,14 @@ func (v *View) Diff(host *model.Host, ports []*model.Port) Diff {
 		}
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(have), Key.compare) {
-		if _, ok := want[k]; !ok && k.Kind == KindBalancer {
+		if _, ok := want[k]; ok {
+			continue
+		}
+		switch k.Kind {
+		case KindBalancer:
 			d.Changes = append(d.Changes, Change{Object: k.String(), State: Left, Found: v.found(k)})
+		case KindSurplus:
+			d.Changes = append(d.Changes, Change{Object: k.String(), State: Left, Found: have[k].String()})
 		}
 	}
 	for _, id := range v.absent() {
