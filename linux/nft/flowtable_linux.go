@@ -38,17 +38,29 @@ func (o *Offload) Set(ctx context.Context, devices []string) error {
 		return err
 	}
 	missing := slices.DeleteFunc(slices.Clone(devices), func(name string) bool { return slices.Contains(have, name) })
-	if exists && len(missing) == 0 {
+	if !exists {
+		// On its own: after this, an object that does not exist is a device.
+		if err := o.transact(ctx, (*offloadBatch).create); err != nil {
+			return adviseOffload(err)
+		}
+	}
+	if len(missing) == 0 {
 		return nil
 	}
 	return o.transact(ctx, func(b *offloadBatch) {
-		if !exists {
-			b.create()
-		}
 		for chunk := range slices.Chunk(missing, maxDevices) {
 			b.addDevices(chunk)
 		}
 	})
+}
+
+// adviseOffload adds to the error of a flowtable that could not be made what can be done
+// about it.
+func adviseOffload(err error) error {
+	if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EOPNOTSUPP) {
+		return err
+	}
+	return fmt.Errorf("this kernel has no flowtables: %w; nf_flow_table_inet and nft_flow_offload are needed: load them, or use a kernel built with them", err)
 }
 
 // Remove deletes the flowtable, if it is there. Connections go on.
