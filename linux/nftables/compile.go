@@ -151,7 +151,7 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(nft.Key, n
 		return []model.Gap{{Missing: true, Detail: port.ID.Family.String() + " is not served: this host has no nftables for it"}}
 	}
 	p := portCompiler{
-		Compiler: c, port: port, emit: emit, shared: map[nft.Key]struct{}{},
+		Compiler: c, port: port, emit: emit,
 		comment: nft.CommentText(port.ID.String()),
 	}
 	p.measure()
@@ -171,7 +171,34 @@ type portCompiler struct {
 	emit    func(nft.Key, nft.Value)
 	comment string
 	gaps    []model.Gap
-	shared  map[nft.Key]struct{} // emitted already: a port emits nothing twice
+	shared  keySet // emitted already: a port emits nothing twice
+}
+
+// keySet is a set of keys. Most ports have few, which take no allocation.
+type keySet struct {
+	few  [4]nft.Key
+	n    int // of few
+	more map[nft.Key]struct{}
+}
+
+// add reports whether the key is new.
+func (s *keySet) add(k nft.Key) bool {
+	if slices.Contains(s.few[:s.n], k) {
+		return false
+	}
+	if s.n < len(s.few) {
+		s.few[s.n] = k
+		s.n++
+		return true
+	}
+	if _, there := s.more[k]; there {
+		return false
+	}
+	if s.more == nil {
+		s.more = map[nft.Key]struct{}{}
+	}
+	s.more[k] = struct{}{}
+	return true
 }
 
 // measure checks the size of the port against limits, and reports what exceeds them.
@@ -187,8 +214,7 @@ func (p *portCompiler) measure() {
 
 // once emits an object that several frontends of a port may need.
 func (p *portCompiler) once(k nft.Key, v nft.Value) {
-	if _, done := p.shared[k]; !done {
-		p.shared[k] = struct{}{}
+	if p.shared.add(k) {
 		p.emit(k, v)
 	}
 }
