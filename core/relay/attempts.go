@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/suspect"
 )
 
-// attempts remember the latest tries to reach endpoints, for core/suspect, once somebody
+// attempts remember the latest tries to reach endpoints, for core/suspect, once a caller
 // has asked for them. They are safe for concurrent use.
 type attempts struct {
 	on atomic.Bool
