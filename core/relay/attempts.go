@@ -62,9 +62,6 @@ type Observed interface{ Attempts() *Attempts }
 // from the first call on.
 type Attempts struct{ *attempts }
 
-// Attempts returns the server's.
-func (s *shared) Attempts() *Attempts { return &Attempts{&s.attempts} }
-
 // Unanswered calls each for the tries of the last seconds that had no answer.
 func (a *Attempts) Unanswered(_ context.Context, each func(suspect.Flow)) error {
 	a.on.Store(true)
