@@ -80,7 +80,7 @@ func (r *releaser) run(ctx context.Context) {
 }
 
 // wait waits until something was noted and nothing more is, and reports whether that came
-// before ctx ended. Where somebody asks every second it waits no longer than releaseGap.
+// before ctx ended. With a question every second it waits no longer than releaseGap.
 func (r *releaser) wait(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():

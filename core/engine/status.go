@@ -123,7 +123,7 @@ type Drift struct {
 
 // Writer is a program that wrote to the data plane.
 type Writer struct {
-	Name string // of the process, up to 15 bytes; written by anybody
+	Name string // of the process, up to 15 bytes; any program can choose it
 	PID  int    // as the host counts
 	At   time.Time
 }
