@@ -22,14 +22,6 @@ func Sysctl(name string) (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// TCPLiberal reports whether connection tracking takes TCP packets outside of the
-// window for valid: then rules need not drop those that it finds invalid.
-// kube-proxy looks once, at its start, too.
-func TCPLiberal() bool {
-	v, err := Sysctl("net/netfilter/nf_conntrack_tcp_be_liberal")
-	return err == nil && v != "0"
-}
-
 // EnsureSysctl sets a kernel parameter unless it has the value already. The
 // error states what to set by hand where writing is not allowed.
 func EnsureSysctl(name, value string) error {

@@ -32,12 +32,13 @@ func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (datap
 		log.Warn("IPv6 not served", "mode", Name, "err", best.IPv6Error)
 	}
 	o := optionsOf(c)
-	o.Liberal = o.Liberal || host.TCPLiberal()
 	o.Families, o.NoRandomFully = best.Families, !best.RandomFully()
 	d, err := open(best.Tools, best.Families, c.SyncPeriod)
 	if err != nil {
 		return nil, err
 	}
+	d.liberal = host.RelyOnLiberal(o.Liberal)
+	o.Liberal = d.liberal != nil
 	packets := &packetCounter{families: best.Families, read: d.packets, log: log}
 	return &backend{dataplane.New(NewCompiler(o), d), d, packets, installed}, nil
 }
