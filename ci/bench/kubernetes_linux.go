@@ -73,7 +73,7 @@ type kubernetesRun struct {
 }
 
 // startCluster starts the API server of a run, in the run's folder. The caller closes it.
-func (o options) startCluster(ctx context.Context) (*cluster.Cluster, cluster.Binaries, error) {
+func (o options) startCluster(ctx context.Context, server ...string) (*cluster.Cluster, cluster.Binaries, error) {
 	binaries, err := cluster.Find(ctx, o.upstream)
 	if err != nil {
 		return nil, binaries, err
@@ -82,7 +82,7 @@ func (o options) startCluster(ctx context.Context) (*cluster.Cluster, cluster.Bi
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, binaries, err
 	}
-	c, err := cluster.Start(ctx, cluster.Options{Dir: dir, Binaries: binaries})
+	c, err := cluster.Start(ctx, cluster.Options{Dir: dir, Binaries: binaries, Server: server})
 	return c, binaries, err
 }
 

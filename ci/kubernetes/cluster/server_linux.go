@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os/exec"
@@ -17,6 +18,10 @@ import (
 
 // startTime is how long the API server may take to become ready on a busy machine.
 const startTime = 90 * time.Second
+
+// ErrEnded means that an API server ended before it was ready, as it does by itself when its
+// own first requests take too long (exit 255): what runs it starts it again.
+var ErrEnded = errors.New("kube-apiserver ended")
 
 func etcdArgs(dir string) []string {
 	return []string{
@@ -91,7 +96,7 @@ func (s apiServer) ready(ctx context.Context, etcd *Process) error {
 		}
 		select {
 		case <-s.Done():
-			return fmt.Errorf("kube-apiserver ended: %w:\n%s", s.err, s.Said(10))
+			return fmt.Errorf("%w: %w:\n%s", ErrEnded, s.err, s.Said(10))
 		case <-etcd.Done():
 			return fmt.Errorf("etcd ended: %w:\n%s", etcd.err, etcd.Said(10))
 		case <-ctx.Done():
