@@ -99,7 +99,7 @@ func fakeSim(objects map[fakeKey]fakeValue, host *model.Host) func(oracle.Packet
 		}[v.act.Verdict]}
 		for _, e := range v.pool {
 			leaves := !slices.Contains(host.IPs, e.Addr.Addr())
-			out.Endpoints = append(out.Endpoints, oracle.Target{Addr: e.Addr, SNAT: leaves && (v.act.SNAT || e.MayHairpin() && e.Addr.Addr() == p.Src)})
+			out.Endpoints = append(out.Endpoints, oracle.Target{Addr: e.Addr, SNAT: leaves && v.act.SNAT || host.NeedsHairpinSNAT(e) && e.Addr.Addr() == p.Src})
 		}
 		return out
 	}

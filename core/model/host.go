@@ -81,6 +81,14 @@ func (h *Host) Primary(f Family) (addr netip.Addr, ok bool) {
 	return netip.Addr{}, false
 }
 
+// NeedsHairpinSNAT reports whether connections from the endpoint to itself need SNAT on this
+// host, whatever the Action says: else the endpoint would answer itself directly, with its
+// own address instead of the Service's. An endpoint with an address of this host
+// answers through it in any case.
+func (h *Host) NeedsHairpinSNAT(e Endpoint) bool {
+	return e.MayHairpin() && !slices.Contains(h.IPs, e.Addr.Addr())
+}
+
 // PodMatch recognises packets of this node's pods ("detect local").
 // At most one of its fields is set; the zero value knows no pods.
 type PodMatch struct {

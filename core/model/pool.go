@@ -45,8 +45,7 @@ type Endpoint struct {
 }
 
 // MayHairpin reports whether connections from the endpoint to itself may come
-// through this node. They need SNAT, whatever the Action says: else the
-// endpoint would answer itself directly, with its own address instead of the Service's.
+// through this node. Host.NeedsHairpinSNAT decides what they need.
 func (e Endpoint) MayHairpin() bool { return e.Local || e.NodeUnknown }
 
 // Weighted reports whether the endpoints have different shares.

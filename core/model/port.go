@@ -87,7 +87,7 @@ func (o Origin) String() string { return [...]string{"pod", "host", "outside"}[o
 
 // Action is what happens to a new connection. A connection that is balanced
 // back to the very endpoint that it came from (hairpin) is SNATed even when SNAT is
-// false, unless the endpoint has an address of this host: its reply would otherwise
+// false, where the endpoint needs it (Host.NeedsHairpinSNAT): its reply would otherwise
 // never pass this host.
 type Action struct {
 	Pool    *Pool // what to balance over; nil unless Verdict is Balance

@@ -157,11 +157,11 @@ func (w walk) targets(port *model.Port, act model.Action, p Packet) (all []Targe
 		w.report(AboutSNAT, "kept", "endpoints see the client's address")
 	}
 	for i, e := range act.Pool.Endpoints {
-		hairpin := e.MayHairpin() && e.Addr.Addr() == p.Src
+		hairpin := w.host.NeedsHairpinSNAT(e) && e.Addr.Addr() == p.Src
 		here := slices.Contains(w.host.IPs, e.Addr.Addr())
-		all = append(all, Target{Addr: e.Addr, SNAT: !here && (act.SNAT || hairpin), Share: act.Pool.Share(i)})
+		all = append(all, Target{Addr: e.Addr, SNAT: hairpin || act.SNAT && !here, Share: act.Pool.Share(i)})
 		switch {
-		case hairpin && !here && !act.SNAT:
+		case hairpin && !act.SNAT:
 			w.report(AboutSNAT, "SNAT", "hairpin: %s is the client itself, and would not take an answer from its own address", e.Addr)
 		case here && act.SNAT:
 			w.report(AboutSNAT, "kept", "%s has an address of this node: answers need no way back", e.Addr)

@@ -298,7 +298,7 @@ func (p *portCompiler) dropOutside(f *model.Frontend, reject bool) {
 }
 
 // emitPools emits the chains that choose an endpoint. Only endpoints on this node,
-// which may be their own clients (hairpin), and endpoints with session affinity have
+// which may be their own clients (hairpin) and do not have its address, and endpoints with session affinity have
 // chains of their own; for all others a rule is enough. A comment takes 288 bytes of
 // kernel memory, which the legacy variant copies for each change: so a chain has one,
 // on its first rule, with the name and the endpoints. If that rule matches the
@@ -322,7 +322,7 @@ func (p *portCompiler) emitPools() {
 
 // hasOwnChain reports whether an endpoint has a KUBE-SEP- chain.
 func (p *portCompiler) hasOwnChain(e model.Endpoint) bool {
-	return e.MayHairpin() || p.port.SessionAffinity > 0
+	return p.host.NeedsHairpinSNAT(e) || p.port.SessionAffinity > 0
 }
 
 // poolRules are the rules of a pool's chain.
@@ -409,7 +409,7 @@ func (p *portCompiler) describe(c *poolChain, endpoints []model.Endpoint) string
 func (p *portCompiler) endpoint(e model.Endpoint) {
 	var rules []xtables.Rule
 	name := endpointChain(p.port.ID, e.Addr)
-	if e.MayHairpin() {
+	if p.host.NeedsHairpinSNAT(e) {
 		rules = append(rules, xtables.Rule{Src: xtables.Address(e.Addr.Addr()), Comment: p.name, Target: markMasq})
 	}
 	r := p.dnat(e)

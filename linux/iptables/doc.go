@@ -18,8 +18,8 @@
 //
 //   - Dispatch is a tree (layout.go). A first packet meets tens of rules, and a
 //     change rewrites one small chain, never KUBE-SERVICES.
-//   - An endpoint has a KUBE-SEP- chain only if it is on this node, where it may
-//     be its own client (hairpin), or with session affinity. Others are one DNAT
+//   - An endpoint has a KUBE-SEP- chain only if it is a pod of this node, where
+//     it may be its own client (hairpin), or with session affinity. Others are one DNAT
 //     rule. The legacy variant copies the table for every change, so rules are
 //     few and comments fewer: a pool's chain has one, on its first rule, which
 //     lists the endpoints.

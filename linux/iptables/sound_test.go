@@ -54,7 +54,7 @@ func TestNothingDangles(t *testing.T) {
 // Each of n endpoints gets its share, to within what the kernel can express.
 func TestSharesAreEven(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 5, 7, 100, 5000} {
-		p := portCompiler{port: &model.Port{}}
+		p := portCompiler{host: &model.Host{}, port: &model.Port{}}
 		var rules []xtables.Rule
 		p.balanceRules(make([]model.Endpoint, n), func(r *xtables.Rule) {
 			own := *r

@@ -221,7 +221,7 @@ func (p *portCompiler) hairpins() {
 	seen := map[netip.AddrPort]bool{}
 	for _, pool := range p.port.Pools() {
 		for _, e := range pool.Endpoints {
-			if !e.MayHairpin() || seen[e.Addr] || slices.Contains(p.host.IPs, e.Addr.Addr()) {
+			if seen[e.Addr] || !p.host.NeedsHairpinSNAT(e) {
 				continue
 			}
 			seen[e.Addr] = true

@@ -159,7 +159,7 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(nft.Key, n
 	for i := range port.Frontends {
 		p.frontend(host, &port.Frontends[i])
 	}
-	p.hairpins()
+	p.hairpins(host)
 	p.endpointPorts()
 	return p.gaps
 }
@@ -301,11 +301,11 @@ func (p *portCompiler) guard(f *model.Frontend) bool {
 
 // hairpins emits the addresses of endpoints whose connections to themselves must be
 // masqueraded.
-func (p *portCompiler) hairpins() {
+func (p *portCompiler) hairpins(host *model.Host) {
 	var local []netip.Addr
 	for _, pool := range p.port.Pools() {
 		for _, e := range pool.Endpoints {
-			if e.MayHairpin() {
+			if host.NeedsHairpinSNAT(e) {
 				local = append(local, e.Addr.Addr())
 			}
 		}

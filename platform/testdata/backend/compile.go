@@ -104,8 +104,8 @@ func simulate(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracl
 		}
 		out := oracle.Outcome{Fate: oracle.Forward}
 		for _, e := range v.Endpoints {
-			leaves, hairpin := !slices.Contains(host.IPs, e.Addr.Addr()), e.MayHairpin() && e.Addr.Addr() == p.Src
-			out.Endpoints = append(out.Endpoints, oracle.Target{Addr: e.Addr, SNAT: leaves && (v.SNAT || hairpin)})
+			leaves, hairpin := !slices.Contains(host.IPs, e.Addr.Addr()), host.NeedsHairpinSNAT(e) && e.Addr.Addr() == p.Src
+			out.Endpoints = append(out.Endpoints, oracle.Target{Addr: e.Addr, SNAT: leaves && v.SNAT || hairpin})
 		}
 		return out
 	}
