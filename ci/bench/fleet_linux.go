@@ -77,7 +77,7 @@ func runFleet(ctx context.Context, o options, f *figures) (err error) {
 	}
 	o.world, o.clients = world{services: or(o.world.services, services), endpoints: 5}, or(o.clients, clients)
 	o.changes = or(o.changes, 10)
-	c, _, err := o.startCluster(ctx, fleetServer...)
+	c, _, err := o.startCluster(ctx, cluster.Options{Server: fleetServer, Ready: fleetTime})
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +17,8 @@ import (
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
-// startTime is how long the API server may take to become ready on a busy machine.
+// startTime is how long the API server may take to become ready on a busy machine
+// (Options.Ready).
 const startTime = 90 * time.Second
 
 // ErrEnded means that an API server ended before it was ready, as it does by itself when its
@@ -78,7 +80,7 @@ func (c *Cluster) launch(ctx context.Context, port string) (s apiServer, err err
 	if s.Process, err = Run(c.net, lab.Node, c.path("kube-apiserver-"+port+".log"), cmd); err != nil {
 		return s, err
 	}
-	if err := s.ready(ctx, c.etcd); err != nil {
+	if err := s.ready(ctx, c.etcd, cmp.Or(c.Ready, startTime)); err != nil {
 		s.Kill()
 		return s, err
 	}
@@ -86,8 +88,8 @@ func (c *Cluster) launch(ctx context.Context, port string) (s apiServer, err err
 }
 
 // ready waits until the server reports ready.
-func (s apiServer) ready(ctx context.Context, etcd *Process) error {
-	ctx, cancel := context.WithTimeout(ctx, startTime)
+func (s apiServer) ready(ctx context.Context, etcd *Process, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for {
 		err := s.ask(ctx)
