@@ -35,7 +35,7 @@
 //	control.go           the control socket
 //	release.go           releasing the memory of large answers
 //	proxy.go, pages.go   a whole proxy; its status, and the pages that show it
-//	query.go             questions to a proxy that runs (Query); history and top
+//	query.go, top.go     questions to a proxy that runs (Query); history and top
 //	explain.go, trace.go those of the verbs with these names
 //	control_snapshot.go  snapshots on the control socket, and their replay
 //	services.go, drift.go, preview.go

@@ -98,6 +98,7 @@ func (f *rigFlags) options(cmd *cobra.Command, args []string) (o connectivity.Op
 type connectivityFlags struct {
 	rigFlags
 	existing bool
+	cluster  clusterTest
 	only     filter
 	out      output
 }
@@ -126,16 +127,25 @@ With --existing it connects from this node to the TCP frontends of the Services 
 running tandem serves, and closes the connections: on Windows, too, where there are no
 network namespaces.
 
+With --in-cluster it makes two pods of --image, one of them on this node, and a Service of
+each policy in a namespace of their own in the cluster, with the rights of the user of the
+kubeconfig; connects from this node as with --existing; and deletes all of it, also when
+it fails.
+
 The exit code is 0 when everything is as it must be, 1 when something could not be
 tested, 3 when a connection fared otherwise.`,
 		Example: `  tandem test connectivity --proxy-mode nftables
   tandem test connectivity --proxy-mode iptables -o json -- --masquerade-all
   tandem test connectivity --running /etc/tandem/services
-  tandem test connectivity --existing -n kube-system`,
+  tandem test connectivity --existing -n kube-system
+  tandem test connectivity --in-cluster --image registry.k8s.io/e2e-test-images/agnhost:2.53 -- netexec`,
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
 	}
 	f.register(c)
 	c.Flags().BoolVar(&f.existing, "existing", false, "connect from this node to the TCP frontends of the Services that the running tandem serves")
+	f.cluster.register(c)
+	c.MarkFlagsMutuallyExclusive("in-cluster", "existing")
+	c.MarkFlagsMutuallyExclusive("in-cluster", "running")
 	f.only.register(c)
 	f.out.register(c)
 	return c
@@ -144,6 +154,13 @@ tested, 3 when a connection fared otherwise.`,
 func (f *connectivityFlags) run(cmd *cobra.Command, args []string) error {
 	if err := f.only.check(); err != nil {
 		return err
+	}
+	if f.cluster.on {
+		report, err := f.cluster.run(cmd.Context(), args)
+		if err != nil {
+			return err
+		}
+		return f.print(cmd, report)
 	}
 	options, err := f.options(cmd, args)
 	switch {

@@ -57,14 +57,6 @@ func (f *rigFlags) withRig(cmd *cobra.Command, o connectivity.Options, use func(
 	return use(cmd.Context(), r)
 }
 
-// joined adds the error of a Close to a result, whose exit code stays.
-func joined(err, closing error) error {
-	if closing == nil {
-		return err
-	}
-	return errors.Join(err, closing)
-}
-
 // inUserNamespace runs the same command again as root of a user namespace, and has its
 // exit code. It prints errors itself.
 func inUserNamespace(cmd *cobra.Command) error {

@@ -41,7 +41,7 @@
 //	probe_linux.go            whether this kernel can do it (Try)
 //	number.go                 numbers in keys: numgen and hashes
 //	describe.go               one object as text, for trace and drift
-//	counter*.go               counters of elements
+//	counter*.go, budget*.go   counters of elements, and their bound
 //	plain*.go, empty_linux.go small transactions on tables without a Table
 //	basechains_linux.go,      what packets meet besides our tables
 //	  others_linux.go

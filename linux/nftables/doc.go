@@ -46,7 +46,8 @@
 //	answer.go, affinity.go the action of each origin; the chains that choose an endpoint
 //	compile.go             ports to objects (Compiler)
 //	driver_linux.go        our tables in the kernel (Driver); whether it supports them
-//	                       (Probe); connections by frontend, for top
+//	                       (Probe)
+//	counts*.go             connections by frontend and endpoint, for top, and their bound
 //	offload_linux.go       the flowtable of --accelerate
 //	mode*.go               the mode; its plan; objects for explain
 package nftables
