@@ -144,7 +144,7 @@ func apiServers(from []*model.Slice) (all []netip.AddrPort, more bool) {
 	for _, s := range from {
 		for _, port := range s.Ports {
 			for i := range s.Endpoints {
-				if looked == MaxEntries {
+				if looked == maxAPIServerEntries {
 					return once.List(), true
 				}
 				looked++
