@@ -210,7 +210,7 @@ func (e *Engine) Snapshot(ctx context.Context) (*Snapshot, error) {
 // SnapshotOf is Snapshot with those Services alone that are picked, on the engine's
 // goroutine and in the order that they are picked in: changes do not wait for a list of all
 // where a few are enough.
-func (e *Engine) SnapshotOf(ctx context.Context, pick func(*track.Tracker) []track.Service) (*Snapshot, error) {
+func (e *Engine) SnapshotOf(ctx context.Context, pick func(*track.Tracker) []track.View) (*Snapshot, error) {
 	s, err := ask(ctx, e.inbox, func() *Snapshot {
 		s := &Snapshot{
 			Status:   *e.status.Load(),

@@ -286,7 +286,7 @@ func (e *Engine) stuck(r Sync, f failures) bool {
 // those that were flushed, that fail and that did: no others can have changed.
 func (e *Engine) stateChanges(f failures) (changed []StateChange) {
 	failing := f.rejected
-	look := func(name model.ServiceName, s track.Service) {
+	look := func(name model.ServiceName, s track.View) {
 		if f.unknown && failing[name] == nil && e.states.bad[name] == model.Failing {
 			return // it may fail still
 		}
@@ -317,7 +317,7 @@ func (e *Engine) stateChanges(f failures) (changed []StateChange) {
 	return changed
 }
 
-func (e *Engine) stateOf(name model.ServiceName, s track.Service, failing error) StateChange {
+func (e *Engine) stateOf(name model.ServiceName, s track.View, failing error) StateChange {
 	now := StateChange{Service: name, Gone: s.Object == nil}
 	var gaps []model.Gap
 	for _, p := range s.Ports {

@@ -139,7 +139,7 @@ func Of(f Facts, s *engine.Snapshot) Document {
 }
 
 // describe fills in everything but name and hash.
-func (out *Service) describe(of track.Service, s *engine.Snapshot) {
+func (out *Service) describe(of track.View, s *engine.Snapshot) {
 	n := 0
 	for _, p := range of.Ports {
 		n += len(p.Frontends)

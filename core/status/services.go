@@ -100,15 +100,15 @@ func ServiceOf(s *engine.Snapshot, name model.ServiceName, since engine.Since) (
 }
 
 // Find returns a Service of a snapshot.
-func Find(s *engine.Snapshot, name model.ServiceName) (svc track.Service, ok bool) {
-	i, ok := slices.BinarySearchFunc(s.Services, name, func(svc track.Service, n model.ServiceName) int { return svc.Object.Name.Compare(n) })
+func Find(s *engine.Snapshot, name model.ServiceName) (svc track.View, ok bool) {
+	i, ok := slices.BinarySearchFunc(s.Services, name, func(svc track.View, n model.ServiceName) int { return svc.Object.Name.Compare(n) })
 	if !ok {
 		return svc, false
 	}
 	return s.Services[i], true
 }
 
-func serviceDetail(s *engine.Snapshot, svc track.Service, since engine.Since) ServiceDetail {
+func serviceDetail(s *engine.Snapshot, svc track.View, since engine.Since) ServiceDetail {
 	d := ServiceDetail{Service: Service{Name: svc.Object.Name.String(), Hash: ServiceHash(&svc)}}
 	d.describe(svc, s)
 	described := d.Service.Frontends // in the order of ports and theirs

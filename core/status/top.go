@@ -62,7 +62,7 @@ func (t TopCounts) Add(c dataplane.Connections) {
 
 // TopOf gives counts to the Services whose frontends they are of, and that a filter selects.
 // Those without connections are left out, and each frontend's own count unless asked for.
-func TopOf(mode string, at time.Time, counts TopCounts, services []track.Service, only Filter, frontends bool) Top {
+func TopOf(mode string, at time.Time, counts TopCounts, services []track.View, only Filter, frontends bool) Top {
 	t := Top{At: at, Mode: mode, Services: []TopService{}}
 	for _, s := range services {
 		row := TopService{New: counts.of(s)}
@@ -82,7 +82,7 @@ func TopOf(mode string, at time.Time, counts TopCounts, services []track.Service
 }
 
 // of returns the counts of a Service.
-func (t TopCounts) of(s track.Service) (n uint64) {
+func (t TopCounts) of(s track.View) (n uint64) {
 	for _, p := range s.Ports {
 		n += t.ofPort(p)
 		for i := range p.Frontends {
@@ -100,7 +100,7 @@ func (t TopCounts) at(p *model.Port, i int) uint64 {
 func (t TopCounts) ofPort(p *model.Port) uint64 { return t[frontendKey{proto: p.ID.Proto, port: p.ID}] }
 
 // frontends are the counts of each; none of a port whose frontends are counted together.
-func (t TopCounts) frontends(s track.Service) (all []TopFrontend) {
+func (t TopCounts) frontends(s track.View) (all []TopFrontend) {
 	for _, p := range s.Ports {
 		if t.ofPort(p) > 0 {
 			continue
