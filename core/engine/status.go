@@ -44,7 +44,7 @@ type Snapshot struct {
 	Host     *model.Host
 	Node     *model.Node          // as last delivered; nil before
 	CIDRs    []*model.ServiceCIDR // by name
-	Services []track.View      // by name, unless they were picked
+	Services []track.View         // by name, unless they were picked
 	Routes   []*model.Route       // of the Gateway API, by precedence
 	Grants   []*model.Grant       // by name
 	Problems []model.Problem      // of the sources

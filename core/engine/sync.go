@@ -262,7 +262,7 @@ func (e *Engine) failures(work dataplane.Work, err error) failures {
 // when a second one fails and nothing was written in between, it is no longer the
 // Services.
 func (e *Engine) stuck(r Sync, f failures) bool {
-	failing := f.rejected
+	failing := f.failed
 	if r.Err == nil || r.Work.Ops > 0 {
 		e.failing = failing
 		return false
@@ -285,7 +285,7 @@ func (e *Engine) stuck(r Sync, f failures) bool {
 // stateChanges returns the Services whose state a sync has changed. It looks at
 // those that were flushed, that fail and that did: no others can have changed.
 func (e *Engine) stateChanges(f failures) (changed []StateChange) {
-	failing := f.rejected
+	failing := f.failed
 	look := func(name model.ServiceName, s track.View) {
 		if f.unknown && failing[name] == nil && e.states.bad[name] == model.Failing {
 			return // it may fail still
