@@ -71,11 +71,11 @@ type Driver[K comparable, V any] interface {
 	// Commit applies ops in the given order and returns one result for each:
 	//
 	//   - nil: it is done;
-	//   - ErrBusy: not done, to be tried again later. From an atomic driver it means
+	//   - BusyError: not done, to be tried again later. From an atomic driver it means
 	//     that the data plane as a whole cannot be written yet: then the Sync has
 	//     failed, though none of the ops has;
 	//   - ErrUnknown: the outcome is not known;
-	//   - ErrConflict, from a Getter only: the ledger is wrong about the op's key;
+	//   - ConflictError, from a Getter only: the ledger is wrong about the op's key;
 	//   - ErrDeferred: there was no time for it. Where single ops are slow, a Commit
 	//     ends after a second or two, so that changes and probes need not wait for
 	//     thousands of them. At least one op is tried;
@@ -107,7 +107,7 @@ type Limits struct {
 
 // Getter is implemented by drivers that can look at single objects. It makes it cheap
 // to confirm suspects of an audit, and corrects the ledger without an audit after
-// ErrConflict and ErrUnknown. Other drivers are read as a whole instead.
+// ConflictError and ErrUnknown. Other drivers are read as a whole instead.
 type Getter[K comparable, V any] interface {
 	// Get passes to found which of the keys are there now, and their content: those
 	// that it does not pass are absent. It may be called by any goroutine, also
