@@ -25,10 +25,10 @@ func newDrift() *cobra.Command {
 		Use:   "drift [NAMESPACE/SERVICE]",
 		Short: "Show which objects in the kernel or HNS are not as the running tandem programmed them",
 		Long: `drift makes the running tandem read its data plane back now, and shows each object
-that other programs have changed: the desired and the actual content, its owner, since
-when, and, where the system reports it, which programs have written. The running tandem
-repairs such objects by itself; --repair waits until that is done. --watch continues
-and prints what is found.
+that other programs have changed: the desired and the actual content, its owner, when
+that was found, and, where the system reports it, which programs have written since the
+reading before. The running tandem repairs such objects by itself; --repair waits until
+that is done. --watch continues and prints what is found.
 
 The exit code is 3 when something was changed; with --repair it is 0 when that is
 repaired.`,

@@ -55,10 +55,10 @@ func (t Composer) Switched(from, to string) Event {
 
 // Drifted: the data plane was changed externally, by one of some programs. The
 // number of objects would make each an Event of its own.
-func (t Composer) Drifted(by []engine.Writer) Event {
+func (t Composer) Drifted(by engine.Candidates) Event {
 	who := "another program on this node"
-	if len(by) > 0 {
-		who += " (" + engine.WriterNames(by) + ")"
+	if len(by.Writers) > 0 {
+		who += " (" + by.String() + ")"
 	}
 	return t.node(Warning, "RulesRepaired", programAction,
 		"%s changed or removed rules of Services; they were repaired. See the log, or tandem drift, for the objects and times", who)
