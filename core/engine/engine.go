@@ -112,7 +112,8 @@ type Engine struct {
 	tracker      *track.Tracker
 	node         *model.Node // as last delivered; nil before
 	cidrs        map[string]*model.ServiceCIDR
-	problems     map[string][]model.Problem // by source
+	problems     map[string][]model.Problem          // by source
+	faulty       map[model.ServiceName]model.Problem // one of the problems that sources have with a Service
 	sourceSynced bool
 	incomplete   bool // the source could not understand all there is
 	adopted      bool

@@ -26,6 +26,7 @@ type serviceStates struct {
 	// recheck requests one check of all Services: the data plane is another one, with
 	// other gaps.
 	recheck bool
+	stale   []model.ServiceName // whose inputs have or have no problem any more
 }
 
 // set enters a state and reports whether it differs from the one before.

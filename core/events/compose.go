@@ -120,7 +120,7 @@ func (t Composer) Problem(p model.Problem) (e Event, ok bool) {
 	default:
 		return e, false
 	}
-	note := p.Detail + ": " + p.Why.Text()
+	note := p.Text()
 	if h := hint(p.Why); h != "" {
 		note += ". " + h
 	}
@@ -152,8 +152,6 @@ func hint(why model.Reason) string {
 		return "Correct the field; what is valid of the object, or its last valid version, is used"
 	case model.WhyUnsupported:
 		return "Run this node in a mode that supports it (`tandem doctor`)"
-	case model.WhyTooLarge:
-		return "Split the Service; its last valid version stays in use, with endpoints up to the limit"
 	case model.WhyNoNode:
 		return "Check that a Node object with the name of --hostname-override exists"
 	}

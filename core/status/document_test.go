@@ -72,6 +72,28 @@ func TestDocument(t *testing.T) {
 	}
 }
 
+// What a source has rejected of a Service makes it Partial, and is listed with it alone.
+func TestARejectedFieldIsTheServices(t *testing.T) {
+	in := snapshot()
+	in.Problems = append(in.Problems, model.Problem{Object: "Service ns/good", Where: "shop.yaml:24", Why: model.WhyBadAddress, Detail: "spec.externalIPs[0]: 127.0.0.1"})
+	d := status.Of(status.Facts{}, in)
+	if good := d.Services[0]; good.Name != "ns/good" || good.State != "Partial" || len(good.Problems) != 1 || good.Problems[0].Where != "shop.yaml:24" {
+		t.Errorf("%+v", good)
+	}
+	for _, p := range d.Problems {
+		if p.Where == "shop.yaml:24" {
+			t.Errorf("listed twice: %+v", p)
+		}
+	}
+	if !slices.ContainsFunc(d.Problems, func(p status.Problem) bool { return p.Where == "b.yaml:7" }) {
+		t.Errorf("the problem of a Service that is not there is lost: %+v", d.Problems)
+	}
+	one, _ := status.ServiceOf(in, model.ServiceName{Namespace: "ns", Name: "good"}, nil)
+	if s := one.Services[0]; s.State != "Partial" || len(s.Problems) != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // What the whole mode lacks is said once, however many Services there are.
 func TestGapsOfTheMode(t *testing.T) {
 	in := snapshot()
