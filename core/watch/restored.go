@@ -22,7 +22,7 @@ import (
 
 var errRestored = errors.New("the API server has other objects of this version: restored from a backup")
 
-// historyTime is for reading one object. The watch begins afterwards in any case.
+// historyTime is for reading one object. Without an answer the server is asked again.
 const historyTime = 5 * time.Second
 
 // sameHistory returns errRestored if the server's versions are not those that led here,
@@ -30,10 +30,11 @@ const historyTime = 5 * time.Second
 func (f *follower) sameHistory(ctx context.Context) error {
 	for _, last := range f.versions.latest() {
 		found, err := f.foundAt(ctx, last.name)
-		if err == nil && found != last.number && (!last.deleted || found != 0) || tooLarge(err) {
+		gone := last.deleted && found == 0
+		switch {
+		case tooLarge(err), err == nil && found != last.number && !gone:
 			return errRestored
-		}
-		if err != nil && !untold(err) {
+		case err != nil && !untold(err):
 			return err
 		}
 	}
