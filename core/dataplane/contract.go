@@ -400,6 +400,33 @@ type Change struct {
 	Owner  model.PortID
 }
 
+// Evaluator is implemented by compilers whose objects can be followed by a packet,
+// and shown. Of the host it gets what the system knows by itself: addresses and
+// interfaces.
+type Evaluator[K comparable, V any] interface {
+	// Evaluate returns what a data plane with these objects, and no others, does
+	// with a packet: the conformance suite proves it equal to the reference.
+	Evaluate(objects map[K]V, host *model.Host) func(oracle.Packet) oracle.Outcome
+	// Text spells an object's content, in the words of the system's own tools.
+	Text(K, V) string
+	// Opaque reports whether an object that was read back has content that Evaluate
+	// does not see, since it is not as we write it.
+	Opaque(K, V) bool
+}
+
+// Finder is implemented by Evaluators that know by which keys a packet is looked up.
+type Finder[K comparable, V any] interface {
+	// Lookups returns those of objects that can be read one by one (Selective), whether
+	// there are such objects or not.
+	Lookups(objects map[K]V, host *model.Host) func(oracle.Packet) []K
+}
+
+// KeyDecoder is implemented by compilers whose keys need more than their JSON text.
+type KeyDecoder[K comparable] interface {
+	// DecodeKey is the reverse of the key's MarshalJSON.
+	DecodeKey(text []byte) (K, error)
+}
+
 // ReadLimit is how long a reading of the data plane may take unless its driver sets
 // another limit. The results of a driver that continues after that are ignored.
 const ReadLimit = 3 * time.Minute
