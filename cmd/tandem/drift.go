@@ -40,7 +40,7 @@ repaired.`,
 				return err
 			}
 			if file, err := from.read(cmd); err != nil || file != nil {
-				return driftThen(cmd, &out, file, serviceText(name), err)
+				return driftFromSnapshot(cmd, &out, file, serviceText(name), err)
 			}
 			r := platform.DriftRequest{Service: serviceText(name), Look: true}
 			if watch {
@@ -68,8 +68,8 @@ repaired.`,
 	return c
 }
 
-// driftThen shows the drift in a snapshot.
-func driftThen(cmd *cobra.Command, out *output, file *snapshot.File, service string, err error) error {
+// driftFromSnapshot shows the drift in a snapshot.
+func driftFromSnapshot(cmd *cobra.Command, out *output, file *snapshot.File, service string, err error) error {
 	if err != nil {
 		return err
 	}
