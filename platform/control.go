@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/core/wire"
 )
 
@@ -143,10 +144,8 @@ func serveControl(ctx context.Context, lock Held, log *slog.Logger, handler http
 		if !failing {
 			log.Warn("control socket failed; switch, queries, history and snapshot are unavailable; retrying", "err", err)
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, pause) {
 			return nil
-		case <-time.After(pause):
 		}
 		pause = min(2*pause, lastReopen)
 	}

@@ -25,7 +25,7 @@ func (p *Proxy) queryRoute() route {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
 		if err != nil {
 			if errors.As(err, new(*http.MaxBytesError)) {
-				err = fmt.Errorf("more than %d MiB in one question: ask about fewer manifests at a time", maxRequest>>20)
+				err = fmt.Errorf("request larger than %d MiB: send fewer manifests at a time", maxRequest>>20)
 			}
 			reply(w, r, nil, err)
 			return
@@ -40,7 +40,7 @@ func (p *Proxy) ask(ctx context.Context, name string, body []byte) (any, error) 
 	all := queries()
 	i := slices.IndexFunc(all, func(q query) bool { return q.name() == name })
 	if i < 0 {
-		return nil, fmt.Errorf("this tandem knows no query %.40q: is it of another version?", name)
+		return nil, fmt.Errorf("unknown query %.40q: is the running tandem another version?", name)
 	}
 	return all[i].ask(ctx, p, body)
 }

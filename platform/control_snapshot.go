@@ -118,7 +118,7 @@ func observed(s *engine.Snapshot, start time.Time) (differ []dataplane.Differenc
 // TraceOf follows a connection through the data plane as it was when a snapshot was taken.
 func TraceOf(f *snapshot.File, q oracle.Question) (status.Trace, error) {
 	if f.ReadAt.IsZero() {
-		return status.Trace{}, fmt.Errorf("the data plane is not in this snapshot: %s", cmp.Or(f.ReadErr, "a tandem took it that did not read it"))
+		return status.Trace{}, fmt.Errorf("the data plane is not in this snapshot: %s", cmp.Or(f.ReadErr, "the snapshot was taken without reading it"))
 	}
 	r, _, err := Replay(f)
 	if err != nil {

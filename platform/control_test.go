@@ -177,7 +177,7 @@ func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 func TestAQuestionIsBounded(t *testing.T) {
 	w := httptest.NewRecorder()
 	new(Proxy).queryRoute().answer(w, httptest.NewRequest(http.MethodPost, "/query/preview", zeros{}))
-	if w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "more than 64 MiB in one question") {
+	if w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "request larger than 64 MiB") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }

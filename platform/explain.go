@@ -82,7 +82,7 @@ func Outcomes() Query[[]oracle.Question, []status.Explanation] {
 
 func outcomes(ctx context.Context, p *Proxy, all []oracle.Question) ([]status.Explanation, error) {
 	if len(all) > mostQuestions {
-		return nil, errors.New("too many questions at once")
+		return nil, errors.New("too many questions in one request")
 	}
 	s, err := p.subject(ctx, (*track.Tracker).Unsorted)
 	if err != nil {

@@ -58,11 +58,11 @@ type failover struct {
 	probing int
 	group   sync.WaitGroup // of SYNs under way
 
-	given    model.Suspects  // what the engine was last given
-	problems []model.Problem // of the endpoints passed over now
-	failing  bool            // the last look failed
-	unheard  bool            // the engine did not answer during the last look
-	blind    bool            // logged that the mode cannot detect endpoints that do not answer
+	given      model.Suspects  // what the engine was last given
+	problems   []model.Problem // of the endpoints passed over now
+	failing    bool            // the last look failed
+	unanswered bool            // the engine did not answer during the last look
+	blind      bool            // logged that the mode cannot detect endpoints that do not answer
 
 	remote   int // endpoints of other nodes, when last counted
 	remoteAt time.Time
@@ -128,13 +128,13 @@ func (f *failover) cycle(ctx context.Context) time.Duration {
 	if !f.engine.Status().Synced {
 		return time.Second
 	}
-	eyes := f.observer()
-	if f.tellBlind(eyes == nil); eyes == nil {
+	obs := f.observer()
+	if f.logBlind(obs == nil); obs == nil {
 		return failurePause
 	}
-	before := eyes.Spent()
-	decision, err := f.look(ctx, eyes)
-	cost := eyes.Spent() - before
+	before := obs.Spent()
+	decision, err := f.look(ctx, obs)
+	cost := obs.Spent() - before
 	f.spent.Add(int64(cost))
 	if err != nil {
 		if ctx.Err() == nil && !f.failing {
@@ -168,8 +168,8 @@ func (f *failover) observer() observer {
 	return nil
 }
 
-// tellBlind logs once if the mode in use cannot detect endpoints that do not answer.
-func (f *failover) tellBlind(blind bool) {
+// logBlind logs once if the mode in use cannot detect endpoints that do not answer.
+func (f *failover) logBlind(blind bool) {
 	if blind == f.blind {
 		return
 	}
@@ -189,17 +189,17 @@ func (f *failover) tellBlind(blind bool) {
 
 // look is one cycle of the Judge. Where the engine does not answer, its last decision is kept
 // anyway: the Judge decides nothing that it could not look up.
-func (f *failover) look(ctx context.Context, eyes observer) (d suspect.Decision, err error) {
+func (f *failover) look(ctx context.Context, obs observer) (d suspect.Decision, err error) {
 	f.deliver()
 	now := time.Now()
-	if err := eyes.Unanswered(ctx, func(flow suspect.Flow) { f.judge.Unanswered(flow, now) }); err != nil {
+	if err := obs.Unanswered(ctx, func(flow suspect.Flow) { f.judge.Unanswered(flow, now) }); err != nil {
 		return d, err
 	}
-	w := &neighbours{ctx: ctx, failover: f, eyes: eyes}
+	w := &engineWorld{ctx: ctx, failover: f, obs: obs}
 	orders := f.judge.Review(now, w, f.room())
 	slices.SortFunc(orders.Ask, netip.Addr.Compare)
 	for _, a := range slices.Compact(orders.Ask) {
-		if err := eyes.Answered(ctx, a, f.judge.Answered); err != nil {
+		if err := obs.Answered(ctx, a, f.judge.Answered); err != nil {
 			return d, err
 		}
 	}
@@ -208,10 +208,10 @@ func (f *failover) look(ctx context.Context, eyes observer) (d suspect.Decision,
 	}
 	f.deliver()
 	d = f.judge.Decide(time.Now(), w)
-	if w.err != nil && !f.unheard && ctx.Err() == nil {
+	if w.err != nil && !f.unanswered && ctx.Err() == nil {
 		f.log.Warn("looking up endpoints failed; those that stop answering are passed over later", "err", w.err)
 	}
-	f.unheard = w.err != nil
+	f.unanswered = w.err != nil
 	return d, nil
 }
 
@@ -263,7 +263,7 @@ func (f *failover) answers(ctx context.Context, at netip.AddrPort) bool {
 	return err == nil || errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// apply makes a decision true and known.
+// apply passes a decision to the engine, and reports what has changed.
 func (f *failover) apply(d suspect.Decision) {
 	if f.mode != config.FailoverObserve && !maps.Equal(d.Suspects, f.given) {
 		f.given = d.Suspects
@@ -276,7 +276,7 @@ func (f *failover) apply(d suspect.Decision) {
 		}
 	}
 	f.suspects.Store(int64(silent))
-	problems := f.standing(d)
+	problems := f.currentProblems(d)
 	for _, v := range d.Verdicts {
 		if !v.Silent {
 			f.log.Info("endpoints trusted again", "of", v.Name, "addresses", v.Addrs, "why", v.Detail, "after", v.Elapsed.Round(time.Millisecond))
@@ -293,8 +293,8 @@ func (f *failover) apply(d suspect.Decision) {
 	}
 }
 
-// standing returns the problems that are there still, with those of the whole node.
-func (f *failover) standing(d suspect.Decision) []model.Problem {
+// currentProblems returns the problems of endpoints still passed over, and those of the whole node.
+func (f *failover) currentProblems(d suspect.Decision) []model.Problem {
 	all := slices.DeleteFunc(slices.Clone(f.problems), func(p model.Problem) bool {
 		name, is := strings.CutPrefix(p.Object, objectPrefix)
 		return !is || !slices.Contains(d.Silent, name) // back, or trusted again
@@ -302,7 +302,7 @@ func (f *failover) standing(d suspect.Decision) []model.Problem {
 	if d.OneWay {
 		all = append(all, model.Problem{Object: failoverSource, Why: model.WhyUnsupported, Detail: "asymmetric routing: endpoints answer this node, but their answers to clients do not pass it; off for 10 minutes"})
 	}
-	if d.Ours {
+	if d.LocalFault {
 		all = append(all, model.Problem{Object: failoverSource, Why: model.WhyUnanswered, Detail: "more than a third of all remote endpoints do not answer: the fault is more likely this node's network, so none is passed over"})
 	}
 	return all
@@ -322,14 +322,14 @@ func (f *failover) stats() metrics.Failover {
 	return metrics.Failover{Ejections: f.ejections.Load(), Suspects: f.suspects.Load(), Spent: time.Duration(f.spent.Load())}
 }
 
-// neighbours are the engine's endpoints, during one reading of flows. After an error
+// engineWorld is suspect.World by the engine's endpoints, during one reading of flows. After an error
 // nothing more is asked.
-type neighbours struct {
+type engineWorld struct {
 	*failover
-	ctx  context.Context
-	eyes observer
-	of   map[asked][]suspect.Endpoint
-	err  error
+	ctx context.Context
+	obs observer
+	of  map[asked][]suspect.Endpoint
+	err error
 }
 
 // askTimeout is how long a look waits for the engine, which may be busy with a sync.
@@ -342,7 +342,7 @@ type asked struct {
 }
 
 // Of implements suspect.World.
-func (n *neighbours) Of(f suspect.Flow) ([]suspect.Endpoint, bool) {
+func (n *engineWorld) Of(f suspect.Flow) ([]suspect.Endpoint, bool) {
 	key := asked{f.Frontend, f.Port}
 	if all, ok := n.of[key]; ok {
 		return all, true
@@ -361,7 +361,7 @@ func (n *neighbours) Of(f suspect.Flow) ([]suspect.Endpoint, bool) {
 }
 
 // On implements suspect.World.
-func (n *neighbours) On(node string) ([]suspect.Endpoint, bool) {
+func (n *engineWorld) On(node string) ([]suspect.Endpoint, bool) {
 	all, ok := askEngine(n, func(ctx context.Context) ([]track.Endpoint, error) { return n.engine.RemoteOn(ctx, node) })
 	return endpoints(all), ok
 }
@@ -370,7 +370,7 @@ func (n *neighbours) On(node string) ([]suspect.Endpoint, bool) {
 const countEvery = 10 * time.Second
 
 // Remote implements suspect.World.
-func (n *neighbours) Remote() int {
+func (n *engineWorld) Remote() int {
 	if time.Since(n.remoteAt) > countEvery {
 		if all, ok := askEngine(n, n.engine.CountRemote); ok {
 			n.remote, n.remoteAt = all, time.Now()
@@ -380,7 +380,7 @@ func (n *neighbours) Remote() int {
 }
 
 // askEngine waits for an answer of the engine, unless it has failed to give one already.
-func askEngine[A any](n *neighbours, question func(context.Context) (A, error)) (answer A, ok bool) {
+func askEngine[A any](n *engineWorld, question func(context.Context) (A, error)) (answer A, ok bool) {
 	if n.err != nil {
 		return answer, false
 	}
@@ -391,8 +391,8 @@ func askEngine[A any](n *neighbours, question func(context.Context) (A, error)) 
 }
 
 // AnySeen implements suspect.World.
-func (n *neighbours) AnySeen() bool {
-	seen, err := n.eyes.AnySeen(n.ctx)
+func (n *engineWorld) AnySeen() bool {
+	seen, err := n.obs.AnySeen(n.ctx)
 	return seen || err != nil
 }
 

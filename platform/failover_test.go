@@ -139,7 +139,7 @@ func TestFailoverKeepsCount(t *testing.T) {
 	w := &silentWorld{}
 	f := w.failover()
 	f.remote = 7
-	n := &neighbours{ctx: t.Context(), failover: f, eyes: w, err: context.DeadlineExceeded}
+	n := &engineWorld{ctx: t.Context(), failover: f, obs: w, err: context.DeadlineExceeded}
 	if got := n.Remote(); got != 7 || !f.remoteAt.IsZero() {
 		t.Errorf("%d remote endpoints at %v after a failure", got, f.remoteAt)
 	}

@@ -116,20 +116,20 @@ func newLive(t status.Trace, from string) (*live, error) {
 func (l *live) run(ctx context.Context, flows *conntrack.NewFlows, follower *nft.Follower) (status.Live, error) {
 	listening, stop := context.WithCancel(ctx)
 	defer stop()
-	var hearing sync.WaitGroup
+	var listeners sync.WaitGroup
 	var failed [3]error
-	hearing.Go(func() { failed[0] = flows.Each(listening, l.hearFlow) })
+	listeners.Go(func() { failed[0] = flows.Each(listening, l.flowEvent) })
 	if follower != nil {
-		hearing.Go(func() { failed[1] = follower.Each(listening, l.hearStep) })
+		listeners.Go(func() { failed[1] = follower.Each(listening, l.ruleEvent) })
 	}
 	l.begin = time.Now()
 	answered := make(chan error, 1)
 	if l.probe != nil {
-		hearing.Go(func() { answered <- l.probe.send(listening) })
+		listeners.Go(func() { answered <- l.probe.send(listening) })
 	}
 	answer := l.wait(ctx, answered)
 	stop()
-	hearing.Wait()
+	listeners.Wait()
 	failed[2] = l.balance(context.WithoutCancel(ctx))
 	l.conclude(answer)
 	return l.result, errors.Join(failed[:]...)
@@ -141,15 +141,15 @@ var errAnswered = errors.New("answered")
 // wait returns when the packet's fate is known, with the error its sender received: nil for
 // nothing yet.
 func (l *live) wait(ctx context.Context, answered <-chan error) (answer error) {
-	var settled <-chan time.Time
+	var quiet <-chan time.Time
 	for {
-		if settled == nil && (answer != nil && !errors.Is(answer, context.DeadlineExceeded) || l.decided()) {
-			settled = time.After(lateNotices)
+		if quiet == nil && (answer != nil && !errors.Is(answer, context.DeadlineExceeded) || l.decided()) {
+			quiet = time.After(lateNotices)
 		}
 		select {
 		case <-ctx.Done():
 			return answer
-		case <-settled:
+		case <-quiet:
 			return answer
 		case answer = <-answered:
 		case <-l.known:
@@ -173,15 +173,15 @@ func (l *live) relayed() bool {
 	return l.trace.Mode == string(relay.Mode) && l.flow.Translated()
 }
 
-func (l *live) tell() {
+func (l *live) notify() {
 	select {
 	case l.known <- struct{}{}:
 	default:
 	}
 }
 
-// hearFlow receives a new flow.
-func (l *live) hearFlow(f conntrack.NewFlow) (done bool) {
+// flowEvent receives a new flow.
+func (l *live) flowEvent(f conntrack.NewFlow) (done bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch p := l.packet; {
@@ -196,7 +196,7 @@ func (l *live) hearFlow(f conntrack.NewFlow) (done bool) {
 	default:
 		return false
 	}
-	l.tell()
+	l.notify()
 	return false
 }
 
@@ -204,8 +204,8 @@ func (l *live) endpoint(at string) bool {
 	return slices.ContainsFunc(l.trace.Endpoints, func(t status.Target) bool { return t.Address == at })
 }
 
-// hearStep receives a rule that the packet passed.
-func (l *live) hearStep(s nft.Step) (done bool) {
+// ruleEvent receives a rule that the packet passed.
+func (l *live) ruleEvent(s nft.Step) (done bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.rules) < mostPath {
@@ -213,7 +213,7 @@ func (l *live) hearStep(s nft.Step) (done bool) {
 	}
 	if s.Final() {
 		l.ended = s.Verdict
-		l.tell()
+		l.notify()
 	}
 	return s.Final()
 }

@@ -131,7 +131,7 @@ func lockFile(path string) (*os.File, error) {
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("%s: removed repeatedly by others", path)
+	return nil, fmt.Errorf("%s: removed repeatedly by other programs", path)
 }
 
 // linked reports whether a file is still what its path leads to.

@@ -24,7 +24,7 @@ func (p *Proxy) pages() health.Sources {
 		Config:  func() any { return p.live.Load().Tree() },
 		Flags:   func() map[string]string { return p.live.Load().Flags() },
 		Version: p.version, Release: metrics.Kubernetes,
-		UI:      ui.Handler(health.Shared(p.picture, pictureAge)),
+		UI:      ui.Handler(health.Shared(p.uiInput, uiAge)),
 		Profile: p.config.Profiling,
 		Verbosity: func(v int) {
 			p.log.Info("verbosity changed", "v", v)
@@ -36,11 +36,11 @@ func (p *Proxy) pages() health.Sources {
 	}
 }
 
-// pictureAge is how old what /ui shows may be: to make it takes the engine's time.
-const pictureAge = 2 * time.Second
+// uiAge is how old the input of /ui may be: making one takes the engine's time.
+const uiAge = 2 * time.Second
 
-// picture is what /ui shows.
-func (p *Proxy) picture(ctx context.Context) (*ui.Input, error) {
+// uiInput is the input of /ui.
+func (p *Proxy) uiInput(ctx context.Context) (*ui.Input, error) {
 	s, err := p.Snapshot(ctx)
 	if err != nil {
 		return nil, err

@@ -8,6 +8,8 @@ import (
 	"runtime/metrics"
 	"sync/atomic"
 	"time"
+
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // An answer about 10,000 Services, or an audit, makes megabytes of garbage, which a proxy
@@ -68,10 +70,8 @@ func (r *releaser) run(ctx context.Context) {
 		if allocated()-before < releaseWorth {
 			continue
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, time.Until(last.Add(releaseGap))) {
 			return
-		case <-time.After(time.Until(last.Add(releaseGap))):
 		}
 		r.collect()
 		r.text() // for what the collection needed

@@ -67,8 +67,12 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 		return err
 	}
 	p.flowsErr = p.openFlows()
-	p.tellFlows(p.choice.Mode)
+	p.logFlowsError(p.choice.Mode)
 	p.report.metrics.Mode(string(p.choice.Name))
+	if most := p.config.MetricsServices; most > 0 {
+		counts := &scraped{proxy: p}
+		p.report.metrics.Services(most, p.log, counts.now)
+	}
 	if p.tracing, err = tracing.New(tracing.Options{Endpoint: p.config.TraceEndpoint, Node: p.config.NodeName, Version: p.version, Mode: string(p.choice.Name), Log: p.log}); err != nil {
 		return err
 	}
@@ -76,8 +80,8 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 	return err
 }
 
-// tellFlows warns if a mode needs the tracked flows that could not be opened, once.
-func (p *Proxy) tellFlows(mode dataplane.Mode) {
+// logFlowsError warns if a mode needs the tracked flows that could not be opened, once.
+func (p *Proxy) logFlowsError(mode dataplane.Mode) {
 	if p.flowsErr != nil && mode.Conntrack {
 		p.log.Warn("opening conntrack failed; stale UDP flows are kept, and endpoints that stop answering not passed over", "mode", mode.Name, "err", p.flowsErr)
 		p.flowsErr = nil
@@ -87,7 +91,7 @@ func (p *Proxy) tellFlows(mode dataplane.Mode) {
 // switched reports that another mode is in use now.
 func (p *Proxy) switched(from, to config.Mode) {
 	p.report.switched(from, to)
-	p.tellFlows(p.engine.Current().Mode)
+	p.logFlowsError(p.engine.Current().Mode)
 }
 
 // openFlows opens what works on tracked flows.
@@ -102,9 +106,9 @@ func (p *Proxy) openFlows() error {
 	if p.failover == nil {
 		return nil
 	}
-	eyes, err := p.system.observe()
+	flows, err := p.system.observe()
 	if err == nil {
-		p.failover.flows = eyes
+		p.failover.flows = flows
 	}
 	return err
 }
@@ -200,7 +204,7 @@ func (p *Proxy) listenForWriters(ctx context.Context) {
 		return
 	}
 	if err := p.writers.Listen(ctx); err != nil {
-		p.log.Warn("listening for other writers failed; drift is shown without names", "err", err)
+		p.log.Warn("listening for other writers failed; drift is shown without their names", "err", err)
 	}
 }
 

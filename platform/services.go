@@ -83,5 +83,5 @@ func ServicesOf(f *snapshot.File, r ServicesRequest) (out status.Services, err e
 }
 
 func unknownService(name model.ServiceName) error {
-	return fmt.Errorf("no Service %s: tandem has received none of this name, or it is for another proxy", name)
+	return fmt.Errorf("no Service %s: none of this name was received, or it is labelled for another proxy", name)
 }

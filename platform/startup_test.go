@@ -52,7 +52,7 @@ func TestFlowsThatCannotBeOpened(t *testing.T) {
 		{dataplane.Mode{Name: "nftables", Conntrack: true}, 1},
 		{dataplane.Mode{Name: "iptables", Conntrack: true}, 1},
 	} {
-		p.tellFlows(mode.Mode)
+		p.logFlowsError(mode.Mode)
 		if n := strings.Count(out.String(), "opening conntrack failed"); n != mode.said {
 			t.Errorf("%s: said %d times, want %d", mode.Name, n, mode.said)
 		}

@@ -36,6 +36,7 @@ type system struct {
 	addresses   func() (addresses, error)
 	flows       func() (flowTable, error)
 	eachFlow    func(context.Context, func(flows.Flow)) error                               // all that are tracked, for the thread's network; nil where there are none
+	traffic     func(context.Context, func(model.Proto, netip.AddrPort, uint64)) error      // bytes of the same
 	live        func(ctx context.Context, t status.Trace, from string) (status.Live, error) // follows a real packet
 	writers     func() (writers, error)                                                     // other writers to the data plane; nil where the system does not report them
 	observe     func() (tracked, error)                                                     // TCP flows in the same table
@@ -102,6 +103,9 @@ func portable() system {
 		addresses:   func() (addresses, error) { return nil, unsupported },
 		flows:       func() (flowTable, error) { return nil, unsupported },
 		observe:     func() (tracked, error) { return nil, unsupported },
+		traffic: func(context.Context, func(model.Proto, netip.AddrPort, uint64)) error {
+			return errors.New("--bytes: this system does not count the bytes of connections by their first destination")
+		},
 		live: func(context.Context, status.Trace, string) (status.Live, error) {
 			return status.Live{}, errors.New("--live: HNS reports no single packets; follow them with \"pktmon start --capture\", or \"vfpctrl /get-port-counter\" for the counters of VFP")
 		},

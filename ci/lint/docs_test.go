@@ -19,6 +19,10 @@ var (
 	mention = regexp.MustCompile("`((?:core|linux|windows|platform|cmd|ci|installers)/[\\w./-]+)`")
 	// link is a relative link to a file, with a heading or without.
 	link = regexp.MustCompile(`\]\(([\w./-]+)(?:#[\w-]+)?\)`)
+	// command is a command of this tree: `make test`, `tandem status`.
+	command = regexp.MustCompile("(?m)(?:`|^    (?:bin/)?|^ *\\$ )(make|tandem) ([a-z][a-z-]*)")
+	// testName is the name of a test, or what -run begins with.
+	testName = regexp.MustCompile(`\bTest[A-Z]\w+`)
 )
 
 // missing returns what a text names that is not there. Mentions start at the
@@ -72,6 +76,59 @@ func TestTextsNameWhatIsThere(t *testing.T) {
 	const wrong = "`core/gone`, [a](gone.md), [b](../core/model), `core/model`"
 	if got := missing(os.DirFS("."), "ci/x.md", wrong); len(got) != 2 {
 		t.Errorf("of %s these are missing: %v", wrong, got)
+	}
+}
+
+// sources returns the text of the files that match a pattern.
+func sources(t *testing.T, pattern string) string {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) == 0 {
+		t.Fatal(pattern, err)
+	}
+	var all strings.Builder
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(text)
+	}
+	return all.String()
+}
+
+// Each `make TARGET`, `tandem VERB` and TestNAME in a text is there; the changelog also
+// names what was once.
+func TestTextsNameCommandsAndTests(t *testing.T) {
+	t.Chdir("../..")
+	var tests strings.Builder
+	for _, file := range tracked(t, "_test.go") {
+		tests.WriteString(sources(t, file))
+	}
+	makefile, verbs := "\n"+sources(t, "Makefile"), sources(t, "cmd/tandem/*.go")
+	unknown := func(text string) (names []string) {
+		for _, found := range command.FindAllStringSubmatch(text, -1) {
+			if found[1] == "make" && !strings.Contains(makefile, "\n"+found[2]+":") || found[1] == "tandem" && !strings.Contains(verbs, `"`+found[2]) {
+				names = append(names, found[1]+" "+found[2])
+			}
+		}
+		for _, name := range testName.FindAllString(text, -1) {
+			if !strings.Contains(tests.String(), "\nfunc "+name) {
+				names = append(names, name)
+			}
+		}
+		return names
+	}
+	for _, file := range tracked(t, ".md") {
+		if path.Base(file) == "CHANGELOG.md" {
+			continue
+		}
+		if names := unknown(sources(t, file)); len(names) > 0 {
+			t.Errorf("%s names %q, which are not there", file, names)
+		}
+	}
+	if got := unknown("`make tea`, `make test`\n    bin/tandem dance\n$ tandem status\nTestTeaTime, TestTextsName"); len(got) != 3 {
+		t.Errorf("not found are %q", got)
 	}
 }
 

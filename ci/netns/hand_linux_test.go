@@ -144,7 +144,7 @@ func TestWrongTables(t *testing.T) {
 		{"outside tcp 10.96.0.1:80 -> " + pair, "sees 192.0.2.1, want the client 192.0.2.100"},
 		{"10.244.1.2 tcp 10.96.0.1:80 -> " + pair, "10.244.1.2:8080 sees 192.0.2.1, want the client 10.244.1.2"},
 		{"198.51.100.9 tcp 10.96.0.1:80 -> " + pair + " snat", "sees 198.51.100.9, want an address of the node"},
-		{"pod tcp 10.96.0.1:80 -> " + pair + " sticky", "not sticky"},
+		{"pod tcp 10.96.0.1:80 -> " + pair + " affinity", "affinity not kept"},
 		{"pod tcp 10.96.0.2:80 -> " + pair, "never reached"},
 		{"pod tcp 10.96.0.1:80 -> reject", "want reject, got an answer by"},
 		{"pod tcp 10.96.0.1:80 -> drop", "want drop, got an answer by"},

@@ -20,8 +20,8 @@ import (
 // Make makes the proxy under test for a scenario in its lab.
 type Make func(*lab.Net, *conformance.Scenario) (Proxy, error)
 
-// programTime is the limit of a proxy for one change. User-mode Linux on a busy
-// machine needs seconds for what otherwise takes milliseconds.
+// programTime is the limit of a proxy for one change, and for the traces of a step. User-mode
+// Linux on a busy machine needs seconds for what otherwise takes milliseconds.
 const programTime = time.Minute
 
 // Run runs one scenario from its beginning to its end in a lab of its own, with
@@ -89,7 +89,18 @@ func (r *run) serve() error {
 	return nil
 }
 
+// step brings the proxy to a step and judges it. The real packets between its two limits
+// take as long as their number, and their waits for answers that must not come.
 func (r *run) step(ctx context.Context, step conformance.Step) error {
+	if err := r.program(ctx, step); err != nil {
+		return err
+	}
+	r.report.Steps++
+	return r.trace(ctx, step, r.judge(step))
+}
+
+// program has the proxy program a step.
+func (r *run) program(ctx context.Context, step conformance.Step) error {
 	ctx, cancel := context.WithTimeout(ctx, programTime)
 	defer cancel()
 	if err := change(r.dir, step); err != nil {
@@ -106,8 +117,7 @@ func (r *run) step(ctx context.Context, step conformance.Step) error {
 	if err := r.proxy.Changed(ctx); err != nil {
 		return fmt.Errorf("wait for the proxy: %w", err)
 	}
-	r.report.Steps++
-	return r.trace(ctx, step, r.judge(step))
+	return nil
 }
 
 // leave skips the rest of a scenario.

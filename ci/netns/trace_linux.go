@@ -22,6 +22,8 @@ func (r *run) trace(ctx context.Context, step conformance.Step, verdicts []verdi
 	if !ok {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, programTime)
+	defer cancel()
 	traces, err := proxy.Trace(ctx, step.Packets)
 	if err != nil {
 		return fmt.Errorf("trace: %w", err)

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/printable"
+	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/core/snapshot"
 	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/platform"
@@ -102,7 +103,7 @@ func awaitRepair(ctx context.Context, first status.Drift, r platform.DriftReques
 		}
 	}
 	for d = first; !d.Repaired(); {
-		if pause(ctx, 100*time.Millisecond) != nil {
+		if !sleep.For(ctx, 100*time.Millisecond) {
 			return d, errors.New("not repaired after " + repairTime.String() + ": " + strings.Join(d.Errors, "; "))
 		}
 		if d, err = platform.Drift().Ask(ctx, r); err != nil {
@@ -125,7 +126,7 @@ func watchDrift(cmd *cobra.Command, out *output, r platform.DriftRequest) error 
 			}
 		}
 		r.Look, r.Since = false, d.At
-		if pause(cmd.Context(), driftPause) != nil {
+		if !sleep.For(cmd.Context(), driftPause) {
 			return nil // interrupted, as was to be
 		}
 	}
@@ -141,13 +142,4 @@ func showWatched(cmd *cobra.Command, out *output, d status.Drift) error {
 	}
 	_, err := cmd.OutOrStdout().Write([]byte(printable.Lines(b.String())))
 	return err
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }

@@ -164,7 +164,7 @@ func TestKubectlPluginDistrustsPods(t *testing.T) {
 		want   string
 	}{
 		"redirect": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, thief.URL, http.StatusFound) }, "Found"},
-		"stranger": {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") }, "not the status of a tandem"},
+		"stranger": {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") }, "not a tandem status"},
 		"refusal":  {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "go away", http.StatusForbidden) }, "go away"},
 	} {
 		config := fakeCluster(t, map[string]any{"a": c.answer})

@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -40,8 +39,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		root.Version = kubeProxyVersion(versionText())
 	}
 	root.SetArgs(line)
-	if len(line) > 0 && line[0] != "run" && os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(400) // it ends after an answer: what a list of all takes need not be collected on the way
+	if len(line) > 0 && line[0] != "run" {
+		collectLate()
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		if errors.As(err, new(*pflag.NotExistError)) {

@@ -195,7 +195,7 @@ func fetchStatus(cmd *cobra.Command, address string, only *status.Filter) (doc s
 		return doc, fmt.Errorf("tandem at %s answered %s: %s", address, res.Status, text)
 	}
 	if err := wire.Read(res.Header.Get("Content-Type"), res.Body, &doc); err != nil {
-		return doc, fmt.Errorf("%s did not answer with a status of tandem: %w", address, err)
+		return doc, fmt.Errorf("%s did not return a tandem status: %w", address, err)
 	}
 	return doc, nil
 }

@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/netns"
 )
 
@@ -64,6 +66,7 @@ func TestTopInModes(t *testing.T) {
 					if want := "connections are not counted in mode " + mode; code != exitUsage || !strings.Contains(out.String(), want) {
 						t.Errorf("exit code %d: %s", code, out)
 					}
+					topBytes(t, node, here)
 					return
 				}
 				var top status.Top
@@ -80,5 +83,42 @@ func TestTopInModes(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// topBytes asks for the bytes of connections: before the kernel counts them, and then.
+func topBytes(t *testing.T, node *netns.Net, here func(...string) (*exec.Cmd, *written)) {
+	t.Helper()
+	asked, out := here("top", "--bytes")
+	if err := asked.Wait(); err == nil || !strings.Contains(out.String(), "sysctl -w net.netfilter.nf_conntrack_acct=1") {
+		t.Errorf("bytes are not counted: %v: %s", err, out)
+	}
+	asked, out = here("top", "--bytes", "--endpoints")
+	if err := asked.Wait(); err == nil || !strings.Contains(out.String(), "--count-endpoints") {
+		t.Errorf("endpoints are not counted: %v: %s", err, out)
+	}
+	if err := node.Do(netns.Node, func() error {
+		if err := (host.Setting{Path: "proc/sys/net/netfilter/nf_conntrack_acct", Want: 1}).Apply("/", slog.New(slog.DiscardHandler)); err != nil {
+			return err
+		}
+		c, err := net.Dial("udp", "192.0.2.1:9") // so that there is a connection
+		if err == nil {
+			_ = c.Close()
+		}
+		if c, err := net.DialTimeout("tcp", "10.96.0.10:80", time.Second); err == nil { // no answer is needed
+			_ = c.Close()
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	asked, out = here("top", "--bytes", "-o", "json", "--interval", "100ms")
+	_ = asked.Wait() // what it says is checked
+	var top status.Top
+	if err := json.Unmarshal([]byte(out.String()), &top); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if s := top.Services; len(s) != 1 || s[0].Service != "default/web" || s[0].Traffic == nil || s[0].Traffic.Connections == 0 || s[0].Traffic.Bytes == 0 {
+		t.Errorf("%s", out)
 	}
 }

@@ -25,7 +25,7 @@ func (r *repeat) register(c *cobra.Command) {
 	c.Flags().DurationVar(&r.every, "interval", 2*time.Second, "interval of --watch")
 }
 
-// run calls show once, or until ctx ends. On a terminal each picture replaces the one
+// run calls show once, or until ctx ends. On a terminal each output replaces the one
 // before; elsewhere they follow each other. What cannot be shown at the moment is reported
 // instead.
 func (r *repeat) run(ctx context.Context, s *screen, show func(*screen) error) error {

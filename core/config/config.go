@@ -57,6 +57,8 @@ type Config struct {
 	// nothing indicates an external change. External writes are noticed within a
 	// second without it where the system reports them.
 	AuditPeriod      time.Duration
+	MetricsServices  int           // how many Services have a metric of their connections
+	CountEndpoints   bool          // with CountConnections: by endpoint, too
 	CountConnections bool          // count new connections by frontend, where the mode can: for `tandem top`
 	MinSyncPeriod    time.Duration // the least time between two syncs; 0 syncs at once
 	// SyncPeriod is kube-proxy's: what waits for twice as long without being

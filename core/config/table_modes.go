@@ -48,8 +48,18 @@ func modeSettings() []Setting {
 		},
 		{
 			Flag: "count-connections", BesideFile: true, Restart: restartStart,
-			Doc:   "Count new connections of each Service in mode nftables, for tandem top. Costs kernel memory: 16 bytes a CPU for each frontend.",
+			Doc:   "Count new connections of each Service in mode nftables, for tandem top. Costs kernel memory: 16 bytes a CPU for each frontend, and at most 20 MB; frontends beyond that are not counted.",
 			Value: func(c *Config) Value { return boolean(&c.CountConnections) },
+		},
+		{
+			Flag: "metrics-services", BesideFile: true, Restart: restartStart,
+			Doc:   "How many Services have a metric of their new connections, tandem_service_connections_total, where the mode counts them; 0 for none. The busiest at the first scrape come first.",
+			Value: func(c *Config) Value { return integer(&c.MetricsServices, 0, 10000) },
+		},
+		{
+			Flag: "count-endpoints", BesideFile: true, Restart: restartStart,
+			Doc:   "With --count-connections: count new connections of each endpoint as well, for tandem top --endpoints. Their counters are within the same 20 MB.",
+			Value: func(c *Config) Value { return boolean(&c.CountEndpoints) },
 		},
 	}
 }

@@ -54,7 +54,7 @@ func (e Expect) String() string {
 		}
 	}
 	if e.SessionAffinity {
-		b.WriteString(" sticky")
+		b.WriteString(" affinity")
 	}
 	if e.Same {
 		b.WriteString(" same")
@@ -156,12 +156,12 @@ func parseExpect(words []string, to netip.Addr) (e Expect, err error) {
 	}
 	e.Fate = oracle.Forward
 	snat := false
-	for i := len(words) - 1; i >= 0 && slices.Contains([]string{"snat", "sticky", "same"}, words[i]); i-- {
-		snat, e.SessionAffinity, e.Same = snat || words[i] == "snat", e.SessionAffinity || words[i] == "sticky", e.Same || words[i] == "same"
+	for i := len(words) - 1; i >= 0 && slices.Contains([]string{"snat", "affinity", "same"}, words[i]); i-- {
+		snat, e.SessionAffinity, e.Same = snat || words[i] == "snat", e.SessionAffinity || words[i] == "affinity", e.Same || words[i] == "same"
 		words = words[:i]
 	}
 	if e.Same && !e.SessionAffinity {
-		return e, errors.New("same without sticky")
+		return e, errors.New("same without affinity")
 	}
 	if len(words) == 0 {
 		return e, errors.New("no endpoints")

@@ -113,7 +113,7 @@ func JudgeRow(scenario *Scenario, host *model.Host, ports []*model.Port, row Pac
 	if len(want.Endpoints) > 1 {
 		for _, p := range ports {
 			if p.ID == got.Port && row.Expect.SessionAffinity != (p.SessionAffinity > 0) {
-				wrong = append(wrong, fmt.Sprintf("the table says sticky: %t, the policy %t", row.Expect.SessionAffinity, p.SessionAffinity > 0))
+				wrong = append(wrong, fmt.Sprintf("affinity in the table: %t, in the policy: %t", row.Expect.SessionAffinity, p.SessionAffinity > 0))
 			}
 		}
 	}

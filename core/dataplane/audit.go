@@ -14,6 +14,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // ErrInterrupted is what Observe returns where the data plane has changed while
@@ -262,10 +263,8 @@ func (b *backend[K, V]) Repaired() (ports []model.PortID) {
 // lockReading waits until no other read is in progress.
 func (b *backend[K, V]) lockReading(ctx context.Context) error {
 	for !b.reading.TryLock() {
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, 5*time.Millisecond) {
 			return fmt.Errorf("%w: %w", ErrReading, ctx.Err())
-		case <-time.After(5 * time.Millisecond):
 		}
 	}
 	return nil

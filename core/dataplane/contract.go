@@ -134,7 +134,7 @@ type Sentinel interface {
 }
 
 // OthersLister is implemented by drivers that can list rules of other programs that
-// packets traverse besides ours. They are listed, not evaluated.
+// packets traverse besides Tandem's. They are listed, not evaluated.
 type OthersLister interface {
 	// Others lists them for people, up to a limit. It is called on a thread of the data
 	// plane's network, concurrently with everything else.
@@ -204,6 +204,13 @@ type ConnectionCounter interface {
 	Connections(ctx context.Context, found func(Connections)) error
 }
 
+// EndpointCounter is implemented by backends that count new connections by endpoint of a
+// frontend, where that is asked for.
+type EndpointCounter interface {
+	// Endpoints is Connections by endpoint. It reports whether they are counted.
+	Endpoints(ctx context.Context, found func(Connections)) (counted bool, err error)
+}
+
 // Connections are the new connections of a frontend; or of all those of a port, of a data
 // plane that does not tell them apart.
 type Connections struct {
@@ -211,6 +218,8 @@ type Connections struct {
 	At    netip.AddrPort // of model.Frontend; the zero value with Port
 	Port  model.PortID   // the zero value with At
 	New   uint64
+
+	Endpoint netip.AddrPort // the only one that they went to; the zero value for all
 }
 
 // PacketCounter is implemented by backends whose rules count packets, for the

@@ -80,7 +80,7 @@ func firewalld(f *Facts) Check {
 // destinations.
 const dstnat = -100
 
-// foreignChains finds chains of other programs that rewrite destinations before ours can.
+// foreignChains finds chains of other programs that rewrite destinations before Tandem's can.
 func foreignChains(f *Facts) Check {
 	if f.BaseChains == nil {
 		return Check{}

@@ -142,9 +142,11 @@ func degraded(f *Facts) Check {
 	if f.Running == nil {
 		return Check{}
 	}
-	degraded := f.Running.Degraded
-	return either(ok("no object of the data plane is degraded"),
-		warn("degraded: "+strings.Join(degraded, "; "), "tandem status and tandem hns dump name them; where re-creating does not help, Restart-Service hns programs everything again, and interrupts pods"), len(degraded) == 0)
+	degraded, fix := f.Running.Degraded, "tandem status names them"
+	if f.System == "windows" {
+		fix = "tandem status and tandem hns dump name them; where re-creating does not help, Restart-Service hns programs everything again, and interrupts pods"
+	}
+	return either(ok("no object of the data plane is degraded"), warn("degraded: "+strings.Join(degraded, "; "), fix), len(degraded) == 0)
 }
 
 // runningChecks are about a tandem that runs here.

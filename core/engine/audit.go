@@ -116,7 +116,7 @@ func (e *Engine) stopAudit() {
 	select {
 	case <-e.reader.done:
 	case <-time.After(auditGrace):
-		e.options.Log.Warn("audit does not end; abandoned")
+		e.options.Log.Warn("audit timed out; abandoned")
 	}
 }
 

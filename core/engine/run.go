@@ -90,7 +90,7 @@ func (e *Engine) finishAdopt(ctx context.Context, err error) {
 	e.publish(func(s *Status) { s.Adopted, s.ReadingAt, s.Err = err == nil, time.Time{}, err })
 	if err != nil {
 		if ctx.Err() == nil {
-			e.options.Log.Error("reading the data plane failed; nothing is changed before that works", "err", err, "retry", adoptRetry)
+			e.options.Log.Error("reading the data plane failed; writes paused", "err", err, "retry", adoptRetry)
 		}
 		return
 	}

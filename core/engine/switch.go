@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 const (
@@ -54,8 +55,8 @@ func (e *Engine) Switch(ctx context.Context, next DataPlane) (old DataPlane, err
 			return DataPlane{}, done.err
 		}
 		seen = done.seen
-		if err := sleep(ctx, switchPause); err != nil {
-			return DataPlane{}, err
+		if !sleep.For(ctx, switchPause) {
+			return DataPlane{}, ctx.Err()
 		}
 	}
 }
@@ -110,8 +111,8 @@ func programAll(ctx context.Context, next dataplane.Backend) error {
 		if err == nil || try == switchTries || ctx.Err() != nil {
 			return errors.Join(err, ctx.Err())
 		}
-		if err := sleep(ctx, time.Until(next.Next())); err != nil {
-			return err
+		if !sleep.For(ctx, time.Until(next.Next())) {
+			return ctx.Err()
 		}
 	}
 }
@@ -162,15 +163,4 @@ func (e *Engine) cutOver(ctx context.Context, next DataPlane, seen desired) cuto
 	e.history.Arrived(history.Change{Kind: history.Mode, At: at.UnixNano(), Name: string(next.Mode.Name), Detail: "before: " + string(old.Mode.Name)})
 	e.change(at)
 	return cutover{done: true, old: *old}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }

@@ -70,7 +70,7 @@ func (e *Engine) mute(on bool) {
 		return
 	}
 	if err := e.options.Writers.Mute(on); err != nil {
-		e.options.Log.Debug("drift may be shown without the names of other programs", "err", err)
+		e.options.Log.Debug("suspending the record of other writers failed; drift may lack their names", "err", err)
 	}
 }
 
@@ -78,10 +78,10 @@ func (e *Engine) mute(on bool) {
 func (e *Engine) logSync(ctx context.Context, r *Sync, first bool) {
 	log := e.options.Log
 	if r.Work.BatchErr != nil {
-		log.Warn("transaction failed; retried in smaller batches", "err", r.Work.BatchErr, "transactions", r.Work.Commits, "failed", r.Work.Failed)
+		log.Warn("transaction failed; retrying in smaller batches", "err", r.Work.BatchErr, "transactions", r.Work.Commits, "failed", r.Work.Failed)
 	}
 	if r.Work.Corrected > 0 {
-		log.Info("objects differed from the recorded state; read again", "objects", r.Work.Corrected)
+		log.Info("recorded state corrected after failed writes", "objects", r.Work.Corrected)
 	}
 	if r.Err != nil {
 		log.Error("sync failed in part; retrying", "err", r.Err, "done", r.Work.Ops, "failed", r.Work.Failed, "retry", e.backend().Next())

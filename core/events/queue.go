@@ -132,11 +132,11 @@ func (j *queue) take(now time.Time) (n *entry, wait time.Duration) {
 
 // done handles the result of a record that was taken with this count, and reports
 // whether it was written or dropped. final means that a retry is useless.
-func (j *queue) done(now time.Time, n *entry, told int, err error, final bool) (over bool) {
+func (j *queue) done(now time.Time, n *entry, written int, err error, final bool) (over bool) {
 	n.taken = false
 	if err == nil {
 		n.written, n.tries, n.record.Written = now, 0, true
-		if n.record.Count > told {
+		if n.record.Count > written {
 			n.due = now.Add(j.again)
 			n.elem = j.waiting.PushBack(n)
 		}

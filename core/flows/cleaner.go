@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // Table is a table of tracked flows. It is used by one goroutine at a time.
@@ -166,12 +167,12 @@ func (c *Cleaner) run(ctx context.Context) {
 			return
 		case <-c.wake:
 		}
-		sleep(ctx, c.grace, nil)
+		sleep.For(ctx, c.grace)
 		start := time.Now()
 		for pause := minPause; ctx.Err() == nil && c.clean(ctx, pause) != nil; pause = min(2*pause, maxPause) {
 			c.backOff(ctx, pause)
 		}
-		sleep(ctx, time.Duration(c.idle)*time.Since(start), nil)
+		sleep.For(ctx, time.Duration(c.idle)*time.Since(start))
 	}
 }
 
@@ -252,19 +253,10 @@ func (c *Cleaner) finish(again bool) {
 // backOff waits before the next attempt. New work cuts the wait short, but not
 // below minPause.
 func (c *Cleaner) backOff(ctx context.Context, pause time.Duration) {
-	sleep(ctx, minPause, nil)
-	sleep(ctx, pause-minPause, c.wake)
-}
-
-func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) {
-	if d <= 0 {
-		return
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
+	sleep.For(ctx, minPause)
 	select {
 	case <-ctx.Done():
-	case <-wake:
-	case <-t.C:
+	case <-c.wake:
+	case <-time.After(pause - minPause):
 	}
 }

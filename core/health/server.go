@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // The limits that keep slow or hostile clients from harming others.
@@ -104,10 +106,7 @@ func (s *Server) Run(ctx context.Context) error {
 		if s.bound != nil {
 			s.serve(ctx)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(bindEvery):
-		}
+		sleep.For(ctx, bindEvery)
 	}
 	return nil
 }

@@ -87,7 +87,7 @@ func (r *Recorder) Find(f Filter) Document {
 		d.Entries = append(d.Entries, c.entry(s))
 	}
 	if f.Service == (model.ServiceName{}) {
-		d.addLonely(syncs, f.Failed)
+		d.addUnmatched(syncs, f.Failed)
 	}
 	if f.Limit > 0 && len(d.Entries) > f.Limit {
 		d.Entries = slices.Clone(d.Entries[len(d.Entries)-f.Limit:])
@@ -133,8 +133,8 @@ func syncOf(syncs []Sync, change uint64) *Sync {
 	return &syncs[i]
 }
 
-// addLonely adds the syncs that no change belongs to, by time.
-func (d *Document) addLonely(syncs []Sync, failed bool) {
+// addUnmatched adds the syncs that no change belongs to, by time.
+func (d *Document) addUnmatched(syncs []Sync, failed bool) {
 	for i := range syncs {
 		s := &syncs[i]
 		if s.To > s.From || failed && s.Failed == 0 && s.Err == "" {

@@ -89,7 +89,7 @@ type deferral struct {
 	attempts int // consecutive failures
 	err      error
 	untried  bool // deferred for lack of time (ErrDeferred)
-	lingers  bool // a deletion that has not been tried (Rules.DeleteDelay)
+	delayed  bool // a deletion that has not been tried (Rules.DeleteDelay)
 }
 
 // failed reports whether it is the last attempt that has failed.

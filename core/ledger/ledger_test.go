@@ -128,7 +128,7 @@ func TestLingeringObjectsAreDeletedLater(t *testing.T) {
 	expect(t, render(l.Plan(now.Add(time.Minute), 0)), "0 delete shared1 v>")
 }
 
-// What an owner's failed ops were to replace may still use the object that lingers: it
+// What an owner's failed ops were to replace may still use the object that delayed: it
 // stays until they have succeeded.
 func TestLingeringObjectsOutliveTheirOwnersFailures(t *testing.T) {
 	l := ledger.New[string, string](rules{})
@@ -157,7 +157,7 @@ func TestLingeringObjectsOutliveTheirOwnersFailures(t *testing.T) {
 		}
 	}
 	if _, there := l.Installed("shared3"); there {
-		t.Error("what lingers waits for failures of another owner")
+		t.Error("what delayed waits for failures of another owner")
 	}
 	for end := now.Add(2 * time.Minute); now.Before(end) && !l.Next().IsZero(); now = l.Next() {
 		record(l, l.Plan(now, 0), now)

@@ -24,9 +24,11 @@ type Op[K comparable, V any] struct {
 
 // Port is the owner by value, the zero id without one. Owners are compared by
 // it: an op that is retried may point to an earlier object of the same port.
-func (o Op[K, V]) Port() (id model.PortID) {
-	if o.Owner != nil {
-		id = *o.Owner
+func (o Op[K, V]) Port() model.PortID { return portOf(o.Owner) }
+
+func portOf(owner *model.PortID) (id model.PortID) {
+	if owner != nil {
+		id = *owner
 	}
 	return id
 }

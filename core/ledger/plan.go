@@ -20,7 +20,7 @@ import (
 // Every op must be given to Record or Return before the next Plan.
 func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
 	l.requeueDue(now)
-	ops := make([]Op[K, V], 0, len(l.dirty))
+	n := 0 // that are planned, at the beginning of dirty
 	for i := range l.dirty {
 		t := &l.dirty[i]
 		e := t.entry
@@ -37,14 +37,19 @@ func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
 			continue
 		}
 		e.set(inFlight, true)
-		ops = append(ops, l.op(t))
+		if e.refs > 1 {
+			t.owner = nil // shared: it must not fail with one of its owners
+		}
+		l.dirty[n] = *t
+		n++
 	}
+	batches := l.batches(l.dirty[:n], limit)
 	clear(l.dirty)
 	l.dirty = l.dirty[:0]
 	if cap(l.dirty) > 4096 { // after a full sync: free it
 		l.dirty = nil
 	}
-	return l.batches(ops, limit)
+	return batches
 }
 
 // requeueDue queues the deferred keys that are due.
@@ -61,7 +66,7 @@ func (l *Ledger[K, V]) requeueDue(now time.Time) {
 		}
 	}
 	for key, d := range l.waiting {
-		if d.lingers && !now.Before(d.until) && d.owner != nil && failing[*d.owner] {
+		if d.delayed && !now.Before(d.until) && d.owner != nil && failing[*d.owner] {
 			// What its owner's failed ops were to replace may still use it.
 			d.until = now.Add(lastRetry)
 			l.deferKey(key, d)
@@ -89,16 +94,13 @@ func (l *Ledger[K, V]) delayDelete(t *queued[K, V], now time.Time) bool {
 	if delay == 0 {
 		return false
 	}
-	l.deferKey(t.key, deferral{until: now.Add(delay), owner: t.owner, lingers: true})
+	l.deferKey(t.key, deferral{until: now.Add(delay), owner: t.owner, delayed: true})
 	return true
 }
 
 func (l *Ledger[K, V]) op(t *queued[K, V]) Op[K, V] {
 	e := t.entry
 	op := Op[K, V]{Key: t.key, Owner: t.owner, Old: l.have(t.key, e).value}
-	if e.refs > 1 {
-		op.Owner = nil // shared: it must not fail with one of its owners
-	}
 	switch {
 	case e.refs == 0:
 		op.Verb = Delete
@@ -110,74 +112,72 @@ func (l *Ledger[K, V]) op(t *queued[K, V]) Op[K, V] {
 	return op
 }
 
-// batches cuts ops between owners and sorts each batch.
-func (l *Ledger[K, V]) batches(ops []Op[K, V], limit int) [][]Op[K, V] {
-	if len(ops) == 0 {
-		return nil
+// batches cuts what is planned between owners, and makes the ops of each batch.
+func (l *Ledger[K, V]) batches(planned []queued[K, V], limit int) (batches [][]Op[K, V]) {
+	if limit > 0 && len(planned) > limit {
+		l.group(planned)
 	}
-	if limit > 0 && len(ops) > limit {
-		l.group(ops)
-	}
-	var batches [][]Op[K, V]
-	for len(ops) > 0 {
-		n := cut(ops, limit)
-		batches, ops = append(batches, l.sorted(ops[:n])), ops[n:]
+	for len(planned) > 0 {
+		n := cut(planned, limit)
+		batches, planned = append(batches, l.sorted(planned[:n])), planned[n:]
 	}
 	return batches
 }
 
-// sorted returns a batch in the order of commit. Ops of one position keep their
-// order. It takes linear time: positions are few, and a Service may have 30,000 ops.
-func (l *Ledger[K, V]) sorted(batch []Op[K, V]) []Op[K, V] {
+// sorted returns the ops of a batch in the order of commit. Those of one position keep their
+// order. It takes linear time, and makes each op where it stays: positions are few, and a
+// Service may have 30,000 ops, which are large.
+func (l *Ledger[K, V]) sorted(batch []queued[K, V]) []Op[K, V] {
+	positions := make([]int, len(batch))
 	next := map[int]int{} // by position: first how many ops, then where the next one goes
 	for i := range batch {
-		next[l.position(&batch[i])]++
+		positions[i] = l.position(&batch[i])
+		next[positions[i]]++
 	}
 	start := 0
 	for _, p := range slices.Sorted(maps.Keys(next)) {
 		start, next[p] = start+next[p], start
 	}
-	all := make([]Op[K, V], len(batch))
-	for i := range batch {
-		p := l.position(&batch[i])
-		all[next[p]] = batch[i]
+	ops := make([]Op[K, V], len(batch))
+	for i, p := range positions {
+		ops[next[p]] = l.op(&batch[i])
 		next[p]++
 	}
-	return all
+	return ops
 }
 
-// position is an op's place in a batch: creations and replacements by rising
+// position is the place of an op in a batch: creations and replacements by rising
 // rank, then deletions by falling rank.
-func (l *Ledger[K, V]) position(op *Op[K, V]) int {
+func (l *Ledger[K, V]) position(t *queued[K, V]) int {
 	const deletions = 1 << 30 // greater than any rank
-	rank := l.rules.Rank(op.Key)
-	if op.Verb == Delete {
+	rank := l.rules.Rank(t.key)
+	if t.entry.refs == 0 {
 		return 2*deletions - rank
 	}
 	return rank
 }
 
-// group sorts ops by owner, owners in the order of their first op. Ops without an
-// owner come first, by position, since all others depend on the base; but deletions
+// group sorts what is planned by owner, owners in the order of their first op. Ops without
+// an owner come first, by position, since all others depend on the base; but deletions
 // without an owner are left-overs, which others may use until they are replaced, and
 // come last.
-func (l *Ledger[K, V]) group(ops []Op[K, V]) {
+func (l *Ledger[K, V]) group(planned []queued[K, V]) {
 	first := map[model.PortID]int{}
-	for i, op := range ops {
-		if _, ok := first[op.Port()]; !ok {
-			first[op.Port()] = i
+	for i := range planned {
+		if _, ok := first[portOf(planned[i].owner)]; !ok {
+			first[portOf(planned[i].owner)] = i
 		}
 	}
-	place := func(op *Op[K, V]) int {
+	place := func(t *queued[K, V]) int {
 		switch {
-		case op.Owner != nil:
-			return first[op.Port()]
-		case op.Verb == Delete:
-			return len(ops)
+		case t.owner != nil:
+			return first[portOf(t.owner)]
+		case t.entry.refs == 0:
+			return len(planned)
 		}
 		return -1
 	}
-	slices.SortStableFunc(ops, func(a, b Op[K, V]) int {
+	slices.SortStableFunc(planned, func(a, b queued[K, V]) int {
 		if c := cmp.Compare(place(&a), place(&b)); c != 0 {
 			return c
 		}
@@ -186,18 +186,18 @@ func (l *Ledger[K, V]) group(ops []Op[K, V]) {
 }
 
 // cut returns how many ops the next batch takes.
-func cut[K comparable, V any](ops []Op[K, V], limit int) int {
-	if limit <= 0 || len(ops) <= limit {
-		return len(ops)
+func cut[K comparable, V any](planned []queued[K, V], limit int) int {
+	if limit <= 0 || len(planned) <= limit {
+		return len(planned)
 	}
 	n := limit
-	for n > 0 && ops[n].Owner != nil && ops[n-1].Port() == ops[n].Port() {
+	for n > 0 && planned[n].owner != nil && portOf(planned[n-1].owner) == portOf(planned[n].owner) {
 		n--
 	}
 	if n > 0 {
 		return n
 	}
-	for n = limit; n < len(ops) && ops[n].Port() == ops[n-1].Port(); n++ { // one owner larger than the limit
+	for n = limit; n < len(planned) && portOf(planned[n].owner) == portOf(planned[n-1].owner); n++ { // one owner larger than the limit
 	}
 	return n
 }

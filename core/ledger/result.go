@@ -58,7 +58,7 @@ func (l *Ledger[K, V]) keep(key K, e *entry[V]) {
 
 func (l *Ledger[K, V]) postpone(op Op[K, V], err error, now time.Time) {
 	d := l.waiting[op.Key]
-	d.owner, d.lingers = op.Owner, false
+	d.owner, d.delayed = op.Owner, false
 	var busy BusyError
 	switch {
 	case errors.As(err, &busy):

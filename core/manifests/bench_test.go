@@ -128,8 +128,8 @@ func BenchmarkChange(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	if len(d.told.problems) > 0 || d.reader.decoded != 2*many+n {
-		b.Fatal(d.told.problems, d.reader.decoded)
+	if len(d.delivered.problems) > 0 || d.reader.decoded != 2*many+n {
+		b.Fatal(d.delivered.problems, d.reader.decoded)
 	}
 }
 

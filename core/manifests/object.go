@@ -33,7 +33,7 @@ func (k key) compare(o key) int {
 // long as the text of its document stays the same, so that most comparisons are by
 // pointer.
 type object struct {
-	key    key   // zero if the name cannot be read; for a kind that is none of ours, its class and that kind
+	key    key   // zero if the name cannot be read; for a kind that is not read, its class and that kind
 	bad    bool  // rejected; the last good version is kept
 	start  int32 // the line of the object within its document, from 0
 	faults []fault
@@ -276,6 +276,6 @@ func ofKubernetes(apiVersion string) bool {
 }
 
 // looksLike reports whether two kinds differ only in case or a plural ending.
-func looksLike(kind, ours string) bool {
-	return kind != ours && strings.EqualFold(strings.TrimSuffix(kind, "s"), ours)
+func looksLike(kind, known string) bool {
+	return kind != known && strings.EqualFold(strings.TrimSuffix(kind, "s"), known)
 }

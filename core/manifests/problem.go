@@ -86,7 +86,7 @@ type limits struct {
 }
 
 // defaults: Kubernetes itself refuses objects above 1.5 MiB (etcd), and no
-// object of ours nests deeper than about fifteen levels. 100,000 Services with
+// object read here nests deeper than about fifteen levels. 100,000 Services with
 // their slices are some 250 MB in 200,000 documents; what is kept of a document,
 // however small it is, takes half a kilobyte.
 func defaults() limits {

@@ -30,7 +30,7 @@ type Sink interface {
 
 	// Synced is called after everything that was there at the start, and again
 	// when whole changes: it states whether all of the folder could be read and
-	// understood. A folder without any object of ours is not whole either: it may
+	// understood. A folder without any object that is read is not whole either: it may
 	// not be mounted yet.
 	Synced(whole bool)
 }
@@ -158,7 +158,7 @@ func (s *Source) log() *slog.Logger {
 type delivery struct {
 	sink      Sink
 	reader    *Reader
-	told      *folder
+	delivered *folder
 	problems  []Problem
 	unsettled bool
 	whole     *bool // as passed on; nil before
@@ -166,7 +166,7 @@ type delivery struct {
 }
 
 func newDelivery(sink Sink, r *Reader) *delivery {
-	return &delivery{sink: sink, reader: r, told: &folder{}}
+	return &delivery{sink: sink, reader: r, delivered: &folder{}}
 }
 
 // scan reads the folder and delivers the differences: additions and changes before
@@ -179,11 +179,11 @@ func (d *delivery) scan(ctx context.Context) error {
 		return err
 	}
 	d.unsettled = f.unsettled
-	if f == d.told {
+	if f == d.delivered {
 		d.report(f.problems) // it may have been lost meanwhile
 		return nil
 	}
-	known, gone := f.compare(d.told)
+	known, gone := f.compare(d.delivered)
 	for i, p := range f.objects {
 		if !known[i] {
 			d.set(p.moved())
@@ -197,7 +197,7 @@ func (d *delivery) scan(ctx context.Context) error {
 		d.sink.Synced(whole)
 	}
 	f.index = nil // memory: it is as large as all the rest
-	d.told = f
+	d.delivered = f
 	d.report(f.problems)
 	return nil
 }

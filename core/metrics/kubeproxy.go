@@ -18,7 +18,7 @@ const (
 )
 
 // kubeProxySet are the metrics that kube-proxy has in every mode, as of 1.36, but
-// for those that inquiry asks the engine for.
+// for those that scrapeCollector reads from the engine.
 type kubeProxySet struct {
 	syncTook           *prometheus.HistogramVec
 	fullTook, partTook *prometheus.HistogramVec

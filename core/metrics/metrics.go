@@ -9,7 +9,8 @@
 //	probes, flows, problems ──▶ counters ────────┘
 //
 // The number of series is bounded whatever the cluster: no label holds the name
-// of a Service, a namespace or an address of a pod.
+// of a Service, a namespace or an address of a pod, but for the connections of
+// Services, up to the number that a user asks for (services.go).
 package metrics
 
 import (

@@ -187,7 +187,7 @@ func anyPod(host *model.Host, f model.Family) (netip.Addr, string, error) {
 			return a, podIface(host.Pods), nil
 		}
 	}
-	return netip.Addr{}, "", fmt.Errorf("no range of %s pods is known here: give an address, with %%INTERFACE where pods are recognised by that", f)
+	return netip.Addr{}, "", fmt.Errorf("no pod range of family %s is known: give an address, with %%INTERFACE if pods are detected by interface", f)
 }
 
 // podIface is a name by which pods are recognised; any where that plays no part.

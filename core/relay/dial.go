@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // maxBackoffs is how often an attempt is repeated for which this host lacks a
@@ -33,7 +34,7 @@ func (s *shared) dial(to *choice, tries int) (*net.TCPConn, error) {
 		case isExhausted(err) && backoffs < maxBackoffs: // not the endpoint's fault
 			backoffs++
 			s.exhausted()
-			sleep(s.ctx, backoffTime)
+			sleep.For(s.ctx, backoffTime)
 		default:
 			try++
 			s.noteFailed(to, err)

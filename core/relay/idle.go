@@ -2,7 +2,11 @@
 
 package relay
 
-import "time"
+import (
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/sleep"
+)
 
 // The pace of sweeps. A sweep asks the kernel about each connection, which costs
 // about 1 µs each.
@@ -16,7 +20,7 @@ func (s *shared) sweep(all func() []connection) {
 	shortest := min(s.options.TCP.Idle, s.options.TCP.HalfClosed) / 4
 	last := time.Now()
 	for s.ctx.Err() == nil {
-		sleep(s.ctx, min(sweepEveryLimited, shortest))
+		sleep.For(s.ctx, min(sweepEveryLimited, shortest))
 		now := time.Now()
 		limited := s.slots.recent(now)
 		if len(limited) > 0 || now.Sub(last) >= min(sweepEvery, shortest) {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // link is a connection that a loop serves: a client's and the one to its endpoint. It
@@ -283,7 +284,7 @@ func (s *shared) asConn(fd int) (*net.TCPConn, error) {
 			return nil, err
 		}
 		s.exhausted()
-		sleep(s.ctx, backoffTime)
+		sleep.For(s.ctx, backoffTime)
 	}
 }
 

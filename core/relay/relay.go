@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // Relay serves one address. It is safe for concurrent use.
@@ -62,7 +63,7 @@ func (r *Relay) Retire(after time.Duration) {
 		return
 	}
 	r.work.Go(func() {
-		sleep(r.ctx, after)
+		sleep.For(r.ctx, after)
 		if err := r.Close(); err != nil {
 			r.options.Log.Warn("closing a listener failed", "port", r.quota.port, "listener", r.at, "err", err)
 		}

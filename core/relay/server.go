@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // ballast is memory that is allocated and never touched, so that it is not resident.
@@ -150,7 +151,7 @@ func (s *Server) Drain(ctx context.Context, grace time.Duration) {
 			s.resetAll()
 			return
 		}
-		sleep(ctx, drainPoll)
+		sleep.For(ctx, drainPoll)
 	}
 }
 
@@ -168,7 +169,7 @@ const lastAnswers = 500 * time.Millisecond
 // start before this one has ended.
 func (s *Server) serveOn(limit time.Duration) {
 	deadline := time.Now().Add(limit)
-	for held := s.connections(); len(held) > 0 && time.Now().Before(deadline); sleep(s.ctx, drainPoll) {
+	for held := s.connections(); len(held) > 0 && time.Now().Before(deadline); sleep.For(s.ctx, drainPoll) {
 		open := map[connection]bool{}
 		for _, c := range s.connections() {
 			open[c] = true

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // shared is what all parts of a Server use. It is safe for concurrent use.
@@ -102,19 +103,10 @@ func (b *backoff) start(now time.Time) (begins bool) {
 func (b *backoff) wait(ctx context.Context) {
 	if until := b.until.Load(); until != 0 {
 		if left := time.Until(time.Unix(0, until)); left > 0 {
-			sleep(ctx, left)
+			sleep.For(ctx, left)
 		} else {
 			b.until.CompareAndSwap(until, 0)
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // udpRelay is a Relay for UDP.
@@ -67,7 +68,7 @@ func (u *udpRelay) receive() {
 			u.stats.dropped.Add(1)
 			if failures++; failures%maxFailures == 0 { // or a socket that is broken
 				u.options.Log.Warn("reading datagrams failed", "port", u.quota.port, "listener", u.at, "failures", failures, "err", err)
-				sleep(u.ctx, time.Second)
+				sleep.For(u.ctx, time.Second)
 			}
 		}
 	}
@@ -115,7 +116,7 @@ func (u *udpRelay) session(client netip.AddrPort) (*session, error) {
 	return s, nil
 }
 
-var errLimited = errors.New("as many connections and sessions as the limit on descriptors allows")
+var errLimited = errors.New("the share of file descriptors is in use")
 
 // newSession opens a session with an endpoint. mu is held.
 func (u *udpRelay) newSession(client netip.AddrPort, from model.Origin, to choice) (*session, error) {

@@ -13,6 +13,7 @@ type chosen struct {
 	cluster, local       []endpoint
 	whyCluster, whyLocal model.Reason
 	passed               []endpoint
+	idle                 []int // backends of a route with a weight and without an endpoint
 }
 
 func choose(host *model.Host, svc *model.Service, all []endpoint) chosen {

@@ -34,7 +34,7 @@ func EndpointUses(host *model.Host, from []*model.Slice, ports []*model.Port) (a
 				used[e.Addr] = e
 			}
 		}
-		told := map[netip.AddrPort]bool{}
+		counted := map[netip.AddrPort]bool{}
 		for _, slice := range from {
 			if slice.Family != port.ID.Family {
 				continue
@@ -44,10 +44,10 @@ func EndpointUses(host *model.Host, from []*model.Slice, ports []*model.Port) (a
 				e := &slice.Endpoints[i]
 				u := EndpointUse{Port: port.ID, Slice: slice.Name, Addr: netip.AddrPortFrom(e.Addr, number), Node: e.Node, State: e.State}
 				_, u.Used = used[u.Addr]
-				u.Used = u.Used && named && !told[u.Addr] && best(from, port.ID, u)
+				u.Used = u.Used && named && !counted[u.Addr] && best(from, port.ID, u)
 				switch {
 				case u.Used:
-					told[u.Addr] = true
+					counted[u.Addr] = true
 					u.Why = usedFor(port, u.Addr)
 				default:
 					u.Why = whyUnused(host, port, slice, u, named, used)

@@ -15,6 +15,7 @@ type pools struct {
 	cluster, local       *model.Pool
 	whyCluster, whyLocal model.Reason
 	passed               []endpoint // left out of cluster as they do not answer
+	idle                 []int      // as in chosen
 }
 
 // choosePools makes the pools (KEP-1669, KEP-2086).
@@ -37,7 +38,7 @@ func (r *Result) choosePools(host *model.Host, svc *model.Service, all []endpoin
 	}
 	p := pools{
 		cluster: r.pool(svc, c.cluster), local: r.pool(svc, c.local),
-		whyCluster: c.whyCluster, whyLocal: c.whyLocal, passed: c.passed,
+		whyCluster: c.whyCluster, whyLocal: c.whyLocal, passed: c.passed, idle: c.idle,
 	}
 	if p.local.Equal(p.cluster) {
 		p.local = p.cluster

@@ -52,6 +52,7 @@ func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePo
 	p := &model.Port{ID: id, SessionAffinity: svc.SessionAffinity, Scheduler: r.schedule(svc, pools), PreserveDestination: svc.PreserveDestination, Frontends: frontends(host, svc, addresses, pools)}
 	if route != nil {
 		p.Route = &route.Name
+		r.reportIdle(svc, route, id, pools)
 	}
 	if port.Proto != model.TCP {
 		p.Draining = draining(all, pools)

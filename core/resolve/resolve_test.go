@@ -555,7 +555,7 @@ func problems(r resolve.Result) (all []string) {
 
 func FuzzService(f *testing.F) {
 	f.Add("10.0.0.1@here 10.0.0.2@there/terminating", uint16(80), time.Second.Nanoseconds())
-	f.Fuzz(func(t *testing.T, words string, port uint16, sticky int64) {
+	f.Fuzz(func(t *testing.T, words string, port uint16, affinity int64) {
 		var good []string
 		for _, w := range strings.Fields(words) {
 			ip, _, _ := strings.Cut(w, "@")
@@ -565,7 +565,7 @@ func FuzzService(f *testing.F) {
 			}
 		}
 		svc := service()
-		svc.Ports[0].Port, svc.SessionAffinity = port, time.Duration(sticky)
+		svc.Ports[0].Port, svc.SessionAffinity = port, time.Duration(affinity)
 		s := slice("s", good...)
 		a, b := resolve.Service(host(), svc, []*model.Slice{s}), resolve.Service(host(), svc, []*model.Slice{s})
 		for i := range a.Ports {

@@ -83,14 +83,14 @@ func (r *Result) indexRoutes(svc *model.Service, routes []Route, s *sliceIndex) 
 	}
 }
 
-// indexBackend adds what one backend has for a port.
-func (r *Result) indexBackend(svc *model.Service, port model.ServicePort, route *Route, i int, s *sliceIndex) {
+// invalid states why a backend cannot be one for a protocol; empty if it can, with the
+// index of its port.
+func (route *Route) invalid(i int, proto model.Proto) (at int, why string) {
 	of, b := route.Route.Backends[i], route.Backends[i]
-	at := -1
+	at = -1
 	if b.Service != nil {
-		at = slices.IndexFunc(b.Service.Ports, func(p model.ServicePort) bool { return p.Port == of.Port && p.Proto == port.Proto })
+		at = slices.IndexFunc(b.Service.Ports, func(p model.ServicePort) bool { return p.Port == of.Port && p.Proto == proto })
 	}
-	why := ""
 	switch {
 	case !b.Granted:
 		why = fmt.Sprintf("no ReferenceGrant in namespace %s lets %ss of namespace %s refer to it", of.Service.Namespace, route.Name.Kind(), route.Name.Namespace)
@@ -101,10 +101,35 @@ func (r *Result) indexBackend(svc *model.Service, port model.ServicePort, route 
 	case at < 0:
 		why = "no such port"
 	}
+	return at, why
+}
+
+// reportBackend notes why a backend leaves its share to the others.
+func (r *Result) reportBackend(svc *model.Service, route *Route, i int, proto model.Proto, why string) {
+	of := route.Route.Backends[i]
+	r.Problem(svc, model.WhyRouteBackend, "%s: backend %s:%d (%s): %s", route.Name, of.Service, of.Port, proto, why)
+}
+
+// reportIdle notes which backends leave their share to the others for want of endpoints.
+func (r *Result) reportIdle(svc *model.Service, route *Route, id model.PortID, p pools) {
+	if p.cluster == nil {
+		return // there are no others
+	}
+	for _, i := range p.idle {
+		if _, why := route.invalid(i, id.Proto); why == "" { // else that is reported
+			r.reportBackend(svc, route, i, id.Proto, "no usable endpoint of "+id.Family.String())
+		}
+	}
+}
+
+// indexBackend adds what one backend has for a port.
+func (r *Result) indexBackend(svc *model.Service, port model.ServicePort, route *Route, i int, s *sliceIndex) {
+	at, why := route.invalid(i, port.Proto)
 	if why != "" {
-		r.Problem(svc, model.WhyRouteBackend, "%s: backend %s:%d (%s): %s", route.Name, of.Service, of.Port, port.Proto, why)
+		r.reportBackend(svc, route, i, port.Proto, why)
 		return
 	}
+	of, b := route.Route.Backends[i], route.Backends[i]
 	for _, slice := range b.Slices {
 		if s.listed += len(slice.Ports); s.listed > maxSlicePorts {
 			r.Problem(svc, model.WhyTooLarge, "%s: EndpointSlices ignored: together they list more than %d ports", route.Name, maxSlicePorts)
@@ -132,6 +157,9 @@ func (route *Route) choose(host *model.Host, svc *model.Service, all []endpoint)
 		joined.cluster = shareOut(joined.cluster, one.cluster, b.Weight)
 		joined.local = shareOut(joined.local, one.local, b.Weight)
 		joined.passed = append(joined.passed, one.passed...)
+		if len(one.cluster) == 0 && b.Weight > 0 {
+			joined.idle = append(joined.idle, i)
+		}
 	}
 	joined.cluster, joined.local = merge(joined.cluster), merge(joined.local)
 	return joined

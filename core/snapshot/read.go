@@ -52,7 +52,7 @@ func Read(r io.Reader) (*File, error) {
 	case limited.N <= 0:
 		return nil, fmt.Errorf("snapshot: more than %d MiB", maxBytes>>20)
 	case !ended:
-		return nil, errors.New("snapshot: cut short: it has no end")
+		return nil, errors.New("snapshot: truncated: the end record is missing")
 	}
 	if err := f.check(); err != nil {
 		return nil, fmt.Errorf("snapshot: %w", err)
@@ -130,7 +130,7 @@ func (f *File) line(text []byte, number int) (ended bool, err error) {
 	case l.End != nil && l.End.Lines == number-1:
 		return true, nil
 	case l.End != nil:
-		return false, fmt.Errorf("the end of %d lines, but there are %d", l.End.Lines, number-1)
+		return false, fmt.Errorf("the end record counts %d lines, but there are %d", l.End.Lines, number-1)
 	default:
 		return false, errors.New("an empty line")
 	}

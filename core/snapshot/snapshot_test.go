@@ -197,12 +197,12 @@ func TestRefuse(t *testing.T) {
 	good := string(written(t, file(1)))
 	lines := strings.SplitAfter(strings.TrimSuffix(good, "\n"), "\n")
 	for name, c := range map[string]struct{ text, want string }{
-		"empty":           {"", "no end"},
+		"empty":           {"", "end record is missing"},
 		"other text":      {"hello\n", "not a snapshot"},
 		"another format":  {strings.Replace(good, `"tandemSnapshot":1`, `"tandemSnapshot":2`, 1), "format 2"},
 		"unknown field":   {strings.Replace(good, `"redacted"`, `"x"`, 1) + "", ""},
-		"cut short":       {strings.Join(lines[:len(lines)-1], ""), "no end"},
-		"a line is gone":  {strings.Join(append(append([]string{}, lines[:2]...), lines[3:]...), ""), "the end of"},
+		"cut short":       {strings.Join(lines[:len(lines)-1], ""), "end record is missing"},
+		"a line is gone":  {strings.Join(append(append([]string{}, lines[:2]...), lines[3:]...), ""), "the end record counts"},
 		"more behind it":  {good + "{}\n", "data after the end"},
 		"an empty line":   {lines[0] + "{}\n", "line 2: an empty line"},
 		"an unknown kind": {lines[0] + `{"wish":1}` + "\n", "line 2: json: unknown field"},

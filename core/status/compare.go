@@ -46,7 +46,7 @@ func ReadNode(node, pod string, answer io.Reader, each func(name, hash string)) 
 		return n, err
 	}
 	if d.Version == "" {
-		return n, errors.New("the answer is not the status of a tandem")
+		return n, errors.New("the response is not a tandem status")
 	}
 	n.Version, n.Mode, n.Healthy, n.Drift, n.Hash = d.Version, d.Mode, d.Healthy, d.Drift, d.Hash
 	for _, in := range d.Inputs {
@@ -61,7 +61,7 @@ const maxHead = 4 << 20
 // readStatus decodes a status without its Services, which each gets one by one.
 func readStatus(in *json.Decoder, each func(*Service)) (d Document, err error) {
 	if t, err := in.Token(); err != nil || t != json.Delim('{') {
-		return d, cmp.Or(err, errors.New("the answer is not the status of a tandem"))
+		return d, cmp.Or(err, errors.New("the response is not a tandem status"))
 	}
 	head, size := map[string]json.RawMessage{}, 0
 	for in.More() {
@@ -82,7 +82,7 @@ func readStatus(in *json.Decoder, each func(*Service)) (d Document, err error) {
 		}
 		if t, err := in.Token(); err != nil || t != json.Delim('[') {
 			if err != nil || t != nil {
-				return d, cmp.Or(err, errors.New("the answer is not the status of a tandem"))
+				return d, cmp.Or(err, errors.New("the response is not a tandem status"))
 			}
 			continue // null
 		}

@@ -47,9 +47,9 @@ func TestReadNodeIsBounded(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		`{"version":"v1","reasons":["` + strings.Repeat("x", 5<<20) + `"]}`: "more than 4 MiB",
-		`{"services":{}}`:      "not the status of a tandem",
-		`[]`:                   "not the status of a tandem",
-		`{}`:                   "not the status of a tandem",
+		`{"services":{}}`:      "not a tandem status",
+		`[]`:                   "not a tandem status",
+		`{}`:                   "not a tandem status",
 		`{"version":"v1","ser`: "unexpected EOF",
 	} {
 		if _, err := status.ReadNode("a", "p", strings.NewReader(text), nil); err == nil || !strings.Contains(err.Error(), want) {

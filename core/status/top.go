@@ -29,6 +29,23 @@ type TopService struct {
 	New       uint64        `json:"new"`                 // since its frontends are there
 	PerSecond float64       `json:"perSecond,omitempty"` // between two looks
 	Frontends []TopFrontend `json:"frontends"`           // with -o wide, json and yaml
+	Endpoints []TopEndpoint `json:"endpoints,omitempty"` // where asked for
+	Traffic   *TopTraffic   `json:"traffic,omitempty"`   // where asked for
+}
+
+// TopEndpoint are the new connections that an endpoint got from a Service.
+type TopEndpoint struct {
+	Address string `json:"address"`
+	Proto   string `json:"protocol"`
+	New     uint64 `json:"new"`
+}
+
+// TopTraffic is what connection tracking knows of the connections of a Service that it
+// has now, in both directions.
+type TopTraffic struct {
+	Connections uint64  `json:"connections"`
+	Bytes       uint64  `json:"bytes"`
+	PerSecond   float64 `json:"bytesPerSecond,omitempty"` // more than at the look before, at least 0
 }
 
 // TopFrontend are those of one of its frontends.
@@ -60,20 +77,109 @@ func (t TopCounts) Add(c dataplane.Connections) {
 	}
 }
 
+// TopEndpoints adds up what a data plane has counted by endpoint of a frontend.
+type TopEndpoints map[frontendKey]map[netip.AddrPort]uint64
+
+// Add adds a count.
+func (t TopEndpoints) Add(c dataplane.Connections) {
+	if c.New == 0 {
+		return
+	}
+	k := frontendKey{c.Proto, c.At, c.Port}
+	if t[k] == nil {
+		t[k] = map[netip.AddrPort]uint64{}
+	}
+	t[k][c.Endpoint] += c.New
+}
+
+// of returns the counts of a Service's endpoints, the busiest first: of those that it had,
+// too, as long as the data plane knows them.
+func (t TopEndpoints) of(s track.View) (all []TopEndpoint) {
+	for _, p := range s.Ports {
+		sum := map[netip.AddrPort]uint64{}
+		for i := range p.Frontends {
+			for at, n := range t[frontendKey{proto: p.ID.Proto, at: p.Frontends[i].At}] {
+				sum[at] += n
+			}
+		}
+		for at, n := range sum {
+			all = append(all, TopEndpoint{Address: at.String(), Proto: p.ID.Proto.String(), New: n})
+		}
+	}
+	slices.SortFunc(all, func(a, b TopEndpoint) int {
+		return cmp.Or(cmp.Compare(b.New, a.New), strings.Compare(a.Address, b.Address), strings.Compare(a.Proto, b.Proto))
+	})
+	return all
+}
+
+// TopFlows adds up what connection tracking has of frontends.
+type TopFlows map[frontendKey]TopTraffic
+
+// Add adds a connection to a frontend.
+func (t TopFlows) Add(proto model.Proto, at netip.AddrPort, bytes uint64) {
+	k := frontendKey{proto: proto, at: at}
+	f := t[k]
+	f.Connections++
+	f.Bytes += bytes
+	t[k] = f
+}
+
+// of returns the traffic of a Service. The connections to a node port are to any of the
+// node's addresses.
+func (t TopFlows) of(s track.View, node []netip.Addr) *TopTraffic {
+	sum := TopTraffic{}
+	add := func(proto model.Proto, at netip.AddrPort) {
+		f := t[frontendKey{proto: proto, at: at}]
+		sum.Connections += f.Connections
+		sum.Bytes += f.Bytes
+	}
+	for _, p := range s.Ports {
+		for _, f := range p.Frontends {
+			if !f.At.Addr().IsUnspecified() {
+				add(p.ID.Proto, f.At)
+				continue
+			}
+			for _, a := range node {
+				if a.Is4() == f.At.Addr().Is4() {
+					add(p.ID.Proto, netip.AddrPortFrom(a, f.At.Port()))
+				}
+			}
+		}
+	}
+	return &sum
+}
+
+// TopSources are what Top is made of.
+type TopSources struct {
+	Mode      string
+	At        time.Time
+	Counts    TopCounts
+	Endpoints TopEndpoints // nil where not asked for
+	Flows     TopFlows     // same
+	Node      []netip.Addr // addresses of this node, for Flows
+	Frontends bool         // with each one's count
+}
+
 // TopOf gives counts to the Services whose frontends they are of, and that a filter selects.
 // Those without connections are left out, and each frontend's own count unless asked for.
-func TopOf(mode string, at time.Time, counts TopCounts, services []track.View, only Filter, frontends bool) Top {
-	t := Top{At: at, Mode: mode, Services: []TopService{}}
+func TopOf(from TopSources, services []track.View, only Filter) Top {
+	t := Top{At: from.At, Mode: from.Mode, Services: []TopService{}}
 	for _, s := range services {
-		row := TopService{New: counts.of(s)}
-		if row.New == 0 {
+		row := TopService{New: from.Counts.of(s)}
+		if from.Flows != nil {
+			row.Traffic = from.Flows.of(s, from.Node)
+		}
+		if row.New == 0 && (row.Traffic == nil || row.Traffic.Connections == 0) {
 			continue
 		}
 		if row.Service = s.Object.Name.String(); !only.Match(row.Service, "") {
 			continue
 		}
-		if row.Frontends = []TopFrontend{}; frontends {
-			row.Frontends = counts.frontends(s)
+		if row.Frontends = []TopFrontend{}; from.Frontends {
+			row.Frontends = from.Counts.frontends(s)
+		}
+		if from.Endpoints != nil {
+			row.Endpoints = from.Endpoints.of(s)
 		}
 		t.Services = append(t.Services, row)
 	}
@@ -126,14 +232,25 @@ func (t *Top) Since(before Top) {
 	if seconds <= 0 {
 		return
 	}
-	old := map[string]uint64{}
+	old := map[string]TopService{}
 	for _, s := range before.Services {
-		old[s.Service] = s.New
+		old[s.Service] = s
 	}
 	for i := range t.Services {
 		s := &t.Services[i]
-		if was := old[s.Service]; was <= s.New {
-			s.PerSecond = float64(s.New-was) / seconds
+		was := old[s.Service]
+		if was.New <= s.New {
+			s.PerSecond = float64(s.New-was.New) / seconds
+		}
+		if s.Traffic == nil {
+			continue
+		}
+		if was.Traffic == nil {
+			was.Traffic = &TopTraffic{}
+		}
+		// Less than before: connections have ended, and with them their count.
+		if was.Traffic.Bytes <= s.Traffic.Bytes {
+			s.Traffic.PerSecond = float64(s.Traffic.Bytes-was.Traffic.Bytes) / seconds
 		}
 	}
 	t.sort()

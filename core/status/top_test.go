@@ -30,7 +30,7 @@ func TestTop(t *testing.T) {
 		for _, c := range counts {
 			all.Add(c)
 		}
-		return status.TopOf("nftables", time.Unix(second, 0), all, services, status.Filter{}, true)
+		return status.TopOf(status.TopSources{Mode: "nftables", At: time.Unix(second, 0), Counts: all, Frontends: true}, services, status.Filter{})
 	}
 	before := look(1, dataplane.Connections{Proto: model.TCP, At: at("10.96.0.1:80"), New: 1000})
 	now := look(3,
@@ -58,5 +58,48 @@ func TestTop(t *testing.T) {
 		if s.PerSecond != 0 {
 			t.Errorf("a count that began again has a rate: %+v", s)
 		}
+	}
+}
+
+// Endpoints are counted by Service whatever the frontend, and connections of conntrack by
+// the addresses that clients asked for; a node port's is any of the node's.
+func TestTopEndpointsAndBytes(t *testing.T) {
+	at := netip.MustParseAddrPort
+	n := model.ServiceName{Namespace: "ns", Name: "busy"}
+	services := []track.View{{Object: &model.Service{Name: n}, Ports: []*model.Port{{
+		ID:        model.PortID{Service: n, Proto: model.TCP},
+		Frontends: []model.Frontend{{At: at("10.96.0.2:80")}, {Kind: model.KindNodePort, At: at("0.0.0.0:30080")}},
+	}}}}
+	look := func(second int64, bytes uint64) status.Top {
+		endpoints, flows := status.TopEndpoints{}, status.TopFlows{}
+		for _, c := range []dataplane.Connections{
+			{Proto: model.TCP, At: at("10.96.0.2:80"), Endpoint: at("10.244.1.2:8080"), New: 3},
+			{Proto: model.TCP, At: at("0.0.0.0:30080"), Endpoint: at("10.244.1.2:8080"), New: 4},
+			{Proto: model.TCP, At: at("10.96.0.2:80"), Endpoint: at("10.244.1.3:8080"), New: 9},
+			{Proto: model.TCP, At: at("10.96.0.9:80"), Endpoint: at("10.244.1.3:8080"), New: 50}, // of no Service
+		} {
+			endpoints.Add(c)
+		}
+		flows.Add(model.TCP, at("10.96.0.2:80"), bytes)
+		flows.Add(model.TCP, at("192.0.2.1:30080"), 10)
+		flows.Add(model.TCP, at("192.0.2.2:30080"), 10) // another machine's
+		flows.Add(model.UDP, at("10.96.0.2:80"), 10)
+		return status.TopOf(status.TopSources{
+			Mode: "nftables", At: time.Unix(second, 0), Endpoints: endpoints, Flows: flows, Node: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
+		}, services, status.Filter{})
+	}
+	before, now := look(1, 100), look(3, 500)
+	now.Since(before)
+	s := now.Services[0]
+	if len(s.Endpoints) != 2 || s.Endpoints[0] != (status.TopEndpoint{Address: "10.244.1.3:8080", Proto: "tcp", New: 9}) || s.Endpoints[1].New != 7 {
+		t.Errorf("%+v", s.Endpoints)
+	}
+	if *s.Traffic != (status.TopTraffic{Connections: 2, Bytes: 510, PerSecond: 200}) {
+		t.Errorf("%+v", s.Traffic)
+	}
+	less := look(5, 1)
+	less.Since(now)
+	if less.Services[0].Traffic.PerSecond != 0 {
+		t.Errorf("connections that ended have a rate: %+v", less.Services[0].Traffic)
 	}
 }

@@ -14,12 +14,12 @@ import (
 
 // Decision is the result of a cycle.
 type Decision struct {
-	Verdicts []Verdict
-	Suspects model.Suspects // all there are now
-	Silent   []string       // the names of all verdicts that hold
-	OneWay   bool           // answers to clients do not come through this node: no endpoint is judged
-	Ours     bool           // our own network fails: no endpoint is a suspect
-	Pause    time.Duration  // until the next look
+	Verdicts   []Verdict
+	Suspects   model.Suspects // all there are now
+	Silent     []string       // the names of all verdicts that hold
+	OneWay     bool           // answers to clients do not come through this node: no endpoint is judged
+	LocalFault bool           // our own network fails: no endpoint is a suspect
+	Pause      time.Duration  // until the next look
 }
 
 // Verdict is what has become of a node, or of an endpoint that is judged alone.
@@ -35,7 +35,7 @@ type Verdict struct {
 func (j *Judge) Decide(now time.Time, w World) (d Decision) {
 	for _, c := range j.cases {
 		for _, a := range c.asked() {
-			c.inquiry[a].asked = true
+			c.evidence[a].asked = true
 		}
 	}
 	for _, node := range slices.Sorted(maps.Keys(j.cases)) {
@@ -44,36 +44,36 @@ func (j *Judge) Decide(now time.Time, w World) (d Decision) {
 	j.detectOneWay(now, w)
 	j.readmit(now, &d)
 	d.OneWay = now.Before(j.off)
-	d.Ours = j.isOurs(w)
-	d.Suspects = j.all(d.OneWay || d.Ours)
+	d.LocalFault = j.isLocalFault(w)
+	d.Suspects = j.all(d.OneWay || d.LocalFault)
 	d.Silent = slices.Sorted(maps.Keys(j.ejected))
 	d.Pause = j.pause(now)
 	return d
 }
 
 // decide decides a case, if it can be.
-func (j *Judge) decide(c *trial, now time.Time, w World, d *Decision) {
-	j.acquit(c, now)
-	c.alive = c.alive || c.anyAlive(c.mates)
+func (j *Judge) decide(c *nodeCase, now time.Time, w World, d *Decision) {
+	j.dropAnswered(c, now)
+	c.alive = c.alive || c.anyAlive(c.sameNode)
 	switch {
 	case len(c.targets) == 0:
 		delete(j.cases, c.node)
-	case j.guilty(c, now) && j.eject(c, now, w, d):
+	case j.confirmed(c, now) && j.eject(c, now, w, d):
 		delete(j.cases, c.node)
 	case now.Sub(c.opened) > caseLength:
 		for _, at := range c.targets {
-			j.excuse(at.Addr(), now)
+			j.backOff(at.Addr(), now)
 		}
 		delete(j.cases, c.node)
 	}
 }
 
-// acquit takes the targets out of a case that no client waits for any more, or that have
+// dropAnswered takes the targets out of a case that no client waits for any more, or that have
 // answered meanwhile.
-func (j *Judge) acquit(c *trial, now time.Time) {
+func (j *Judge) dropAnswered(c *nodeCase, now time.Time) {
 	c.targets = slices.DeleteFunc(c.targets, func(at netip.AddrPort) bool {
 		a := at.Addr()
-		q, t := c.inquiry[a], j.targets[a]
+		q, t := c.evidence[a], j.targets[a]
 		c.alive = c.alive || q.alive
 		if t == nil {
 			return true
@@ -85,13 +85,13 @@ func (j *Judge) acquit(c *trial, now time.Time) {
 			return false
 		}
 		j.noteOneWay(c, q, now)
-		j.excuse(a, now)
+		j.backOff(a, now)
 		return true
 	})
 }
 
-// guilty reports whether the evidence suffices.
-func (j *Judge) guilty(c *trial, now time.Time) bool {
+// confirmed reports whether the evidence suffices.
+func (j *Judge) confirmed(c *nodeCase, now time.Time) bool {
 	var clients []netip.Addr
 	credible := false
 	for _, at := range c.targets {
@@ -110,7 +110,7 @@ func (j *Judge) guilty(c *trial, now time.Time) bool {
 
 // eject passes over the silent endpoints of a case, and all of its node unless one of them
 // has answered. It reports false where its endpoints cannot be determined now.
-func (j *Judge) eject(c *trial, now time.Time, w World, d *Decision) bool {
+func (j *Judge) eject(c *nodeCase, now time.Time, w World, d *Decision) bool {
 	e := &ejection{name: c.node, since: now, sent: now, asked: now, next: now.Add(firstProbe), pause: firstProbe}
 	flows, clients, first := 0, map[netip.Addr]struct{}{}, now
 	for _, at := range c.targets {
@@ -130,8 +130,8 @@ func (j *Judge) eject(c *trial, now time.Time, w World, d *Decision) bool {
 	if c.alive {
 		e.name = probed.Addr().String()
 	} else {
-		on, told := w.On(c.node)
-		if !told {
+		on, known := w.On(c.node)
+		if !known {
 			return false
 		}
 		for _, other := range on {
@@ -153,14 +153,14 @@ func (j *Judge) eject(c *trial, now time.Time, w World, d *Decision) bool {
 	return true
 }
 
-// excuse ends a suspicion that was wrong, or cannot be proved, and rests for a while.
-func (j *Judge) excuse(a netip.Addr, now time.Time) {
+// backOff ends a suspicion that was wrong, or cannot be proved, and rests for a while.
+func (j *Judge) backOff(a netip.Addr, now time.Time) {
 	t := j.targets[a]
 	if t == nil {
 		return
 	}
 	stay, _ := t.clients(now, patience)
-	if t.excuse(); len(stay) == 0 {
+	if t.disregard(); len(stay) == 0 {
 		return // those were but handshakes
 	}
 	t.rest = min(max(2*t.rest, firstRest), lastRest)
@@ -169,8 +169,8 @@ func (j *Judge) excuse(a netip.Addr, now time.Time) {
 
 // noteOneWay notes a target that answers our SYN while there is no sign that anything it
 // or others have answered to clients has come through here.
-func (j *Judge) noteOneWay(c *trial, q *inquiry, now time.Time) {
-	for _, q := range c.inquiry {
+func (j *Judge) noteOneWay(c *nodeCase, q *evidence, now time.Time) {
+	for _, q := range c.evidence {
 		if q.had {
 			clear(j.oneWay)
 			return
@@ -207,7 +207,7 @@ func (j *Judge) readmit(now time.Time, d *Decision) {
 		v := Verdict{Name: name, Addrs: len(e.at), Elapsed: now.Sub(e.since), Detail: "answers again"}
 		switch {
 		case e.back:
-		case v.Elapsed >= trialAfter:
+		case v.Elapsed >= retryAfter:
 			e.asked = now
 			v.Detail = "still ready by its EndpointSlice: left to clients again"
 		default:
@@ -222,8 +222,8 @@ func (j *Judge) readmit(now time.Time, d *Decision) {
 	}
 }
 
-// isOurs reports whether so much is silent that the fault is more likely our own.
-func (j *Judge) isOurs(w World) bool {
+// isLocalFault reports whether so much is silent that the fault is more likely our own.
+func (j *Judge) isLocalFault(w World) bool {
 	n := 0
 	for _, e := range j.ejected {
 		n += len(e.at)

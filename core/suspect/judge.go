@@ -29,9 +29,9 @@ const (
 
 	firstProbe = time.Second // after an ejection, then ever later
 	lastProbe  = 10 * time.Second
-	// trialAfter ends a suspicion that only our own SYNs still support: a policy may
+	// retryAfter ends a suspicion that only our own SYNs still support: a policy may
 	// drop those.
-	trialAfter = 5 * time.Minute
+	retryAfter = 5 * time.Minute
 
 	firstRest = 500 * time.Millisecond // after a false suspicion, then ever longer
 	lastRest  = 8 * time.Second
@@ -52,7 +52,7 @@ const (
 type Judge struct {
 	seed     maphash.Seed
 	targets  map[netip.Addr]*target
-	cases    map[string]*trial
+	cases    map[string]*nodeCase
 	ejected  map[string]*ejection
 	answered map[netip.AddrPort]struct{} // what has ever answered our SYNs
 	oneWay   map[netip.Addr]struct{}     // endpoints that did, though their answers to clients are not seen
@@ -63,7 +63,7 @@ type Judge struct {
 // New returns a Judge without suspects.
 func New() *Judge {
 	return &Judge{
-		seed: maphash.MakeSeed(), targets: map[netip.Addr]*target{}, cases: map[string]*trial{}, ejected: map[string]*ejection{},
+		seed: maphash.MakeSeed(), targets: map[netip.Addr]*target{}, cases: map[string]*nodeCase{}, ejected: map[string]*ejection{},
 		answered: map[netip.AddrPort]struct{}{}, oneWay: map[netip.Addr]struct{}{},
 		back: map[netip.Addr]time.Time{},
 	}
@@ -131,8 +131,8 @@ func (j *Judge) assign(to map[string][]*target, t *target, now time.Time, w Worl
 	if len(waiting) == 0 && !greet {
 		return
 	}
-	of, told := w.Of(t.first)
-	if !told {
+	of, known := w.Of(t.first)
+	if !known {
 		return
 	}
 	i := slices.IndexFunc(of, func(e Endpoint) bool { return e.At == t.at })
@@ -168,7 +168,7 @@ func (j *Judge) open(node string, of []*target, now time.Time, w World) {
 		return
 	}
 	if c == nil {
-		if c = newTrial(node, of, now, w); c == nil {
+		if c = newCase(node, of, now, w); c == nil {
 			return
 		}
 		for _, t := range of {
@@ -182,7 +182,7 @@ func (j *Judge) open(node string, of []*target, now time.Time, w World) {
 		j.cases[node] = c
 		return
 	}
-	c.accuse(of, now, w)
+	c.addTargets(of, now, w)
 }
 
 func (j *Judge) isEjected(a netip.Addr) bool {
@@ -203,7 +203,7 @@ func (j *Judge) Answered(f Flow) {
 		}
 	}
 	for _, c := range j.cases {
-		if q := c.inquiry[a]; q != nil {
+		if q := c.evidence[a]; q != nil {
 			q.had = true
 			if q.flows.add(j.seed, f) && q.asked {
 				q.alive = true
@@ -224,7 +224,7 @@ func (j *Judge) Probed(at netip.AddrPort, answered bool) {
 	}
 	j.answered[at] = struct{}{}
 	for _, c := range j.cases {
-		if q := c.inquiry[a]; q != nil {
+		if q := c.evidence[a]; q != nil {
 			q.alive, q.syn = true, true
 		}
 	}

@@ -169,7 +169,7 @@ func TestMoreThanAThirdIsOurFault(t *testing.T) {
 	w.kill(3)
 	w.run(2 * time.Second)
 	w.want()
-	if !w.last.Ours {
+	if !w.last.LocalFault {
 		t.Error("our own network is not in doubt")
 	}
 	w.run(time.Minute)

@@ -32,13 +32,13 @@ type target struct {
 
 // wait is a flow that is followed from look to look.
 type wait struct {
-	id      uint64
-	client  netip.Addr
-	port    uint16    // of the endpoint
-	since   time.Time // it has waited since then at least
-	here    bool      // in this look
-	known   bool      // its client was answered by the same endpoint before
-	excused bool      // it waited in a case that ended well
+	id          uint64
+	client      netip.Addr
+	port        uint16    // of the endpoint
+	since       time.Time // it has waited since then at least
+	here        bool      // in this look
+	known       bool      // its client was answered by the same endpoint before
+	disregarded bool      // it waited in a case that ended well
 }
 
 // see takes a flow of this look.
@@ -51,10 +51,10 @@ func (t *target) see(f Flow, now time.Time) {
 			w.here = true
 			return
 		}
-		if w.client == f.Client && !w.excused {
+		if w.client == f.Client && !w.disregarded {
 			same++
 		}
-		if w.excused && !w.here {
+		if w.disregarded && !w.here {
 			oldest = i
 		}
 	}
@@ -66,7 +66,7 @@ func (t *target) see(f Flow, now time.Time) {
 	case oldest >= 0:
 		t.flows[oldest] = w
 	default:
-		if i := slices.IndexFunc(t.flows, func(w wait) bool { return w.excused }); i >= 0 {
+		if i := slices.IndexFunc(t.flows, func(w wait) bool { return w.disregarded }); i >= 0 {
 			t.flows[i] = w
 		}
 	}
@@ -93,7 +93,7 @@ func (t *target) handshake() time.Duration {
 func (t *target) waiting(now time.Time, waited time.Duration) iter.Seq[wait] {
 	return func(yield func(wait) bool) {
 		for _, w := range t.flows {
-			if !w.excused && now.Sub(w.since) >= waited && !yield(w) {
+			if !w.disregarded && now.Sub(w.since) >= waited && !yield(w) {
 				return
 			}
 		}
@@ -129,10 +129,10 @@ func (t *target) clients(now time.Time, waited time.Duration) (all []netip.Addr,
 	return all, known
 }
 
-// excuse takes the flows that wait for no evidence any more.
-func (t *target) excuse() {
+// disregard takes the flows that wait for no evidence any more.
+func (t *target) disregard() {
 	for i := range t.flows {
-		t.flows[i].excused = true
+		t.flows[i].disregarded = true
 	}
 }
 

@@ -85,7 +85,7 @@ func (w *world) Of(f suspect.Flow) ([]suspect.Endpoint, bool) {
 	return nil, !w.mute
 }
 
-func (w *world) On(node string) (all []suspect.Endpoint, told bool) {
+func (w *world) On(node string) (all []suspect.Endpoint, known bool) {
 	if w.mute {
 		return nil, false
 	}

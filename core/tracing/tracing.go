@@ -27,6 +27,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tandem-proxy/tandem/core/history"
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // Options are what an Exporter needs.
@@ -95,10 +96,8 @@ func (x *Exporter) Run(ctx context.Context, h *history.Recorder) {
 			case <-x.synced:
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, cmp.Or(retry, gather)) {
 			return
-		case <-time.After(cmp.Or(retry, gather)):
 		}
 		more, err := x.send(ctx, h)
 		switch {
@@ -125,7 +124,7 @@ func (x *Exporter) send(ctx context.Context, h *history.Recorder) (more bool, er
 		return false, nil
 	}
 	if first := all[0].Number; first > x.next {
-		x.options.Log.Warn("changes left the history before their traces were sent", "changes", first-x.next)
+		x.options.Log.Warn("history overflowed; traces of changes lost", "changes", first-x.next)
 	}
 	more = len(all) > most
 	all = all[:min(len(all), most)]

@@ -131,7 +131,7 @@ func TestServiceFields(t *testing.T) {
 			s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: n}}
 		}
 	}
-	sticky := func(d time.Duration) func(*model.Service) bool {
+	withAffinity := func(d time.Duration) func(*model.Service) bool {
 		return func(s *model.Service) bool { return s.SessionAffinity == d }
 	}
 	const timeout = "Invalid: spec.sessionAffinityConfig.clientIP.timeoutSeconds: "
@@ -140,17 +140,17 @@ func TestServiceFields(t *testing.T) {
 		ok      func(*model.Service) bool
 		problem string
 	}{
-		"affinity none":        {func(s *corev1.Service) { s.Spec.SessionAffinity = "None" }, sticky(0), ""},
-		"affinity, no config":  {func(s *corev1.Service) { s.Spec.SessionAffinity = "ClientIP" }, sticky(3 * time.Hour), ""},
-		"affinity, nil time":   {affinity(nil), sticky(3 * time.Hour), ""},
-		"affinity, nil client": {func(s *corev1.Service) { affinity(nil)(s); s.Spec.SessionAffinityConfig.ClientIP = nil }, sticky(3 * time.Hour), ""},
-		"affinity 1":           {affinity(ptr[int32](1)), sticky(time.Second), ""},
-		"affinity 0":           {affinity(ptr[int32](0)), sticky(3 * time.Hour), timeout + "0 (not within 1..86400, using 10800)"},
-		"affinity -1":          {affinity(ptr[int32](-1)), sticky(3 * time.Hour), timeout + "-1 (not within 1..86400, using 10800)"},
-		"affinity 86401":       {affinity(ptr[int32](86401)), sticky(24 * time.Hour), timeout + "86401 (not within 1..86400, using 86400)"},
-		"affinity 2^31-1":      {affinity(ptr[int32](1<<31 - 1)), sticky(24 * time.Hour), timeout + "2147483647 (not within 1..86400, using 86400)"},
+		"affinity none":        {func(s *corev1.Service) { s.Spec.SessionAffinity = "None" }, withAffinity(0), ""},
+		"affinity, no config":  {func(s *corev1.Service) { s.Spec.SessionAffinity = "ClientIP" }, withAffinity(3 * time.Hour), ""},
+		"affinity, nil time":   {affinity(nil), withAffinity(3 * time.Hour), ""},
+		"affinity, nil client": {func(s *corev1.Service) { affinity(nil)(s); s.Spec.SessionAffinityConfig.ClientIP = nil }, withAffinity(3 * time.Hour), ""},
+		"affinity 1":           {affinity(ptr[int32](1)), withAffinity(time.Second), ""},
+		"affinity 0":           {affinity(ptr[int32](0)), withAffinity(3 * time.Hour), timeout + "0 (not within 1..86400, using 10800)"},
+		"affinity -1":          {affinity(ptr[int32](-1)), withAffinity(3 * time.Hour), timeout + "-1 (not within 1..86400, using 10800)"},
+		"affinity 86401":       {affinity(ptr[int32](86401)), withAffinity(24 * time.Hour), timeout + "86401 (not within 1..86400, using 86400)"},
+		"affinity 2^31-1":      {affinity(ptr[int32](1<<31 - 1)), withAffinity(24 * time.Hour), timeout + "2147483647 (not within 1..86400, using 86400)"},
 		"affinity unknown": {
-			func(s *corev1.Service) { s.Spec.SessionAffinity = "Cookie" }, sticky(0),
+			func(s *corev1.Service) { s.Spec.SessionAffinity = "Cookie" }, withAffinity(0),
 			"Invalid: spec.sessionAffinity: Cookie (unknown, using None)",
 		},
 		"type unknown": {

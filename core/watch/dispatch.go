@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // mostProblems bounds the problems passed to a sink: a faulty controller may write
@@ -166,7 +167,7 @@ func (d *dispatcher) run(ctx context.Context) {
 		d.flush()
 		select {
 		case <-d.changed:
-			sleep(ctx, d.limits.flush)
+			sleep.For(ctx, d.limits.flush)
 		case <-ctx.Done():
 			return
 		}

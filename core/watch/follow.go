@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
+
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // follower keeps the sink up to date with one kind of objects. It belongs to
@@ -65,7 +67,7 @@ func (f *follower) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		sleep(ctx, f.nextDelay(err))
+		sleep.For(ctx, f.nextDelay(err))
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 // when a watch ended before its time, the object that changed last is read as it was at
 // that version, and one that was deleted still later: one or two objects, not a list.
 
-var errRestored = errors.New("the API server has other objects of this version: restored from a backup")
+var errRestored = errors.New("the API server has other objects at this resourceVersion: it was restored from a backup")
 
 // historyTime is for reading one object. Without an answer the server is asked again.
 const historyTime = 5 * time.Second

@@ -3,7 +3,6 @@
 package watch
 
 import (
-	"context"
 	"errors"
 	"math/rand/v2"
 	"time"
@@ -94,14 +93,4 @@ func doubled(first, most time.Duration, n int) time.Duration {
 // once.
 func jitter(d time.Duration, part float64) time.Duration {
 	return d + time.Duration(rand.Float64()*part*float64(d))
-}
-
-// sleep waits; it ends early when ctx does.
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
 }

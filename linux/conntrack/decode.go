@@ -17,6 +17,7 @@ type entry struct {
 	flow            flows.Flow
 	client          netip.Addr
 	status          uint32
+	bytes           uint64 // in both directions; 0 where they are not counted
 	reply, zone, id []byte // zone is empty for the default zone
 }
 
@@ -45,6 +46,8 @@ func parseEntry(body []byte) (e entry, err error) {
 			e.zone = a.Whole
 		case ctaID:
 			e.id = a.Whole
+		case ctaCountersOrig, ctaCountersReply:
+			e.bytes += parseBytes(a.Value)
 		}
 		b = rest
 	}
@@ -57,6 +60,16 @@ func parseEntry(body []byte) (e entry, err error) {
 	e.client = o.src.Addr()
 	e.flow = flows.Flow{Proto: o.proto, Dst: o.dst, From: r.src, Answered: e.status&seenReply != 0}
 	return e, nil
+}
+
+// parseBytes returns the bytes of one direction.
+func parseBytes(b []byte) uint64 {
+	for kind, v := range netlink.Attrs(b) {
+		if kind == ctaCountersBytes && len(v) == 8 {
+			return binary.BigEndian.Uint64(v)
+		}
+	}
+	return 0
 }
 
 // identify writes the attributes by which a delete request names exactly e. It uses

@@ -17,9 +17,11 @@ const (
 	msgGet    = 0x101
 	msgDelete = 0x102
 
-	ctaTupleOrig  = 1
-	ctaTupleReply = 2
-	ctaStatus     = 3
+	ctaTupleOrig                                        = 1
+	ctaTupleReply                                       = 2
+	ctaStatus                                           = 3
+	ctaCountersOrig, ctaCountersReply, ctaCountersBytes = 9, 10, 2
+
 	ctaID         = 12
 	ctaZone       = 18
 	ctaFilter     = 25

@@ -36,11 +36,11 @@ func ListenNew() (*NewFlows, error) {
 // Close ends it.
 func (n *NewFlows) Close() error { return n.listener.Close() }
 
-// Each calls hear for new flows until ctx ends, or hear returns done.
-func (n *NewFlows) Each(ctx context.Context, hear func(NewFlow) (done bool)) error {
+// Each calls handle for new flows until ctx ends, or handle returns done.
+func (n *NewFlows) Each(ctx context.Context, handle func(NewFlow) (done bool)) error {
 	return n.listener.Each(ctx, func(m netlink.Message) bool {
 		flow, ok := newFlow(m)
-		return ok && hear(flow)
+		return ok && handle(flow)
 	})
 }
 

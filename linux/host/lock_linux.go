@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // LockQueue is the number of the netfilter queue used as the lock of a proxy, and
@@ -51,10 +53,8 @@ func LockProbe(ctx context.Context) (io.Closer, error) {
 		case !errors.Is(err, ErrLocked):
 			return c, err
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, 10*time.Millisecond) {
 			return nil, fmt.Errorf("waiting for another probe: %w", ctx.Err())
-		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }

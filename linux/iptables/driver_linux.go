@@ -142,14 +142,14 @@ func opsOf(ops []op, f model.Family, t xtables.Table) (part []op, places []int) 
 
 // commit writes one table.
 func (d *Driver) commit(ctx context.Context, f model.Family, t xtables.Table, ops []op) error {
-	s, pages := d.shared.apply(ops)
+	s, shared := d.shared.apply(ops)
 	if err := d.ns.Do(func() error { return d.tools.Restore(ctx, f, s.Text(t)) }); err != nil {
 		return fmt.Errorf("iptables: %s table %s: %w", f, t, err)
 	}
-	d.shared.update(pages)
+	d.shared.update(shared)
 	d.counts.add(f, t, ops, s.Written())
 	if d.committed != nil {
-		for id := range pages {
+		for id := range shared {
 			d.committed[id] = true
 		}
 	}
@@ -170,7 +170,7 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	d.committed = map[chainID]bool{}
 	d.watch.BeforeRead()
 	d.mu.Unlock()
-	objects, pages, err := d.read(ctx)
+	objects, shared, err := d.read(ctx)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	defer func() { d.committed = nil }()
@@ -181,18 +181,18 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 		d.counts.reset(objects)
 	}
 	for id := range d.committed { // what was written meanwhile is newer
-		delete(pages, id)
+		delete(shared, id)
 		if es, ok := d.shared[id]; ok {
-			pages[id] = es
+			shared[id] = es
 		}
 	}
-	d.shared = pages
+	d.shared = shared
 	d.watch.AfterRead()
 	return objects, nil
 }
 
-func (d *Driver) read(ctx context.Context) (objects map[Key]Value, pages sharedChains, err error) {
-	objects, pages = map[Key]Value{}, sharedChains{}
+func (d *Driver) read(ctx context.Context) (objects map[Key]Value, shared sharedChains, err error) {
+	objects, shared = map[Key]Value{}, sharedChains{}
 	for _, f := range d.families {
 		var text string
 		err := d.ns.Do(func() (err error) {
@@ -214,9 +214,9 @@ func (d *Driver) read(ctx context.Context) (objects map[Key]Value, pages sharedC
 			return nil, nil, err
 		}
 		maps.Copy(objects, r.objects)
-		maps.Copy(pages, r.chains)
+		maps.Copy(shared, r.chains)
 	}
-	return objects, pages, nil
+	return objects, shared, nil
 }
 
 // Prune implements dataplane.Pruner.

@@ -135,6 +135,39 @@ func contains(lines []string, line string) bool {
 	return false
 }
 
+// A cleanup deletes the chains that a killed probe has left, with tables in which nothing
+// else is, and nothing but that.
+func TestCleanupAfterAKilledProbe(t *testing.T) {
+	eachVariant(t, func(t *testing.T, k *kernel) {
+		killed := func() {
+			for _, table := range []string{"filter", "nat"} {
+				k.restore(model.IPv4, fmt.Sprintf("*%s\n:%[2]s - [0:0]\n-A %[2]s -j RETURN\nCOMMIT\n", table, xtables.ScratchChain))
+			}
+		}
+		for _, foreign := range []string{"", foreignRules} {
+			if foreign != "" {
+				k.restore(model.IPv4, foreign)
+			}
+			before := k.save()
+			killed()
+			if k.save() == before {
+				t.Fatal("nothing was left to find")
+			}
+			if err := remove(t.Context(), nil); err != nil {
+				t.Fatal(err)
+			}
+			if foreign == "" && k.tools.Variant == xtables.NFT { // looking at them makes tables, too
+				if out, err := exec.Command("nft", "list", "tables", "ip").CombinedOutput(); err != nil || len(out) > 0 {
+					t.Errorf("left: %s(%v)", out, err)
+				}
+			}
+			if after := k.save(); after != before {
+				t.Errorf("after cleanup:\n%s\nbefore:\n%s", after, before)
+			}
+		}
+	})
+}
+
 // kube-proxy's rules are adopted where we serve, and kept by cleanup
 // where we do not.
 func TestCleanupLeavesKubeProxyAlone(t *testing.T) {

@@ -71,8 +71,8 @@ func (b *backend) Remove(ctx context.Context) error {
 	return removeOwned(ctx, b.installed, b.driver.ns)
 }
 
-// remove is Mode.Remove. It does not open a backend, which would create tables of the
-// legacy variant.
+// remove is Mode.Remove, with what killed probes of this mode and of userspace have left.
+// It does not open a backend, which would create tables of the legacy variant.
 func remove(ctx context.Context, _ *config.Config) error {
 	runtime.LockOSThread() // commands belong to the namespace of this thread
 	defer runtime.UnlockOSThread()
@@ -84,7 +84,7 @@ func remove(ctx context.Context, _ *config.Config) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(removeOwned(ctx, installed, here), here.Close())
+	return errors.Join(removeOwned(ctx, installed, here), xtables.RemoveScratch(ctx, installed), here.Close())
 }
 
 // removeOwned deletes what Tandem has programmed in any variant. Most chains have

@@ -82,9 +82,9 @@ func (b sharedChains) apply(ops []op) (s xtables.Script, after sharedChains) {
 }
 
 // values lists the rules of entries, with or without unexpected ones.
-func values(es []entry, aliens bool) (vs []Value) {
+func values(es []entry, unexpected bool) (vs []Value) {
 	for _, e := range es {
-		if e.value.Len() > 0 && (aliens || !e.line.unexpected()) {
+		if e.value.Len() > 0 && (unexpected || !e.line.unexpected()) {
 			vs = append(vs, e.value)
 		}
 	}
@@ -92,8 +92,8 @@ func values(es []entry, aliens bool) (vs []Value) {
 }
 
 // update sets the content of chains after a script.
-func (b sharedChains) update(pages sharedChains) {
-	for id, es := range pages {
+func (b sharedChains) update(changed sharedChains) {
+	for id, es := range changed {
 		if len(es) == 0 {
 			delete(b, id)
 		} else {
@@ -161,13 +161,13 @@ func (r *reading) table(f model.Family, t xtables.Table, chains []xtables.SavedC
 }
 
 // ownJumps returns our rules of a built-in chain: jumps to our chains.
-func ownJumps(rules []xtables.Line) (ours []xtables.Line) {
+func ownJumps(rules []xtables.Line) (owned []xtables.Line) {
 	for _, l := range rules {
 		if classOf(l.Rule().Chain()) != unowned {
-			ours = append(ours, l)
+			owned = append(owned, l)
 		}
 	}
-	return ours
+	return owned
 }
 
 // addShared adds the rules of a shared or built-in chain.

@@ -65,6 +65,20 @@ func TestConnectionsAreCounted(t *testing.T) {
 	s.dial()
 	counted["10.96.0.10:80/tcp"]++
 	expect(counted)
+
+	endpoints := map[string]uint64{}
+	if err := s.net.Do(netns.Node, func() error {
+		return s.driver.endpoints(t.Context(), func(c dataplane.Connections) {
+			if c.At == netip.MustParseAddrPort("10.96.0.10:80") {
+				endpoints[c.Endpoint.Addr().String()] += c.New
+			}
+		})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if a, b := endpoints[first], endpoints[second]; len(endpoints) > 2 || a < 3 || a+b != 4 {
+		t.Errorf("endpoints %v: %s had three connections, and one of both a fourth", endpoints, first)
+	}
 }
 
 // A virtual server by mark is found by its number; an orphan, one of another masquerade bit, and
@@ -100,7 +114,9 @@ func TestServersByMarkAreFound(t *testing.T) {
 func TestCountsOfNodePorts(t *testing.T) {
 	count := func(at string) map[string]uint64 {
 		got := map[string]uint64{}
-		countAt(Key{Proto: model.TCP, Dst: netip.MustParseAddrPort(at)}, []netip.Addr{node}, 7, func(c dataplane.Connections) { got[c.At.String()] += c.New })
+		k := Key{Proto: model.TCP, Dst: netip.MustParseAddrPort(at)}
+		s := countedServer{key: k, node: k.Dst.Addr() == node}
+		s.count(dataplane.Connections{New: 7}, func(c dataplane.Connections) { got[c.At.String()] += c.New })
 		return got
 	}
 	for at, want := range map[string]map[string]uint64{

@@ -90,7 +90,7 @@ func (d *Driver) Close() error {
 
 // Prune implements dataplane.Pruner.
 func (d *Driver) Prune(ctx context.Context) error {
-	return d.tables.ns.Do(func() error { return d.tables.DeleteBare(ctx, d.options.families(), ourTables[:]...) })
+	return d.tables.ns.Do(func() error { return d.tables.DeleteBare(ctx, d.options.families(), ownedTables[:]...) })
 }
 
 // sweep deletes what a killed probe has left.
@@ -400,7 +400,7 @@ func (o *observation) link() error {
 func (o *observation) servers() error {
 	var orphans []Key
 	err := o.reader.servers.List(func(id virtualserver.ID, s virtualserver.Server) error {
-		if s.Flags&flagOurs == 0 {
+		if s.Flags&flagOwned == 0 {
 			return nil
 		}
 		if err := o.ctx.Err(); err != nil {
@@ -410,7 +410,7 @@ func (o *observation) servers() error {
 		if k.Via == Orphan {
 			orphans = append(orphans, k)
 		}
-		s.Flags &^= flagOurs
+		s.Flags &^= flagOwned
 		all, err := o.reader.servers.Destinations(id)
 		if errors.Is(err, virtualserver.ErrNoServer) { // deleted since, as a probe's
 			return nil

@@ -21,9 +21,9 @@ const Name config.Mode = "ipvs"
 // Link is the dummy device that holds the cluster IPs, as in kube-proxy.
 const Link = "kube-ipvs0"
 
-// flagOurs marks a virtual server as owned. The kernel keeps unknown flags, and
+// flagOwned marks a virtual server as owned. The kernel keeps unknown flags, and
 // ipvsadm does not show them.
-const flagOurs = 1 << 24
+const flagOwned = 1 << 24
 
 // The routing rule that delivers service packets locally. External and load balancer
 // IPs are on no device, so their other ports are not affected; kube-proxy binds them
@@ -259,7 +259,7 @@ type Value struct {
 	ByMark netip.AddrPort
 	Via    Via
 
-	virtualserver.Server // server, without flagOurs
+	virtualserver.Server // server, without flagOwned
 
 	Weighted bool   // server: by a scheduler that looks at weights, and they differ
 	Weight   uint16 // destination: at least 1

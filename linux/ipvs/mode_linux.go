@@ -253,10 +253,10 @@ func findSchedulers(usual string) (have []string, err error) {
 		return nil, err
 	}
 	defer c.Close()
-	if err := c.CheckScheduler(flagOurs, usual); err != nil {
+	if err := c.CheckScheduler(flagOwned, usual); err != nil {
 		return nil, err
 	}
-	return c.Available(flagOurs, "rr", "wrr", "lc", "wlc", "sh", "mh")
+	return c.Available(flagOwned, "rr", "wrr", "lc", "wlc", "sh", "mh")
 }
 
 // checkIPv6 returns an error if IPv6 or its iptables are missing in the network

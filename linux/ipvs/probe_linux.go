@@ -78,7 +78,7 @@ func Probe(ctx context.Context, o Options) (err error) {
 
 // tryAll makes the scratch objects. The base objects name what the mode needs.
 func (k *sockets) tryAll(ctx context.Context, o Options, commands *xtables.Commands) error {
-	if err := k.servers.CheckScheduler(flagOurs, o.scheduler()); err != nil {
+	if err := k.servers.CheckScheduler(flagOwned, o.scheduler()); err != nil {
 		return err
 	}
 	if err := k.links.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: scratchLink}}); err != nil {
@@ -93,7 +93,7 @@ func (k *sockets) tryAll(ctx context.Context, o Options, commands *xtables.Comma
 				return fmt.Errorf("%w; the kernel modules are ip_set and ip_set_{hash_ipport,hash_ipportip,hash_ipportnet,hash_ip,hash_net,bitmap_port}", err)
 			}
 		}
-		if err := commands.Try(ctx, f, NewCompiler(o).scratchRules, ourTables[:]...); err != nil {
+		if err := commands.Try(ctx, f, NewCompiler(o).scratchRules, ownedTables[:]...); err != nil {
 			return fmt.Errorf("%w; the kernel modules are iptable_{mangle,nat,filter} and xt_{set,mark,comment,conntrack,addrtype,MASQUERADE}; ipsets in rules need CAP_NET_RAW", err)
 		}
 	}
@@ -168,7 +168,8 @@ func probeHost() *model.Host {
 func (k *sockets) sweep(ctx context.Context, t *xtables.Commands, families []model.Family) (err error) {
 	for _, f := range families {
 		if slices.Contains(t.Families, f) {
-			err = errors.Join(err, t.DeleteScratch(ctx, f))
+			_, failed := t.DeleteScratch(ctx, f)
+			err = errors.Join(err, failed)
 		}
 	}
 	return errors.Join(err, k.deleteScratch(families))

@@ -25,7 +25,7 @@ import (
 func TestScratchRules(t *testing.T) {
 	c := NewCompiler(Options{})
 	for _, f := range model.Families() {
-		for _, table := range ourTables {
+		for _, table := range ownedTables {
 			text := xtables.List(c.scratchRules(f, table, true)...).String()
 			if text == "" || strings.Contains(text, "KUBE-") {
 				t.Errorf("%s %s:\n%s", f, table, text)

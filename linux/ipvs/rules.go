@@ -156,9 +156,9 @@ func (r ruleMaker) unallocated() xtables.Rule {
 	return rule(xtables.Drop, r.in(ServiceCIDRs, "dst"), xtables.DstLocal{Not: true}, isNew, xtables.State{Any: "DNAT", Not: true})
 }
 
-// ourTables are the tables with our chains. Mangle is last: packets are marked only
+// ownedTables are the tables with our chains. Mangle is last: packets are marked only
 // when the other tables handle the marks.
-var ourTables = [...]xtables.Table{xtables.Filter, xtables.NAT, xtables.Mangle}
+var ownedTables = [...]xtables.Table{xtables.Filter, xtables.NAT, xtables.Mangle}
 
 // restoreText writes ops on the chains of one family for iptables-restore --noflush,
 // one table at a time; deletions come last and in reverse order.
@@ -174,10 +174,10 @@ func restoreText(f model.Family, ops []ledger.Op[Key, Value]) (text []byte) {
 			text = append(text, script(some).Text(table)...)
 		}
 	}
-	for _, table := range ourTables {
+	for _, table := range ownedTables {
 		write(table, false)
 	}
-	for _, table := range slices.Backward(ourTables[:]) {
+	for _, table := range slices.Backward(ownedTables[:]) {
 		write(table, true)
 	}
 	return text

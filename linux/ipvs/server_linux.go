@@ -207,7 +207,7 @@ func (c *serverCommit) apply(op ledger.Op[Key, Value]) error {
 		return wrap(op.Key.String(), err)
 	}
 	s := op.New.Server
-	s.Flags |= flagOurs
+	s.Flags |= flagOwned
 	switch op.Verb {
 	case ledger.Delete:
 		c.drains.forget(op.Key)
@@ -226,7 +226,7 @@ func (c *serverCommit) apply(op ledger.Op[Key, Value]) error {
 }
 
 // adopt takes ownership of an existing virtual server: kube-proxy's, or one whose
-// creation was interrupted. Its scheduler is kept where it is equivalent to ours (see
+// creation was interrupted. Its scheduler is kept where it is equivalent to the wanted one (see
 // Compiler.Equal). Destinations that are not wanted drain.
 func (c *serverCommit) adopt(k Key, id virtualserver.ID, s virtualserver.Server, weights bool) error {
 	if err := c.checkExcluded(k, id); err != nil {
@@ -263,7 +263,7 @@ func (c *servers) checkExcluded(k Key, id virtualserver.ID) error {
 		return nil
 	}
 	have, exists, err := c.kernel.servers.Get(id)
-	if exists && have.Flags&flagOurs == 0 {
+	if exists && have.Flags&flagOwned == 0 {
 		return fmt.Errorf("virtual server %s is not owned by Tandem and its address is excluded: %w", k.server(), virtualserver.ErrExists)
 	}
 	return err
@@ -404,7 +404,7 @@ func (d *Driver) skipNewConnections(ctx context.Context) error {
 // the flow (expire_nodest_conn).
 func (d *Driver) deleteIdle(ctx context.Context) (busy int, err error) {
 	err = d.kernel.servers.List(func(id virtualserver.ID, s virtualserver.Server) error {
-		if s.Flags&flagOurs == 0 {
+		if s.Flags&flagOwned == 0 {
 			return nil
 		}
 		if err := ctx.Err(); err != nil {

@@ -131,8 +131,8 @@ func (s *Sim) delivered(p xtables.Packet) bool {
 
 // local reports whether an address is the host's.
 func (s *Sim) local(a netip.Addr) bool {
-	_, ours := s.objects[Key{Kind: kindAddress, Family: model.FamilyOf(a), Dst: dstAddr(a)}]
-	return ours || a.IsLoopback() || slices.Contains(s.host.IPs, a)
+	_, owned := s.objects[Key{Kind: kindAddress, Family: model.FamilyOf(a), Dst: dstAddr(a)}]
+	return owned || a.IsLoopback() || slices.Contains(s.host.IPs, a)
 }
 
 func (s *Sim) forward(p xtables.Packet, server virtualserver.ID) oracle.Outcome {

@@ -22,9 +22,9 @@ func TestWhatFailsInOneTableLeavesOpenTheOthers(t *testing.T) {
 	for c := noChain + 1; c < numChains; c++ {
 		switch {
 		case c.from() == "":
-		case c.table() == ourTables[0]:
+		case c.table() == ownedTables[0]:
 			good = c
-		case c.table() == ourTables[1]:
+		case c.table() == ownedTables[1]:
 			bad = c
 		}
 	}

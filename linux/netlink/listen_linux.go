@@ -41,10 +41,10 @@ func Listen(group int) (*Listener, error) {
 // Close leaves the group.
 func (l *Listener) Close() error { return l.file.Close() }
 
-// Each calls hear for all notices until ctx ends, which is no error, or hear returns
+// Each calls handle for all notices until ctx ends, which is no error, or handle returns
 // done. Notices that did not fit into the socket's memory are lost. It is
 // called once.
-func (l *Listener) Each(ctx context.Context, hear func(Message) (done bool)) error {
+func (l *Listener) Each(ctx context.Context, handle func(Message) (done bool)) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.file.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	buf := make([]byte, chunk)
@@ -59,7 +59,7 @@ func (l *Listener) Each(ctx context.Context, hear func(Message) (done bool)) err
 			return fmt.Errorf("netlink notices: %w", err)
 		}
 		for m, err := range Messages(buf[:n]) {
-			if err == nil && hear(m) {
+			if err == nil && handle(m) {
 				return nil
 			}
 		}

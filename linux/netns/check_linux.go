@@ -143,7 +143,7 @@ func (c *Check) forward(n *Net) (string, error) {
 			c.First = a.Server
 		}
 		if c.SessionAffinity && a.Server != c.First {
-			return fmt.Sprintf("connection %d: not sticky: %s after %s", i+1, a.Server, c.First), nil
+			return fmt.Sprintf("connection %d: affinity not kept: %s after %s", i+1, a.Server, c.First), nil
 		}
 		seen[a.Server]++
 	}

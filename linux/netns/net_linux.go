@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // Net is a network of namespaces. It is safe for concurrent use.
@@ -266,10 +268,8 @@ func (n *Net) ready(ctx context.Context) error {
 			if waiting == "" {
 				break
 			}
-			select {
-			case <-ctx.Done():
+			if !sleep.For(ctx, time.Millisecond) {
 				return fmt.Errorf("%s: %s is not ready: %w", place, waiting, ctx.Err())
-			case <-time.After(time.Millisecond):
 			}
 		}
 	}

@@ -20,7 +20,7 @@ func (t *Table) Counts(ctx context.Context, f model.Family, found func(Key, Valu
 	}
 	defer func() { err = errors.Join(err, sock.Close()) }()
 	s := newSnapshot(t, f, func(k Key, v Value) {
-		if v.Body != nil && v.Body.Counter != nil {
+		if counts(v) {
 			found(k, v)
 		}
 	})
@@ -43,8 +43,11 @@ func (d *Driver) keepCounts(ctx context.Context, ops []Op) {
 	at := map[Key]int{}
 	sets := map[model.Family]map[*Set]Key{}
 	for i, o := range ops {
-		if o.Verb != ledger.Replace || o.Key.Kind != KindElement || o.Old.Body == nil || o.New.Body == nil || o.Old.Body.Counter == nil || o.New.Body.Counter == nil {
+		if o.Verb != ledger.Replace || o.Key.Kind != KindElement || !counts(o.Old) || !counts(o.New) {
 			continue
+		}
+		if o.Old.To != o.New.To || o.Old.Port != o.New.Port {
+			continue // the count is the old endpoint's
 		}
 		at[o.Key] = i
 		if sets[o.Key.Family] == nil {
@@ -57,7 +60,7 @@ func (d *Driver) keepCounts(ctx context.Context, ops []Op) {
 	}
 	keep := func(k Key, v Value) {
 		i, replaced := at[k]
-		if !replaced || v.Body == nil || v.Body.Counter == nil {
+		if !replaced || !counts(v) {
 			return
 		}
 		body := *ops[i].New.Body // it may be shared

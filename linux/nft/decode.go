@@ -25,7 +25,7 @@ type snapshot struct {
 	names    map[string]string     // chains' names, each kept once
 	damage   bool                  // the table must be re-created
 	hasTable bool
-	foreign  bool          // the table is not ours
+	foreign  bool          // the table is not owned
 	filled   map[*Set]bool // by rules
 }
 
@@ -252,7 +252,7 @@ func (s *snapshot) finish() {
 	for name, h := range s.hooks {
 		c := &Chain{Hook: h, Digest: chainDigest(h, s.rules[name])}
 		if slices.Contains(s.rules[name], 0) {
-			c.Digest = 0 // a rule that is not ours
+			c.Digest = 0 // a rule that Tandem did not write
 		}
 		s.objects[ChainKey(s.family, name)] = Value{Body: &Body{Chain: c}}
 	}

@@ -10,11 +10,11 @@ func Describe(k Key, v Value) string {
 	case k.Kind == KindElement:
 		return k.Text(v)
 	case k.Kind == KindForeign:
-		return "not ours"
+		return "not written by Tandem"
 	case k.Kind != KindChain:
 		return k.String()
 	case Opaque(k, v):
-		return "rules that are not ours, or in another order"
+		return "rules that Tandem did not write, or in another order"
 	}
 	var parts []string
 	if h := v.Body.Chain.Hook; h.Type != "" {

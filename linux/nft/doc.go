@@ -36,7 +36,7 @@
 //	  statement_eval.go
 //	driver_linux.go,          the kernel (Driver): what is written, and read back
 //	  read_linux.go
-//	owner_linux.go            which tables are ours; a kernel without nf_tables
+//	owner_linux.go            which tables are owned; a kernel without nf_tables
 //	probe_linux.go            whether this kernel can do it (Try)
 //	number.go                 numbers in keys: numgen and hashes
 //	describe.go               one object as text, for trace and drift

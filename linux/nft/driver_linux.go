@@ -38,6 +38,7 @@ type Driver struct {
 	commits    uint32 // transactions made
 
 	filled [2]map[*Set]bool // by family: sets that rules had filled
+	budget budget
 }
 
 var (
@@ -138,11 +139,13 @@ func (d *Driver) Commit(ctx context.Context, ops []Op) []error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.ours(ctx, ops); err != nil {
+	if err := d.checkOwner(ctx, ops); err != nil {
 		return all(errs, err)
 	}
-	d.keepCounts(ctx, ops)
-	_ = d.inTwo(ctx, ops, errs, unreachable(ops)) // in errs
+	sent := d.budget.admit(ops)
+	d.keepCounts(ctx, sent)
+	_ = d.inTwo(ctx, sent, errs, unreachable(sent)) // in errs
+	d.budget.applied(ops, sent, errs)
 	return errs
 }
 

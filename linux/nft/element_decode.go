@@ -92,7 +92,7 @@ func (e rawElement) foreign(f model.Family, set *Set) Key {
 // parse returns the object of an element; ok is false if we cannot have written it.
 func (e rawElement) parse(f model.Family, set *Set) (k Key, v Value, ok bool) {
 	k = Key{Kind: KindElement, Family: f, Set: set}
-	if e.strange || e.counter != nil && set.Data != DataVerdict || len(e.key) != keyLen(f, set.Key) || !k.parseKey(e.key) {
+	if e.strange || e.counter != nil && set.Data != DataVerdict && set.Data != DataEndpoint || len(e.key) != keyLen(f, set.Key) || !k.parseKey(e.key) {
 		return k, v, false
 	}
 	if set.rangeBehind() {
@@ -149,6 +149,9 @@ func (e rawElement) value(f model.Family, set *Set) (v Value, ok bool) {
 		}
 		copy(v.To[:], e.data[:n])
 		v.Port = binary.BigEndian.Uint16(e.data[n:])
+		if e.counter != nil {
+			v.Body = &Body{Counter: e.counter}
+		}
 	case DataAddress:
 		if len(e.data) != addressLen(f) {
 			return v, false

@@ -38,22 +38,34 @@ func (o *Offload) Set(ctx context.Context, devices []string) error {
 		return err
 	}
 	missing := slices.DeleteFunc(slices.Clone(devices), func(name string) bool { return slices.Contains(have, name) })
-	if exists && len(missing) == 0 {
+	if !exists {
+		// On its own: after this, an object that does not exist is a device.
+		if err := o.transact(ctx, (*offloadBatch).create); err != nil {
+			return adviseOffload(err)
+		}
+	}
+	if len(missing) == 0 {
 		return nil
 	}
 	return o.transact(ctx, func(b *offloadBatch) {
-		if !exists {
-			b.create()
-		}
 		for chunk := range slices.Chunk(missing, maxDevices) {
 			b.addDevices(chunk)
 		}
 	})
 }
 
+// adviseOffload adds to the error of a flowtable that could not be made what can be done
+// about it.
+func adviseOffload(err error) error {
+	if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EOPNOTSUPP) {
+		return err
+	}
+	return fmt.Errorf("this kernel has no flowtables: %w; nf_flow_table_inet and nft_flow_offload are needed: load them, or use a kernel built with them", err)
+}
+
 // Remove deletes the flowtable, if it is there. Connections go on.
 func (o *Offload) Remove(ctx context.Context) error {
-	exists, err := o.ours(ctx)
+	exists, err := o.owned(ctx)
 	if err != nil || !exists {
 		return err
 	}
@@ -62,7 +74,7 @@ func (o *Offload) Remove(ctx context.Context) error {
 
 // Devices reports whether our table is there, and the devices of its flowtable.
 func (o *Offload) Devices(ctx context.Context) (exists bool, devices []string, err error) {
-	if exists, err = o.ours(ctx); err != nil {
+	if exists, err = o.owned(ctx); err != nil {
 		return exists, nil, err
 	}
 	all, err := flowtables(ctx, o.sock)
@@ -129,8 +141,8 @@ func devicesOf(hook []byte) (names []string) {
 	return names
 }
 
-// ours reports whether our table is there; a foreign one of its name is an error.
-func (o *Offload) ours(ctx context.Context) (exists bool, err error) {
+// owned reports whether our table is there; a foreign one of its name is an error.
+func (o *Offload) owned(ctx context.Context) (exists bool, err error) {
 	var comment []byte
 	err = request(ctx, o.sock, msgGetTable, 0, familyInet, func(w *netlink.Writer) { w.Text(attrTable, offloadTable) }, func(m netlink.Message) error {
 		for kind, b := range m.Attrs() {

@@ -62,9 +62,9 @@ func (f *Follower) Close() error {
 // maxSteps bounds the steps of a packet.
 const maxSteps = 1000
 
-// Each calls hear for the steps of the first packet that is reported, except those in our
-// own table, until ctx ends, or hear returns done.
-func (f *Follower) Each(ctx context.Context, hear func(Step) (done bool)) error {
+// Each calls handle for the steps of the first packet that is reported, except those in our
+// own table, until ctx ends, or handle returns done.
+func (f *Follower) Each(ctx context.Context, handle func(Step) (done bool)) error {
 	var packet uint32
 	n := 0
 	return f.listener.Each(ctx, func(m netlink.Message) bool {
@@ -80,7 +80,7 @@ func (f *Follower) Each(ctx context.Context, hear func(Step) (done bool)) error 
 			s.Verdict = "reject"
 		}
 		n++
-		return hear(s) || n == maxSteps
+		return handle(s) || n == maxSteps
 	})
 }
 

@@ -13,8 +13,8 @@ type Value struct {
 	// To and Port are the endpoint that an element of slots gives.
 	To   [16]byte
 	Port uint16
-	// Body is the content of all other objects; nil for elements of slots and of
-	// plain sets. It is never changed once it is in a Value.
+	// Body is the content of all other objects; nil for elements of slots that do not
+	// count, and of plain sets. It is never changed once it is in a Value.
 	Body *Body
 }
 
@@ -26,8 +26,8 @@ type Body struct {
 	Set     shape   // of sets
 	Chain   *Chain  // of chains
 
-	// Counter is that of an element of a verdict map: where it begins, or has come to
-	// when it was read; nil for none. Values that differ in its count alone are equal.
+	// Counter is that of an element of a map: where it begins, or has come to when it was
+	// read; nil for none. Values that differ in its count alone are equal.
 	Counter *Count
 }
 

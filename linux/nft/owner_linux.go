@@ -68,9 +68,9 @@ func (d *Driver) Has(ctx context.Context, f model.Family) (bool, error) {
 	return err == nil && s.hasTable, err
 }
 
-// ours makes sure that the tables of ops are owned or absent. Another program may
+// checkOwner makes sure that the tables of ops are owned or absent. Another program may
 // have created one since it was read.
-func (d *Driver) ours(ctx context.Context, ops []Op) error {
+func (d *Driver) checkOwner(ctx context.Context, ops []Op) error {
 	var seen [2]bool
 	for _, o := range ops {
 		if seen[o.Key.Family] {
@@ -91,7 +91,7 @@ func (d *Driver) Remove(ctx context.Context) error {
 		s, err := d.look(ctx, d.reader, f, nil)
 		switch {
 		case err != nil:
-			failed = errors.Join(failed, fmt.Errorf("nftables: remove our tables: %w", err))
+			failed = errors.Join(failed, fmt.Errorf("nftables: remove owned tables: %w", err))
 			continue
 		case !s.hasTable:
 			continue

@@ -31,18 +31,28 @@ func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 		return err
 	}
 	filled := [2]map[*Set]bool{}
+	r := reading{found: found, counts: d.budget.counts}
 	for _, f := range d.families {
-		s, err := d.observeFamily(ctx, f, nil, found)
+		s, err := d.observeFamily(ctx, f, nil, r.add)
 		if err != nil {
-			return fmt.Errorf("nftables: read our tables: %w", err)
+			return fmt.Errorf("nftables: read owned tables: %w", err)
 		}
 		filled[f] = s.filled
 	}
+	d.observed(&r, filled, generation, commits)
+	for _, e := range r.without {
+		found(e.Key, e.Value)
+	}
+	return nil
+}
+
+// observed notes a reading that began at a generation and a count of transactions.
+func (d *Driver) observed(r *reading, filled [2]map[*Set]bool, generation, commits uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.budget.end(r, d.commits == commits)
 	d.filled = filled
 	d.generation, d.lost = after(generation, d.commits-commits), false
-	return nil
 }
 
 // begin returns the kernel's generation and our count of transactions at the same
@@ -60,8 +70,8 @@ func (d *Driver) ObserveSome(ctx context.Context, keys []Key, found func(Key, Va
 		keys = []Key{} // which is not everything
 	}
 	for _, f := range d.families {
-		if _, err := d.observeFamily(ctx, f, keys, found); err != nil {
-			return fmt.Errorf("nftables: read some of our tables: %w", err)
+		if _, err := d.observeFamily(ctx, f, keys, d.asWanted(found)); err != nil {
+			return fmt.Errorf("nftables: read objects of owned tables: %w", err)
 		}
 	}
 	return nil
@@ -134,11 +144,11 @@ func (d *Driver) Get(ctx context.Context, keys []Key, found func(Key, Value)) er
 		asked[k] = true
 	}
 	for _, f := range d.families {
-		if err := d.getFamily(ctx, f, keys, func(k Key, v Value) {
+		if err := d.getFamily(ctx, f, keys, d.asWanted(func(k Key, v Value) {
 			if asked[k] {
 				found(k, v)
 			}
-		}); err != nil {
+		})); err != nil {
 			return fmt.Errorf("nftables: read %d objects: %w", len(keys), err)
 		}
 	}

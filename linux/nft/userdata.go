@@ -17,7 +17,7 @@ const (
 	noteFlags   = 1 // of elements
 	noteOpen    = 1 // in noteFlags: a range with no end
 
-	// noteDigest is ours, on rules, and noteRest, on elements, for the part of a comment that
+	// noteDigest is Tandem's, on rules, and noteRest, on elements, for the part of a comment that
 	// is too long for nft. nft skips types that it does not know.
 	noteDigest = 0x74
 	noteRest   = 0x75
@@ -83,7 +83,7 @@ func (t *Table) ruleNotes(f model.Family, r Rule) []byte {
 	return n
 }
 
-// ruleDigest reads the digest of a rule; 0 for a rule that is not ours.
+// ruleDigest reads the digest of a rule; 0 for a rule that Tandem did not write.
 func ruleDigest(b []byte) uint64 {
 	if d := note(b, noteDigest); len(d) == 8 {
 		return binary.BigEndian.Uint64(d)

@@ -275,8 +275,8 @@ func connect(t *testing.T, net *netns.Net, to, server netip.AddrPort) {
 // back is as it was written.
 func TestAffinityIsListed(t *testing.T) {
 	v4, v6 := netip.MustParseAddrPort("10.244.1.2:8080"), netip.MustParseAddrPort("[fd00:10:244:1::2]:8080")
-	p := sticky(port("p", front(model.KindClusterIP, "10.96.0.1:80", onAll(balance(endpoints(v4.String()), false)))), time.Hour)
-	p6 := sticky(port("p", front(model.KindClusterIP, "[fd00:10:96::1]:80", onAll(balance(endpoints(v6.String()), false)))), time.Hour)
+	p := withAffinity(port("p", front(model.KindClusterIP, "10.96.0.1:80", onAll(balance(endpoints(v4.String()), false)))), time.Hour)
+	p6 := withAffinity(port("p", front(model.KindClusterIP, "[fd00:10:96::1]:80", onAll(balance(endpoints(v6.String()), false)))), time.Hour)
 	objects := compile(t, testHost, p, p6)
 	net, d := affinityLab(t, objects, v4, v6)
 	connect(t, net, p.Frontends[0].At, v4)
@@ -299,7 +299,7 @@ func TestAffinityIsListed(t *testing.T) {
 // client stays known.
 func TestAffinityFull(t *testing.T) {
 	server := netip.MustParseAddrPort("10.244.1.2:8080")
-	p := sticky(port("p", front(model.KindClusterIP, "10.96.0.1:80", onAll(balance(endpoints(server.String()), false)))), time.Hour)
+	p := withAffinity(port("p", front(model.KindClusterIP, "10.96.0.1:80", onAll(balance(endpoints(server.String()), false)))), time.Hour)
 	objects := compile(t, testHost, p)
 	net, d := affinityLab(t, objects, server)
 	full := func() []model.Problem {
@@ -329,7 +329,7 @@ func TestAffinityFull(t *testing.T) {
 	if what := full(); len(what) != 0 {
 		t.Errorf("%v, by a known client", what)
 	}
-	other := sticky(port("other", front(model.KindClusterIP, "10.96.0.2:80", onAll(balance(endpoints(server.String()), false)))), time.Hour)
+	other := withAffinity(port("other", front(model.KindClusterIP, "10.96.0.2:80", onAll(balance(endpoints(server.String()), false)))), time.Hour)
 	next := compile(t, testHost, p, other)
 	mustCommit(t, d, planned(objects, next))
 	objects = next

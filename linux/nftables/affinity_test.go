@@ -45,7 +45,7 @@ func affineFronts(f model.Family, cluster, local *model.Pool) *model.Port {
 		model.IPv6: {"[fd00:10:96::1]:80", "[2001:db8:cafe::1]:80", "[2001:db8:cafe::2]:80", "[::]:30080"},
 	}[f]
 	lb := on(balance(cluster, false), balance(cluster, true), balance(local, false))
-	return sticky(port("p",
+	return withAffinity(port("p",
 		front(model.KindClusterIP, addrs[0], onAll(balance(cluster, true))),
 		front(model.KindExternalIP, addrs[1], onAll(balance(cluster, true))),
 		front(model.KindLoadBalancer, addrs[2], lb),
@@ -92,7 +92,7 @@ func TestRememberedClient(t *testing.T) {
 // Two endpoints of one address are distinguished.
 func TestHandles(t *testing.T) {
 	p := endpoints("10.244.1.2:8081", "10.244.1.2:8080", "10.244.1.3:8081")
-	port := sticky(port("p", front(model.KindClusterIP, "10.96.0.1:80", onAll(balance(p, false)))), time.Hour)
+	port := withAffinity(port("p", front(model.KindClusterIP, "10.96.0.1:80", onAll(balance(p, false)))), time.Hour)
 	seen := map[nft.Value]bool{}
 	for k, v := range compile(t, testHost, port) {
 		if k.Set == setAffinitySlots && k.Kind == nft.KindElement {
@@ -130,7 +130,7 @@ func TestAffinityHasNoChainsOfItsOwn(t *testing.T) {
 		var ports []*model.Port
 		for i := range services {
 			at := fmt.Sprintf("10.96.%d.%d:80", i>>8, i&255)
-			ports = append(ports, sticky(port(fmt.Sprint("s", i), front(model.KindClusterIP, at, onAll(balance(endpoints("10.244.1.2:80", "10.244.2.2:80"), false)))), time.Hour))
+			ports = append(ports, withAffinity(port(fmt.Sprint("s", i), front(model.KindClusterIP, at, onAll(balance(endpoints("10.244.1.2:80", "10.244.2.2:80"), false)))), time.Hour))
 		}
 		for k := range compile(t, testHost, ports...) {
 			switch k.Kind {

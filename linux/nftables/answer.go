@@ -284,7 +284,9 @@ func (p *portCompiler) slots(f *model.Frontend, as [model.Origins]answer) {
 		k := element(slotsOf(f), p.port.ID.Proto, f)
 		for i := range int(sizeOf(a.pool)) {
 			k.Slot = uint16(bank*bankSize + i)
-			p.emit(k, nft.EndpointValue(a.pool.Slot(i).Addr))
+			v := nft.EndpointValue(a.pool.Slot(i).Addr)
+			v.Body = p.ofEndpoint
+			p.emit(k, v)
 		}
 	}
 }

@@ -30,8 +30,9 @@ type Options struct {
 	// otherwise they are dropped. It is right where the kernel finds few invalid
 	// (nf_conntrack_tcp_be_liberal).
 	Liberal bool
-	// Count has the elements of frontends count connections: see Counts.
-	Count bool
+	// Count has the elements of frontends count connections, CountEndpoints those of
+	// their endpoints as well.
+	Count, CountEndpoints bool
 }
 
 func (o Options) families() []model.Family {
@@ -54,10 +55,12 @@ func (o Options) bit() uint32 {
 type Compiler struct {
 	options Options
 	zero    *nft.Count // where counters begin
-	bit     uint32
-	picks   sync.Map // pick -> *pickChain, up to keptPicks endpoints: thousands of ports share them
-	affine  sync.Map // affinePick -> []*pickChain, the first keptPicks
-	affines atomic.Int64
+	// ofEndpoint is the content of an endpoint's element but its address: a counter or nothing.
+	ofEndpoint *nft.Body
+	bit        uint32
+	picks      sync.Map // pick -> *pickChain, up to keptPicks endpoints: thousands of ports share them
+	affine     sync.Map // affinePick -> []*pickChain, the first keptPicks
+	affines    atomic.Int64
 }
 
 // keptPicks bounds what a compiler keeps: 12 chains (2 maps, 3 classes, 2 pools)
@@ -74,7 +77,11 @@ type pickChain struct {
 
 // NewCompiler returns a compiler.
 func NewCompiler(o Options) *Compiler {
-	return &Compiler{options: o, bit: o.bit(), zero: &nft.Count{}}
+	c := &Compiler{options: o, bit: o.bit(), zero: &nft.Count{}}
+	if o.CountEndpoints {
+		c.ofEndpoint = &nft.Body{Counter: c.zero}
+	}
+	return c
 }
 
 // Equal implements dataplane.Compiler.
@@ -144,7 +151,7 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(nft.Key, n
 		return []model.Gap{{Missing: true, Detail: port.ID.Family.String() + " is not served: this host has no nftables for it"}}
 	}
 	p := portCompiler{
-		Compiler: c, port: port, emit: emit, shared: map[nft.Key]struct{}{},
+		Compiler: c, port: port, emit: emit,
 		comment: nft.CommentText(port.ID.String()),
 	}
 	p.measure()
@@ -164,7 +171,34 @@ type portCompiler struct {
 	emit    func(nft.Key, nft.Value)
 	comment string
 	gaps    []model.Gap
-	shared  map[nft.Key]struct{} // emitted already: a port emits nothing twice
+	shared  keySet // emitted already: a port emits nothing twice
+}
+
+// keySet is a set of keys. Most ports have few, which take no allocation.
+type keySet struct {
+	few  [4]nft.Key
+	n    int // of few
+	more map[nft.Key]struct{}
+}
+
+// add reports whether the key is new.
+func (s *keySet) add(k nft.Key) bool {
+	if slices.Contains(s.few[:s.n], k) {
+		return false
+	}
+	if s.n < len(s.few) {
+		s.few[s.n] = k
+		s.n++
+		return true
+	}
+	if _, there := s.more[k]; there {
+		return false
+	}
+	if s.more == nil {
+		s.more = map[nft.Key]struct{}{}
+	}
+	s.more[k] = struct{}{}
+	return true
 }
 
 // measure checks the size of the port against limits, and reports what exceeds them.
@@ -180,8 +214,7 @@ func (p *portCompiler) measure() {
 
 // once emits an object that several frontends of a port may need.
 func (p *portCompiler) once(k nft.Key, v nft.Value) {
-	if _, done := p.shared[k]; !done {
-		p.shared[k] = struct{}{}
+	if p.shared.add(k) {
 		p.emit(k, v)
 	}
 }

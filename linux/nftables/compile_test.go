@@ -82,7 +82,7 @@ func TestCompile(t *testing.T) {
 func TestEndpointReplaced(t *testing.T) {
 	web := func(d time.Duration, addrs ...string) map[nft.Key]nft.Value {
 		p := endpoints(addrs...)
-		return compile(t, testHost, sticky(port("p", front(model.KindClusterIP, "10.96.0.1:80", onAll(balance(p, false)))), d))
+		return compile(t, testHost, withAffinity(port("p", front(model.KindClusterIP, "10.96.0.1:80", onAll(balance(p, false)))), d))
 	}
 	before := web(0, "10.244.2.1:80", "10.244.2.2:80", "10.244.2.3:80")
 	if diffs := differences(web(0, "10.244.2.1:80", "10.244.2.9:80", "10.244.2.3:80"), before); len(diffs) != 1 {

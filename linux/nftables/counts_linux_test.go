@@ -3,12 +3,15 @@
 package nftables
 
 import (
+	"fmt"
 	"log/slog"
+	"net/netip"
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
 // Each new connection counts once for its frontend; counts go on when its element is
@@ -96,6 +99,164 @@ func TestCountsInKernel(t *testing.T) {
 			if ops := sync(without, model.Delta{New: three}); ops == 0 {
 				t.Error("counters stay where none are asked for")
 			}
+			if err := without.Close(); err != nil {
+				t.Fatal(err)
+			}
+			count.CountEndpoints = true
+			byEndpoint := start(count)
+			sync(byEndpoint, model.Delta{New: three})
+			for i := range 60 {
+				f.from(uint16(31000 + i))
+			}
+			expect(byEndpoint, 60)
+			endpoints := f.endpoints(byEndpoint)
+			if sum := total(endpoints); len(endpoints) != 3 || sum != 60 {
+				t.Errorf("by endpoint: %v", endpoints)
+			}
+			gone := three.Pools()[0].Slot(0).Addr
+			sync(byEndpoint, model.Delta{Old: three, New: f.port(model.DefaultScheduler, 0, 0)})
+			sync(byEndpoint, model.Delta{Old: f.port(model.DefaultScheduler, 0, 0), New: three})
+			if now := f.endpoints(byEndpoint); total(now) >= 60 || now[gone] != endpoints[gone] && now[gone] != 0 {
+				t.Errorf("an endpoint that came again has the count of another: %v, before %v", now, endpoints)
+			}
+			if drift, err := byEndpoint.Audit(t.Context()); drift != 0 || err != nil {
+				t.Errorf("drift %d: %v", drift, err)
+			}
 		})
+	}
+}
+
+// endpoints are the new connections of each endpoint.
+func (f *farm) endpoints(b dataplane.Backend) map[netip.AddrPort]uint64 {
+	f.t.Helper()
+	all := map[netip.AddrPort]uint64{}
+	counter, ok := dataplane.As[dataplane.EndpointCounter](b)
+	if !ok {
+		f.t.Fatal("no endpoints are counted")
+	}
+	counted, err := counter.Endpoints(f.t.Context(), func(c dataplane.Connections) {
+		if c.At != f.vip() || c.Proto != model.UDP {
+			f.t.Errorf("%+v", c)
+		}
+		all[c.Endpoint] += c.New
+	})
+	if err != nil || !counted {
+		f.t.Fatal(counted, err)
+	}
+	return all
+}
+
+func total(counts map[netip.AddrPort]uint64) (sum uint64) {
+	for _, n := range counts {
+		sum += n
+	}
+	return sum
+}
+
+// Of more frontends and endpoints than there is room for counters, as many count as there
+// is room for, a Problem says so, no audit takes the others for changed, a restart writes
+// nothing, and those that come when others have gone count.
+func TestCountersAreBounded(t *testing.T) {
+	freshNamespace(t)
+	const most = 7
+	o := Options{Count: true, CountEndpoints: true}
+	start := func() (dataplane.Backend, *Driver) {
+		t.Helper()
+		d, err := Open(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Count(most, o.counted()...)
+		b := dataplane.New(NewCompiler(o), d)
+		t.Cleanup(func() { _ = b.Close() })
+		if err := b.Adopt(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		b.SetHost(testHost)
+		return b, d
+	}
+	service := func(i int) *model.Port {
+		p := port(fmt.Sprint("s", i), front(model.KindClusterIP, fmt.Sprintf("10.96.0.%d:80", 1+i), onAll(balance(endpoints(fmt.Sprintf("10.244.1.%d:80", 1+i)), false))))
+		p.ID.Service.Name = fmt.Sprint("s", i)
+		return p
+	}
+	inKernel := func() (n int) {
+		t.Helper()
+		for _, f := range model.Families() {
+			if err := table.Counts(t.Context(), f, func(nft.Key, nft.Value) { n++ }, o.counted()...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return n
+	}
+	sync := func(b dataplane.Backend, all ...model.Delta) (ops int) {
+		t.Helper()
+		b.Update(all)
+		w, err := b.Sync(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := inKernel(); n > most {
+			t.Errorf("%d counters, more than %d", n, most)
+		}
+		return w.Ops
+	}
+	b, d := start()
+	var all []model.Delta
+	for i := range 20 {
+		all = append(all, model.Delta{New: service(i)})
+	}
+	sync(b, all...)
+	frontends := 0
+	if err := table.Counts(t.Context(), model.IPv4, func(nft.Key, nft.Value) { frontends++ }, setVIPs); err != nil || frontends < most/2 {
+		t.Errorf("%d frontends count: %v", frontends, err)
+	}
+	if n, full := inKernel(), b.Full(); n != most || len(full) != 1 || full[0].Why != model.WhyFull {
+		t.Errorf("%d counters of %d; %v", n, most, full)
+	}
+	for range 2 {
+		if drift, err := b.Audit(t.Context()); drift != 0 || err != nil {
+			t.Errorf("drift %d: %v", drift, err)
+		}
+		if ops := sync(b); ops != 0 {
+			t.Errorf("%d ops after an audit", ops)
+		}
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b, d = start()
+	if ops := sync(b, all...); ops != 0 || len(b.Full()) != 1 {
+		t.Errorf("a restart writes %d objects; %v", ops, b.Full())
+	}
+	// Without the first sixteen there is room for some that come.
+	var gone, come []model.Delta
+	for i := range 16 {
+		gone = append(gone, model.Delta{Old: service(i)})
+	}
+	sync(b, gone...)
+	before := inKernel()
+	for i := range 2 {
+		come = append(come, model.Delta{New: service(i)})
+	}
+	sync(b, come...)
+	if n := inKernel(); n <= before {
+		t.Errorf("%d counters before, %d after: what comes is not counted", before, n)
+	}
+	if drift, err := b.Audit(t.Context()); drift != 0 || err != nil {
+		t.Errorf("drift %d: %v", drift, err)
+	}
+	if d.Transactions() == 0 {
+		t.Error("nothing was written: the test proves nothing")
+	}
+}
+
+// The bound is 20 MB on any machine: a counter of an element takes 16 bytes for each CPU.
+func TestCountersTakeAtMost20MB(t *testing.T) {
+	for _, cpus := range []int{1, 2, 64, 1024} {
+		n := mostCounters(cpus)
+		if bytes := n * (counterPerCPU*cpus + counterElement); n < 1000 || bytes > 20<<20 || bytes < 19_000_000 {
+			t.Errorf("%d CPUs: %d counters, %d bytes", cpus, n, bytes)
+		}
 	}
 }

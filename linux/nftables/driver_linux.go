@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
@@ -35,6 +36,9 @@ func Open(o Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.Count {
+		d.Count(mostCounters(host.PossibleCPUs()), o.counted()...)
+	}
 	return &Driver{d, o.families()}, nil
 }
 
@@ -45,6 +49,10 @@ func (d *Driver) Full() (full []model.Problem) {
 			detail := fmt.Sprintf("affinity of %s clients: %d are remembered, others are served and not remembered", f, affinitySize)
 			full = append(full, model.Problem{Object: "data plane", Why: model.WhyFull, Detail: detail})
 		}
+	}
+	if d.Uncounted() {
+		detail := fmt.Sprintf("not all connections are counted: counters may take %d MB of kernel memory, which is room for %d on this machine", counterMemory/1_000_000, mostCounters(host.PossibleCPUs()))
+		full = append(full, model.Problem{Object: "data plane", Why: model.WhyFull, Detail: detail})
 	}
 	return full
 }
@@ -91,33 +99,4 @@ func probePort(addr netip.Addr, affinity time.Duration) *model.Port {
 			Restricted: true, Allow: []netip.Prefix{netip.PrefixFrom(addr, addr.BitLen()-8).Masked()},
 		}},
 	}
-}
-
-// counted is a backend whose frontends count connections.
-type counted struct {
-	dataplane.Backend
-	families []model.Family
-}
-
-// Unwrap implements dataplane.Wrapper.
-func (c counted) Unwrap() dataplane.Backend { return c.Backend }
-
-// Connections implements dataplane.ConnectionCounter. Only first packets of
-// connections meet the maps of frontends, each in one of them.
-func (c counted) Connections(ctx context.Context, found func(dataplane.Connections)) error {
-	for _, f := range c.families {
-		pass := func(k nft.Key, v nft.Value) { found(connections(f, k, v)) }
-		if err := table.Counts(ctx, f, pass, setVIPs, setVIPsPod, setVIPsHost, setNodePorts, setNodePortsPod, setNodePortsHost); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func connections(f model.Family, k nft.Key, v nft.Value) dataplane.Connections {
-	at := netip.AddrPortFrom(f.Unspecified(), k.Port)
-	if set := k.Set; set == setVIPs || set == setVIPsPod || set == setVIPsHost {
-		at = k.AddrPort()
-	}
-	return dataplane.Connections{Proto: k.Proto, At: at, New: v.Body.Counter.Packets}
 }

@@ -79,7 +79,7 @@ var awkward = []string{
 }
 
 func awkwardPort(namespace, service, name string) *model.Port {
-	p := sticky(port("p", front(model.KindClusterIP, "10.96.0.1:80", onAll(balance(endpoints("10.244.1.2:80"), false)))), 1)
+	p := withAffinity(port("p", front(model.KindClusterIP, "10.96.0.1:80", onAll(balance(endpoints("10.244.1.2:80"), false)))), 1)
 	p.ID.Service = model.ServiceName{Namespace: namespace, Name: service}
 	p.ID.Name = name
 	return p

@@ -32,7 +32,7 @@ var (
 // rangeLoad is what a rule looks up in a key with ranges. nft turns each field of
 // such a key to the byte order of the network, l4proto with an expression that
 // Linux 6.12 rejects for a single byte; the protocol of a connection is in that
-// order. Packets of no connection traverse no chain of ours that looks up ranges.
+// order. Packets of no connection traverse no owned chain that looks up ranges.
 var rangeLoad = []nft.Field{nft.Daddr, nft.CtProto, nft.Dport, nft.Saddr}
 
 // The sets and maps.
@@ -110,7 +110,7 @@ var (
 // remembered until others' time is over: setAffinityFull shows that.
 const affinitySize = 1 << 18
 
-// table is ours, with its sets in the order in which they are listed.
+// table is Tandem's, with its sets in the order in which they are listed.
 var table = nft.NewTable(Table, nft.Owner, comment,
 	setClusterIPs, setRestricted, setAllowed, setHairpin, setNodePortAddresses,
 	setServiceCIDRs, setEndpointPorts, setL4, setVIPs, setVIPsPod,

@@ -25,10 +25,10 @@ func poolOf(n int) *model.Pool {
 // balances all the same.
 func TestTooManyEndpoints(t *testing.T) {
 	for _, test := range []struct {
-		n      int
-		sticky time.Duration
-		gaps   []string
-		chain  string
+		n        int
+		affinity time.Duration
+		gaps     []string
+		chain    string
 	}{
 		{1001, 0, nil, "pick-1001"},
 		{1001, time.Hour, nil, "affinity-1001-3600s"},
@@ -37,26 +37,26 @@ func TestTooManyEndpoints(t *testing.T) {
 		{bankSize + 5, time.Hour, []string{"32773 endpoints: only the first 32768 are used"}, "affinity-32768-3600s"},
 	} {
 		many, few := poolOf(test.n), poolOf(max(test.n-1, 1))
-		p := sticky(port("p",
+		p := withAffinity(port("p",
 			front(model.KindClusterIP, "10.96.0.1:80", onAll(balance(many, false))),
-			front(model.KindExternalIP, "203.0.113.1:80", on(balance(many, false), balance(many, false), balance(few, false)))), test.sticky)
+			front(model.KindExternalIP, "203.0.113.1:80", on(balance(many, false), balance(many, false), balance(few, false)))), test.affinity)
 		objects := map[nft.Key]nft.Value{}
 		gaps := NewCompiler(Options{}).Port(testHost, p, func(k nft.Key, v nft.Value) { objects[k] = v })
 		if len(gaps) != len(test.gaps) {
-			t.Errorf("%d endpoints, affinity %s: gaps %v", test.n, test.sticky, gaps)
+			t.Errorf("%d endpoints, affinity %s: gaps %v", test.n, test.affinity, gaps)
 			continue
 		}
 		for i, g := range gaps {
 			if !strings.Contains(g.Detail, test.gaps[i]) || g.Frontend.IsValid() {
-				t.Errorf("%d endpoints, affinity %s: gap %v, want %q for the whole port", test.n, test.sticky, g, test.gaps[i])
+				t.Errorf("%d endpoints, affinity %s: gap %v, want %q for the whole port", test.n, test.affinity, g, test.gaps[i])
 			}
 		}
 		to := objects[nft.AddrPortKey(setVIPs, model.TCP, p.Frontends[0].At)]
 		if to.Body == nil || !strings.HasPrefix(to.Body.Goto, test.chain) {
-			t.Errorf("%d endpoints, affinity %s: goes to %+v, want %s", test.n, test.sticky, to.Body, test.chain)
+			t.Errorf("%d endpoints, affinity %s: goes to %+v, want %s", test.n, test.affinity, to.Body, test.chain)
 		}
 		if _, ok := objects[nft.ChainKey(model.IPv4, to.Body.Goto)]; !ok {
-			t.Errorf("%d endpoints, affinity %s: there is no chain %s", test.n, test.sticky, to.Body.Goto)
+			t.Errorf("%d endpoints, affinity %s: there is no chain %s", test.n, test.affinity, to.Body.Goto)
 		}
 	}
 }

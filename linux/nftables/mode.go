@@ -20,7 +20,7 @@ func Mode() dataplane.Mode {
 }
 
 func options(c *config.Config) Options {
-	return Options{Mark: 1 << c.MasqueradeBit, Liberal: c.Conntrack.TCPBeLiberal, Count: c.CountConnections}
+	return Options{Mark: 1 << c.MasqueradeBit, Liberal: c.Conntrack.TCPBeLiberal, Count: c.CountConnections, CountEndpoints: c.CountConnections && c.CountEndpoints}
 }
 
 func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {

@@ -40,7 +40,7 @@ func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (datap
 	}
 	b := dataplane.New(NewCompiler(o), d)
 	if o.Count {
-		b = counted{b, o.families()}
+		b = counted{b, o}
 	}
 	if c.Accelerate == config.Flowtable {
 		return withOffload(b, log)
@@ -49,7 +49,7 @@ func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (datap
 }
 
 // lacking reports whether a probe failed because the kernel does not have what
-// we need: then there are no rules of ours either. Any other error may be transient
+// we need: then there are no owned rules either. Any other error may be transient
 // or need an administrator, such as a foreign table of our
 // name: it does not mean that a family cannot be served.
 func lacking(err error) bool {

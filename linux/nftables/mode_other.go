@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 )
 
-var errLinux = errors.New("nftables is part of Linux; on this system it can be planned, not run")
+var errLinux = errors.New("nftables needs Linux; on this system only plan works")
 
 func probe(context.Context) error { return errLinux }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
@@ -105,7 +106,7 @@ func (o *offload) follow(ctx context.Context) {
 		err := errors.Join(watching, o.set(ctx))
 		retry := (<-chan time.Time)(nil)
 		if ctx.Err() == nil {
-			o.tell(err)
+			o.logState(err)
 			if err != nil {
 				retry = time.After(offloadRetry)
 			}
@@ -116,8 +117,8 @@ func (o *offload) follow(ctx context.Context) {
 	}
 }
 
-// tell logs why the offload is not in effect, and when it is again, once each.
-func (o *offload) tell(err error) {
+// logState logs why the offload is not in effect, and when it is again, once each.
+func (o *offload) logState(err error) {
 	before := o.trouble.Load()
 	switch {
 	case err == nil && before != nil:
@@ -156,12 +157,7 @@ func (o *offload) wait(ctx context.Context, retry <-chan time.Time) bool {
 		return true
 	}
 	o.stopWatching()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(time.Second):
-		return true
-	}
+	return sleep.For(ctx, time.Second)
 }
 
 func (o *offload) set(ctx context.Context) error {

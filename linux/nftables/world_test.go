@@ -64,7 +64,7 @@ func port(name string, fronts ...model.Frontend) *model.Port {
 	}
 }
 
-func sticky(p *model.Port, d time.Duration) *model.Port {
+func withAffinity(p *model.Port, d time.Duration) *model.Port {
 	p.SessionAffinity = d
 	return p
 }
@@ -125,10 +125,10 @@ func testPorts() []*model.Port {
 			front(model.KindExternalIP, "203.0.113.21:80", on(balance(cluster, true), balance(cluster, false), balance(cluster, true))),
 			front(model.KindExternalIP, "203.0.113.22:80", on(reject, drop, balance(local, true))),
 			front(model.KindExternalIP, "203.0.113.23:80", on(balance(local, true), reject, drop))),
-		sticky(port("sticky",
+		withAffinity(port("sticky",
 			front(model.KindClusterIP, "10.96.0.20:80", on(balance(cluster, false), balance(cluster, true), balance(cluster, true))),
 			front(model.KindNodePort, "0.0.0.0:30090", on(balance(cluster, false), balance(cluster, true), balance(local, false)))), 3*time.Hour),
-		sticky(port("sticky6", front(model.KindClusterIP, "[fd00:10:96::20]:80", onAll(balance(cluster6, true)))), time.Minute),
+		withAffinity(port("sticky6", front(model.KindClusterIP, "[fd00:10:96::20]:80", onAll(balance(cluster6, true)))), time.Minute),
 		port("web6",
 			front(model.KindClusterIP, "[fd00:10:96::10]:80", on(balance(cluster6, false), balance(cluster6, true), balance(cluster6, true))),
 			restricted6,

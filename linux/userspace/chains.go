@@ -23,26 +23,26 @@ const (
 	chainNodePod       = "KUBE-NODEPORT-POD"
 	chainNodeContainer = "KUBE-NODEPORT-CONTAINER"
 	chainNodeHost      = "KUBE-NODEPORT-HOST"
-	chainRefuse        = "KUBE-PORTALS-REFUSE"
+	chainReject        = "KUBE-PORTALS-REFUSE"
 	chainDrop          = "KUBE-PORTALS-DROP"
 )
 
 // ends are the chains that reject or drop, and the ports that they use for it.
-var ends = map[string]uint16{chainRefuse: rejectPort, chainDrop: dropPort}
+var ends = map[string]uint16{chainReject: rejectPort, chainDrop: dropPort}
 
 // entryChains hold entries; the rules of fixedChains depend only on the host.
 var (
 	entryChains = []string{
 		chainGuard, chainPod, chainContainer, chainHost, chainClosed, chainNodePod, chainNodeContainer, chainNodeHost,
 	}
-	fixedChains = []string{chainRefuse, chainDrop, chainLast, chainIn, chainOut}
+	fixedChains = []string{chainReject, chainDrop, chainLast, chainIn, chainOut}
 )
 
 // jumps are the built-in chains and our chains that they jump to.
 var jumps = map[string]string{xtables.PreRouting: chainIn, xtables.Output: chainOut}
 
-// ourChains are all chains but the built-in ones.
-func ourChains() []string { return slices.Concat(entryChains, fixedChains) }
+// ownedChains are all chains but the built-in ones.
+func ownedChains() []string { return slices.Concat(entryChains, fixedChains) }
 
 func isEntryChain(name string) bool { return slices.Contains(entryChains, name) }
 
@@ -51,12 +51,12 @@ func isFixedChain(name string) bool { return slices.Contains(fixedChains, name) 
 // fixed returns the rules of a fixed chain.
 func fixed(f model.Family, chain string, host *model.Host, mark uint32) []xtables.Rule {
 	switch chain {
-	case chainRefuse, chainDrop:
+	case chainReject, chainDrop:
 		return dnatAll(f, ends[chain])
 	case chainLast:
 		return unallocated(f, host)
 	case chainIn:
-		shut := xtables.Rule{Dst: xtables.Address(relayAddr(f)), Comment: "relays are reached through Services only", Target: xtables.Jump{Chain: chainRefuse}}
+		shut := xtables.Rule{Dst: xtables.Address(relayAddr(f)), Comment: "relays are reached through Services only", Target: xtables.Jump{Chain: chainReject}}
 		pods, _ := xtables.FromPods(f, host.Pods)
 		in := hookChain{pods: pods, pod: chainPod, other: chainContainer, nodePod: chainNodePod, nodeOther: chainNodeContainer}
 		return append([]xtables.Rule{shut}, in.rules(f, host)...)

@@ -51,7 +51,7 @@ func listing(objects map[Key]Value) string {
 			fmt.Fprintf(&b, " %s", e)
 		}
 		if v.Policy.SessionAffinity > 0 {
-			fmt.Fprintf(&b, " sticky %s", v.Policy.SessionAffinity)
+			fmt.Fprintf(&b, " affinity %s", v.Policy.SessionAffinity)
 		}
 		for _, e := range v.Policy.Draining {
 			fmt.Fprintf(&b, " draining %s", e)

@@ -45,10 +45,10 @@ const (
 	kindAddress    Kind = iota // the address of the relays
 	kindDropPort               // the sockets on its drop port
 	KindTable                  // the table with the chains
-	KindChain                  // a chain of ours with its fixed rules
+	KindChain                  // an owned chain with its fixed rules
 	kindRelay                  // a listener and its endpoints
 	kindEntry                  // a rule for one frontend
-	kindJump                   // a jump from a built-in chain to ours
+	kindJump                   // a jump from a built-in chain to an owned one
 	kindUnexpected             // a rule in one of our chains that Tandem did not write
 )
 
@@ -212,7 +212,7 @@ type found struct {
 // installed is a rule as it is in its table.
 type installed struct {
 	printed xtables.Rules // in iptables
-	foreign nft.Key       // in nftables, of unexpected elements; other keys follow from ours
+	foreign nft.Key       // in nftables, of unexpected elements; other keys follow from the object's
 
 	relay RelayID // the target and its port; zero for none
 	port  uint16

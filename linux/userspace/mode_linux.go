@@ -125,13 +125,13 @@ const anyMark = 1
 
 // clear removes our rules from a kind of table and, unless it is shared, the relay
 // address.
-func (k tableKind) clear(ctx context.Context, lodger bool) error {
+func (k tableKind) clear(ctx context.Context, sharedAddr bool) error {
 	t, err := k.open(ctx)
 	if err != nil {
 		return err
 	}
 	d := open(t, relay.Options{})
-	d.sharedAddr = lodger
+	d.sharedAddr = sharedAddr
 	b := dataplane.New(NewCompiler(anyMark, t.Families()...), d)
 	defer d.release()
 	return errors.Join(b.Remove(ctx), b.Close())

@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 )
 
-var errLinux = errors.New("rules of the nat table need Linux; on this system only plan works")
+var errLinux = errors.New("redirect rules need Linux; on this system only plan works")
 
 func probe(context.Context) error { return errLinux }
 

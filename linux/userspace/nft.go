@@ -114,7 +114,7 @@ func nftRules(chain string, rules []xtables.Rule) (all []nft.Rule) {
 		rule("outside of the source ranges", nft.Lookup{Set: nftGuarded}, nft.Lookup{Set: nftAllowed, Not: true},
 			nft.Jump{Chain: chainDrop})
 	case chain == chainClosed:
-		rule(sayClosed, nft.Lookup{Set: nftClusterIPs}, nft.Jump{Chain: chainRefuse})
+		rule(sayClosed, nft.Lookup{Set: nftClusterIPs}, nft.Jump{Chain: chainReject})
 	}
 	for _, r := range rules {
 		rule(r.Comment, nftStatements(r)...)
@@ -183,7 +183,7 @@ func nftRule(e nft.Entry) (chain string, r xtables.Rule) {
 	}
 	switch e.Set {
 	case nftClusterIPs:
-		r.Target = xtables.Jump{Chain: chainRefuse}
+		r.Target = xtables.Jump{Chain: chainReject}
 		return chainClosed, r
 	case nftGuarded:
 		r.Target = xtables.Jump{Chain: chainDrop}
@@ -247,7 +247,7 @@ func nftKnown(f model.Family, have map[nft.Key]nft.Value) (known map[nft.Key]Key
 			right = right && (!ok || v.Body.Chain.Hook == want.Body.Chain.Hook)
 		})
 	}
-	for _, name := range ourChains() {
+	for _, name := range ownedChains() {
 		chain(Key{Kind: KindChain, Family: f, Chain: name})
 	}
 	for name := range jumps {

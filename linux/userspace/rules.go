@@ -169,7 +169,7 @@ func entryRule(k Key, to Target, port uint16) xtables.Rule {
 	case toRelay:
 		r.Comment, r.Target = to.Relay.String(), xtables.DNAT{To: relayAddrPort(k.Family, port)}
 	case Reject:
-		r.Comment, r.Target = to.Relay.Port().String()+sayRefused, xtables.Jump{Chain: chainRefuse}
+		r.Comment, r.Target = to.Relay.Port().String()+sayRefused, xtables.Jump{Chain: chainReject}
 		if k.Chain == chainClosed {
 			r.Comment = sayClosed
 		}

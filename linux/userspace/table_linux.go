@@ -230,7 +230,7 @@ var _ dataplane.OthersLister = (*Driver)(nil)
 func (d *Driver) Others(ctx context.Context) ([]string, error) {
 	if t, ok := d.table.(natTable); ok {
 		return t.commands.Others(ctx, t.commands.Families, func(chain string) bool {
-			return chain == chainLast || slices.Contains(ourChains(), chain)
+			return chain == chainLast || slices.Contains(ownedChains(), chain)
 		})
 	}
 	return nft.Others(ctx, nftTable.Name)

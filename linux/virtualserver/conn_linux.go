@@ -87,6 +87,20 @@ func (c *Conn) each(f func(ID, *ipvs.Service) error) error {
 	return nil
 }
 
+// CountsOf calls f for every destination of a virtual server with the connections that it has
+// had since it was made.
+func (c *Conn) CountsOf(id ID, f func(at netip.AddrPort, n uint64)) error {
+	have, err := c.handle.GetDestinations(serviceOf(id, Server{}))
+	if err != nil {
+		return err
+	}
+	for _, d := range have {
+		a, _ := netip.AddrFromSlice(d.Address)
+		f(netip.AddrPortFrom(a.Unmap(), d.Port), uint64(d.Stats.Connections))
+	}
+	return nil
+}
+
 // Destinations lists the destinations of a virtual server.
 func (c *Conn) Destinations(id ID) ([]Destination, error) {
 	have, err := c.handle.GetDestinations(serviceOf(id, Server{}))

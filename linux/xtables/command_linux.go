@@ -23,6 +23,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
@@ -164,14 +165,14 @@ func run(ctx context.Context, stdin []byte, path string, args ...string) ([]byte
 func memFile(content []byte) (*os.File, error) {
 	fd, err := unix.MemfdCreate("tandem", unix.MFD_CLOEXEC)
 	if err != nil {
-		return nil, fmt.Errorf("file in memory: %w", err)
+		return nil, fmt.Errorf("memfd: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), "script")
 	if _, err = f.Write(content); err == nil {
 		_, err = f.Seek(0, io.SeekStart)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("file in memory: %w", err), f.Close())
+		return nil, errors.Join(fmt.Errorf("memfd: %w", err), f.Close())
 	}
 	return f, nil
 }
@@ -239,10 +240,8 @@ func retryWhileBusy(ctx context.Context, limit time.Duration, f func() error) er
 		if time.Now().Add(busy.After).After(end) {
 			return fmt.Errorf("after %s: %v", limit, err) // no longer BusyError
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, busy.After) {
 			return ctx.Err()
-		case <-time.After(busy.After):
 		}
 	}
 }

@@ -19,10 +19,10 @@ var tablesOfVariantNFT = [...]string{"filter", "nat", "mangle", "raw", "security
 // maxAhead bounds how many rules of others are reported.
 const maxAhead = 10
 
-// Others reports which rules of other programs packets traverse before ours: in chains of the
-// kernel, before the first jump into a chain of ours, and in nf_tables. It is for the
+// Others reports which rules of other programs packets traverse before owned ones: in chains of the
+// kernel, before the first jump into an owned chain, and in nf_tables. It is for the
 // network namespace of the calling thread.
-func (t Tools) Others(ctx context.Context, families []model.Family, ours func(chain string) bool) (texts []string, err error) {
+func (t Tools) Others(ctx context.Context, families []model.Family, owned func(chain string) bool) (texts []string, err error) {
 	for _, f := range families {
 		there, err := t.Present(f, Filter, NAT)
 		if err != nil {
@@ -38,7 +38,7 @@ func (t Tools) Others(ctx context.Context, families []model.Family, ours func(ch
 		}
 		for _, table := range tables {
 			for _, c := range table.Chains {
-				texts = append(texts, ahead(f, table.Name, c, ours)...)
+				texts = append(texts, ahead(f, table.Name, c, owned)...)
 			}
 		}
 	}
@@ -55,12 +55,12 @@ func (t Tools) Others(ctx context.Context, families []model.Family, ours func(ch
 }
 
 // ahead lists the rules of a chain of the kernel that come before our first one.
-func ahead(f model.Family, table string, c SavedChain, ours func(chain string) bool) (texts []string) {
+func ahead(f model.Family, table string, c SavedChain, owned func(chain string) bool) (texts []string) {
 	if !c.Builtin {
 		return nil
 	}
 	for i, l := range c.Rules {
-		if ours(l.Rule().Chain()) {
+		if owned(l.Rule().Chain()) {
 			return texts
 		}
 		texts = append(texts, fmt.Sprintf("%s rule %d of %s %s is another program's and comes before tandem's: %s", f, i+1, table, c.Name, strings.TrimSpace(string(l))))

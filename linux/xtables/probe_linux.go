@@ -173,11 +173,39 @@ func names(tables []Table) (all []string) {
 // DeleteBare deletes those of some tables that hold nothing but the kernel's chains with
 // their default policy and no rules. Those of the legacy variant belong to the kernel.
 func (t Tools) DeleteBare(ctx context.Context, families []model.Family, tables ...Table) (err error) {
+	for _, f := range families {
+		err = errors.Join(err, t.deleteBare(ctx, f, names(tables)...))
+	}
+	return err
+}
+
+func (t Tools) deleteBare(ctx context.Context, f model.Family, tables ...string) error {
 	if t.Variant != NFT {
 		return nil
 	}
-	for _, f := range families {
-		err = errors.Join(err, nft.DeleteBare(ctx, f, names(tables)...))
+	return nft.DeleteBare(ctx, f, tables...)
+}
+
+// RemoveScratch deletes what killed probes have left of the installed variants, and the
+// tables in which nothing is left then. A variant that cannot be read is skipped, since the
+// kernel may lack nf_tables, but not the legacy one, nor where iptables cannot list an nft
+// table.
+func RemoveScratch(ctx context.Context, installed []Tools) (err error) {
+	lock, err := host.LockProbe(ctx)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	for _, t := range installed {
+		for _, f := range t.Installed() {
+			from, failed := t.DeleteScratch(ctx, f)
+			if failed == nil {
+				failed = t.deleteBare(ctx, f, from...)
+			} else if t.Variant == NFT && !errors.Is(failed, ErrIncompatible) {
+				continue
+			}
+			err = errors.Join(err, failed)
+		}
 	}
 	return err
 }
@@ -186,28 +214,30 @@ func (t Tools) DeleteBare(ctx context.Context, families []model.Family, tables .
 const ScratchChain = "TANDEM-PROBE"
 
 // DeleteScratch deletes the chains that a killed probe has left in the tables of a
-// family, and creates no table. The caller has host.LockProbe.
-func (t Tools) DeleteScratch(ctx context.Context, f model.Family) error {
+// family, and creates no table. It returns the names of those tables. The caller has
+// host.LockProbe.
+func (t Tools) DeleteScratch(ctx context.Context, f model.Family) (from []string, err error) {
 	text, err := t.SaveAll(ctx, f)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	have, err := ParseSave(text)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var clean []byte
 	for _, table := range have {
 		for _, c := range table.Chains {
 			if c.Name == ScratchChain {
 				clean = fmt.Appendf(clean, "*%s\n-F %s\n-X %s\nCOMMIT\n", table.Name, c.Name, c.Name)
+				from = append(from, table.Name)
 			}
 		}
 	}
 	if len(clean) == 0 {
-		return nil
+		return nil, nil
 	}
-	return t.RestoreWait(ctx, f, clean)
+	return from, t.RestoreWait(ctx, f, clean)
 }
 
 // tryTable writes rules into a scratch chain, and reads them back.

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/linux/netns"
 	"github.com/tandem-proxy/tandem/platform"
 )
@@ -164,11 +165,7 @@ func (d *disrupter) askHeld(ctx context.Context) {
 		if last {
 			return
 		}
-		select {
-		case <-ctx.Done():
-			last = true
-		case <-time.After(askEvery):
-		}
+		last = !sleep.For(ctx, askEvery)
 	}
 }
 
@@ -296,7 +293,7 @@ func (d *disrupter) summarize() {
 
 // disturb applies the disturbance of the load to the proxy, with calm before and after.
 func (d *disrupter) disturb(ctx context.Context) error {
-	pause(ctx, calm)
+	sleep.For(ctx, calm)
 	var err error
 	switch l := d.load; {
 	case l.Restart:
@@ -311,15 +308,8 @@ func (d *disrupter) disturb(ctx context.Context) error {
 	case len(l.Command) > 0:
 		err = d.noted(strings.Join(l.Command, " "), func() error { return d.rig.run(ctx, l.Command) })
 	}
-	pause(ctx, max(calm, d.load.For-time.Since(d.begin)))
+	sleep.For(ctx, max(calm, d.load.For-time.Since(d.begin)))
 	return err
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }
 
 // noted does something and notes it.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/linux/netns"
 	"github.com/tandem-proxy/tandem/platform"
@@ -130,10 +131,8 @@ func (r *Rig) served(ctx context.Context) error {
 				return ended
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, 20*time.Millisecond) {
 			return fmt.Errorf("the proxy does not serve what was made within %s: %w", serveTime, err)
-		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }

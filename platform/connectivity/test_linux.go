@@ -53,7 +53,7 @@ func (r *Rig) Test(ctx context.Context) (Report, error) {
 	slots := make(chan struct{}, atOnce)
 	var running sync.WaitGroup
 	for i := range rows {
-		if rows[i].sticky { // connections that start together may each find that there is no endpoint yet
+		if rows[i].affinity { // connections that start together may each find that there is no endpoint yet
 			continue
 		}
 		running.Go(func() {
@@ -65,7 +65,7 @@ func (r *Rig) Test(ctx context.Context) (Report, error) {
 	running.Wait()
 	report := Report{Node: rows[0].explained.Node, Mode: rows[0].explained.Mode}
 	for i := range rows {
-		if rows[i].sticky {
+		if rows[i].affinity {
 			rows[i].try(ctx, r)
 		}
 		report.add(rows[i].Row)
@@ -77,11 +77,11 @@ func (r *Rig) Test(ctx context.Context) (Report, error) {
 // trial is a Row to be tried.
 type trial struct {
 	Row
-	client client
-	proto  model.Proto
-	at     netip.AddrPort
-	sticky bool
-	health service // of a health port
+	client   client
+	proto    model.Proto
+	at       netip.AddrPort
+	affinity bool
+	health   service // of a health port
 
 	explained status.Explanation // what must happen; not of health ports
 }
@@ -119,7 +119,7 @@ func (r *Rig) rows() (all []*trial) {
 					for _, proto := range []model.Proto{model.TCP, model.UDP} {
 						all = append(all, &trial{Row: Row{
 							Service: v.fullName(), Policy: v.policy, Kind: x.kind.String(), Protocol: proto.String(), From: c.from, Client: c.addr.String(), To: x.at.String(),
-						}, client: c, proto: proto, at: x.at, sticky: v.affinity})
+						}, client: c, proto: proto, at: x.at, affinity: v.affinity})
 					}
 				}
 				if v.externalLocal {
@@ -170,9 +170,9 @@ func (t *trial) connect(r *Rig) (wrong string, err error) {
 		return fmt.Sprintf("tandem takes %s for %q of Service %q", t.To, e.Frontend, e.Service), nil
 	}
 	if i := slices.IndexFunc(e.Steps, func(s oracle.Step) bool { return s.About == oracle.AboutOrigin }); i < 0 || e.Steps[i].Result != t.client.origin {
-		return "", fmt.Errorf("tandem does not take %s for a client of origin %s: %v", t.client.addr, t.client.origin, e.Steps)
+		return "", fmt.Errorf("tandem does not classify %s as origin %s: %v", t.client.addr, t.client.origin, e.Steps)
 	}
-	check := netns.Check{Host: t.client.from == "node", Src: t.client.addr, Proto: t.proto, To: t.at, SessionAffinity: t.sticky}
+	check := netns.Check{Host: t.client.from == "node", Src: t.client.addr, Proto: t.proto, To: t.at, SessionAffinity: t.affinity}
 	_, check.Real = r.net.PlaceOf(t.at.Addr())
 	if check.Want.Fate, err = oracle.ParseFate(e.Outcome); err != nil {
 		return "", err

@@ -22,7 +22,7 @@ func (c *commit) install(k Key, want LoadBalancer) error {
 	case !ok:
 		return c.create(k, want)
 	case !have.single:
-		return fmt.Errorf("the frontend is taken by load balancer %s, which is not ours", have.lb.ID)
+		return fmt.Errorf("the frontend is taken by load balancer %s, which Tandem does not own", have.lb.ID)
 	}
 	c.remember(have.lb.ID) // one that has turned up since
 	c.table.mu.Lock()
@@ -111,10 +111,19 @@ func (c *commit) accept(k Key, want, got LoadBalancer) {
 	c.note(k, want)
 }
 
-// remove deletes a load balancer. HNS of Windows Server 2019 is known to refuse
+// remove deletes the load balancer of a frontend.
+func (c *commit) remove(k Key, id string) error {
+	err := c.delete(k, id)
+	if err == nil {
+		c.note(k, LoadBalancer{})
+	}
+	return err
+}
+
+// delete deletes a load balancer. HNS of Windows Server 2019 is known to refuse
 // at first (kubernetes#113524), and of degraded ones not to find an endpoint
 // (wcnscripts, scripts/findDegradedPolicies): then the load balancer is still there.
-func (c *commit) remove(k Key, id string) error {
+func (c *commit) delete(k Key, id string) error {
 	err := c.calls.deleteBalancer(c.ctx, k, id)
 	if err != nil && !is(err, codeNotFound) && !down(err) {
 		err = c.calls.deleteBalancer(c.ctx, k, id)
@@ -128,7 +137,6 @@ func (c *commit) remove(k Key, id string) error {
 		return err
 	}
 	c.forget(id)
-	c.note(k, LoadBalancer{})
 	return nil
 }
 
@@ -140,6 +148,27 @@ func (c *commit) removeBalancer(k Key) error {
 		return nil
 	}
 	return c.remove(k, have.lb.ID)
+}
+
+// removeSurplus deletes the load balancers of ours that a frontend has beside its own.
+func (c *commit) removeSurplus(k Key) error {
+	c.table.mu.Lock()
+	ids := c.table.surplus[k]
+	c.table.mu.Unlock()
+	for len(ids) > 0 {
+		if err := c.delete(k, ids[0]); err != nil {
+			return err
+		}
+		c.table.mu.Lock()
+		c.table.touch(ids[0])
+		ids = ids[1:]
+		c.table.surplus[k] = ids
+		c.table.mu.Unlock()
+	}
+	c.table.mu.Lock()
+	defer c.table.mu.Unlock()
+	delete(c.table.surplus, k)
+	return nil
 }
 
 // note keeps what the load balancer of a frontend is now.
@@ -160,14 +189,15 @@ func (c *commit) relist() error {
 	}
 	c.table.mu.Lock()
 	defer c.table.mu.Unlock()
-	for _, lb := range all {
-		keys, single := keysOf(lb)
-		for _, k := range keys {
-			if c.table.reading {
-				c.table.changed[k] = true
-			}
-			c.table.balancers[k] = installed{lb, single}
+	by, surplus := c.table.sort(all, c.journal.owns)
+	for k, found := range by {
+		if c.table.reading {
+			c.table.changed[k] = true
 		}
+		c.table.balancers[k] = found
+	}
+	if len(surplus) > 0 {
+		c.Doubt() // audits delete them
 	}
 	return nil
 }

@@ -47,8 +47,8 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 	return errs
 }
 
-// claim adopts the load balancers that other programs have made for frontends
-// of ours: endpoints that only they use can be replaced.
+// claim adopts the load balancers that other programs have made for
+// frontends of Services served here: endpoints that only they use can be replaced.
 func (c *commit) claim(ops []ledger.Op[Key, Value]) {
 	for _, op := range ops {
 		if op.Key.Kind != KindBalancer || op.Verb == ledger.Delete {
@@ -66,13 +66,13 @@ func (c *commit) claim(ops []ledger.Op[Key, Value]) {
 // order returns the order of ops in which Services become usable one by one: what
 // all need comes first, then the load balancers with the endpoints that each needs
 // before it, those of DNS in front, then other endpoints, and deletions last; but
-// duplicates, beside which pods have no network, go at once.
+// duplicates, beside which pods have no network, and surplus load balancers go at once.
 func order(ops []ledger.Op[Key, Value]) []int {
 	endpoints := map[netip.Addr][]int{}
 	var first, dns, others, last, all []int
 	for i, op := range ops {
 		switch {
-		case op.Key.Kind == KindNode, op.Key.Kind == KindSource && op.Verb != ledger.Delete, op.Key.Kind == KindDuplicate:
+		case op.Key.Kind == KindNode, op.Key.Kind == KindSource && op.Verb != ledger.Delete, op.Key.Kind == KindDuplicate, op.Key.Kind == KindSurplus:
 			first = append(first, i)
 		case op.Verb == ledger.Delete:
 			last = append(last, i)
@@ -122,6 +122,8 @@ func (c *commit) apply(op ledger.Op[Key, Value]) error {
 		return c.makeSource()
 	case KindDuplicate:
 		return c.removeDuplicates(op.Key.Addr)
+	case KindSurplus:
+		return c.removeSurplus(op.Key)
 	case KindBalancer:
 		if remove {
 			return c.removeBalancer(op.Key)

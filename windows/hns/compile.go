@@ -56,7 +56,7 @@ func (c *Compiler) Rank(k Key) int {
 		return 0
 	case k.Kind == KindSource:
 		return 1
-	case k.Kind == KindDuplicate: // deleted first: until then a pod has no network
+	case k.Kind == KindDuplicate, k.Kind == KindSurplus: // deleted first: beside them others have no effect
 		return 5
 	case k.Kind != KindBalancer:
 		return 2
@@ -66,14 +66,14 @@ func (c *Compiler) Rank(k Key) int {
 	return 4
 }
 
-// linger delays the deletion of an endpoint that no load balancer needs: creating one
+// deleteDelay delays the deletion of an endpoint that no load balancer needs: creating one
 // takes HNS up to seconds, and pods that restart come back.
-const linger = time.Minute
+const deleteDelay = time.Minute
 
 // DeleteDelay implements dataplane.Compiler.
 func (c *Compiler) DeleteDelay(k Key) time.Duration {
 	if k.Kind == KindRemote || k.Kind == KindVIP {
-		return linger
+		return deleteDelay
 	}
 	return 0
 }

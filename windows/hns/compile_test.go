@@ -129,12 +129,12 @@ func TestFamiliesAndAffinity(t *testing.T) {
 			t.Errorf("%+v: %v, %q", o, b, gap)
 		}
 	}
-	sticky := ported(model.KindClusterIP, "10.96.0.1:80", false, pool(1, func(int) string { return "10.244.2.1:80" }))
-	sticky.SessionAffinity = 1
-	if b, gap := compiled(hns.Newest(), node, sticky); !b.SessionAffinity || !strings.Contains(gap, "timeout") {
+	affine := ported(model.KindClusterIP, "10.96.0.1:80", false, pool(1, func(int) string { return "10.244.2.1:80" }))
+	affine.SessionAffinity = 1
+	if b, gap := compiled(hns.Newest(), node, affine); !b.SessionAffinity || !strings.Contains(gap, "timeout") {
 		t.Errorf("%+v, %q", b, gap)
 	}
-	if b, gap := compiled(hns.Options{}, node, sticky); !b.SessionAffinity || !strings.Contains(gap, "12.0") {
+	if b, gap := compiled(hns.Options{}, node, affine); !b.SessionAffinity || !strings.Contains(gap, "12.0") {
 		t.Errorf("%+v, %q", b, gap)
 	}
 }

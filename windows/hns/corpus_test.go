@@ -65,7 +65,7 @@ func line(k hns.Key, v hns.Value) string {
 	for _, flag := range []struct {
 		set  bool
 		name string
-	}{{b.DSR, "dsr"}, {b.External, "external"}, {b.SessionAffinity, "sticky"}} {
+	}{{b.DSR, "dsr"}, {b.External, "external"}, {b.SessionAffinity, "affinity"}} {
 		if flag.set {
 			s += " " + flag.name
 		}

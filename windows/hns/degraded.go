@@ -10,7 +10,7 @@ import (
 )
 
 // Objects can be there without effect: their State shows that they are degraded.
-// Those of ours are re-created; that may help or not, so each waits twice as long for
+// Owned ones are re-created; that may help or not, so each waits twice as long for
 // the next attempt. Endpoints of pods are not touched: only the CNI plug-in knows what
 // else belongs to them (policies, namespaces, routes), and a deletion would take the
 // pod its network. They are reported, with what helps.

@@ -10,7 +10,7 @@
 //	                        │
 //	                        ▼ ops, each with a result of its own
 //	                     Driver ── ids, MAC and provider addresses, source VIP
-//	                        │       journal of what is ours
+//	                        │       journal of owned load balancers
 //	                        ▼
 //	                   HNS (interface) ── hcn_windows.go, or windows/hnsemu
 //
@@ -67,7 +67,7 @@
 //     of other nodes have no port here that an ACL could be at.
 //   - An endpoint with any ACL lets through only what its ACLs allow
 //     (Windows-Containers#616, "by design"), and the ACLs of pods belong to the
-//     agents of NetworkPolicy: one of ours would cut pods off, or be replaced.
+//     agents of NetworkPolicy: one of Tandem's would cut pods off, or be replaced.
 //   - What the ACLs of a network (from 15.0) see is not documented.
 //
 // kube-proxy programs such a VIP for all clients (kubernetes#107019, #120033). Here
@@ -111,7 +111,7 @@
 // deletions that did not happen. Pods are in slices before they have an endpoint. In each
 // case "could not read" is never taken for "absent".
 //
-// Objects can exist and have no effect, ours or others': degraded load balancers and
+// Objects can exist and have no effect, Tandem's or others': degraded load balancers and
 // endpoints, load balancers without port mappings, DSR without loopback. Full counts
 // them, for status, doctor and a metric. Whether an object is degraded is in its State, which
 // audits read; those of remote endpoints, by far the most, for a minute at a time and in

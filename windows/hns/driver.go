@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -33,7 +34,7 @@ type Driver struct {
 	listed  pace         // of listings of load balancers
 	modify  bool         // load balancers can be changed in place
 	echoed  bool         // HNS has returned other settings than were requested, and the log says so
-	adopted map[Key]bool // endpoints of others used instead of our own, by the key of ours; under table.mu
+	adopted map[Key]bool // endpoints of others used instead of our own, by the key of those; under table.mu
 }
 
 var (
@@ -139,7 +140,7 @@ func (d *Driver) findMAC() {
 	f.hostMAC = mac
 }
 
-// Observe implements dataplane.Driver: everything of ours.
+// Observe implements dataplane.Driver: all owned objects.
 func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 	have, err := d.observe(ctx)
 	for k, v := range have {
@@ -158,7 +159,7 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	before := d.journal.all()
 	d.table.begin()
 	r, err := d.read(ctx)
-	d.table.end(r)
+	d.table.end(r, d.journal.owns)
 	if err != nil {
 		d.doubt.Store(true)
 		return nil, fmt.Errorf("HNS: %w", err)
@@ -274,7 +275,7 @@ func (d *Driver) objects() map[Key]Value {
 		all[nodeAddress(model.Family(f))] = Value{Node: a}
 	}
 	for _, e := range t.endpoints {
-		if k, ok := ours(e); ok {
+		if k, ok := ownedKey(e); ok {
 			all[k] = readEndpoint(t.facts, t.retries, k, e)
 		}
 		if a, ok := t.duplicate(e); ok {
@@ -293,6 +294,9 @@ func (d *Driver) objects() map[Key]Value {
 		if have.single && d.journal.owns(have.lb.ID) {
 			all[k] = t.readBalancer(t.facts, k, have.lb)
 		}
+	}
+	for k, ids := range t.surplus {
+		all[k] = Value{Drift: strings.Join(ids, " ")}
 	}
 	return all
 }
@@ -342,7 +346,7 @@ type commit struct {
 	sought    bool // the node's hardware address was looked for
 }
 
-// remember notes that a load balancer is ours.
+// remember notes that a load balancer is owned.
 func (c *commit) remember(id string) { c.written(c.journal.add(id)) }
 
 func (c *commit) forget(id string) { c.written(c.journal.gone(id)) }

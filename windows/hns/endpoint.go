@@ -77,7 +77,7 @@ func (c *commit) inPlace(k Key, v Value) (old string, ok bool) {
 }
 
 // displace replaces another endpoint that HNS does not allow
-// beside the new one. HNS may refuse to delete that one while load balancers of ours use it:
+// beside the new one. HNS may refuse to delete that one while owned load balancers use it:
 // then these are deleted and created again.
 func (c *commit) displace(k Key, v Value, old string) error {
 	users := c.users(old)
@@ -201,7 +201,7 @@ func exchanged(ids []string, old, new string) []string {
 	return append(ids, new)
 }
 
-// users returns the load balancers of ours that use an endpoint. It searches
+// users returns the owned load balancers that use an endpoint. It searches
 // all of them: only for rare operations.
 func (c *commit) users(id string) (keys []Key) {
 	c.table.mu.Lock()
@@ -215,7 +215,7 @@ func (c *commit) users(id string) (keys []Key) {
 	return keys
 }
 
-// removeEndpoint deletes an endpoint of ours.
+// removeEndpoint deletes an owned endpoint.
 func (c *commit) removeEndpoint(k Key) error {
 	c.table.mu.Lock()
 	delete(c.adopted, k)
@@ -345,7 +345,7 @@ func (c *commit) makeSource() error {
 	return nil
 }
 
-// removeSource deletes the source VIP's endpoint if it is ours.
+// removeSource deletes the source VIP's endpoint if it is owned.
 func (c *commit) removeSource() error {
 	c.table.mu.Lock()
 	var own []string

@@ -81,7 +81,7 @@ func FuzzReadEndpoints(f *testing.F) {
 					t.Errorf("%+v is not found at %s", e, a)
 				}
 			}
-			k, own := ours(e)
+			k, own := ownedKey(e)
 			if _, there := table.own(k); !own {
 				continue
 			} else if !there {
@@ -93,7 +93,7 @@ func FuzzReadEndpoints(f *testing.F) {
 				}
 				want := f.endpoint(k, f.endpointValue(k))
 				table.facts = f
-				if key, ok := ours(want); !ok || key != k || readEndpoint(f, table.retries, k, want).Drift != "" {
+				if key, ok := ownedKey(want); !ok || key != k || readEndpoint(f, table.retries, k, want).Drift != "" {
 					t.Errorf("%+v of %s is read as %+v of %s", want, id, readEndpoint(f, table.retries, k, want), key)
 				}
 			}

@@ -18,7 +18,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// journal remembers beyond the life of a process which load balancers are ours:
+// journal remembers beyond the life of a process which load balancers are Tandem's:
 // HNS gives them no name. It is a text file, one fact a line, that is
 // appended to and at every reading of HNS replaced as a whole:
 //
@@ -61,7 +61,7 @@ func headerError(text []byte) error {
 	if n, err := fmt.Sscanf(first, "tandem-hns %d", &version); n != 1 || err != nil {
 		return fmt.Errorf("not a journal: it does not begin with %q", strings.TrimSpace(header))
 	}
-	return fmt.Errorf("written by another tandem (format %d, this one reads format 1): run that one's \"tandem cleanup\", then delete the file", version)
+	return fmt.Errorf("written by another version of Tandem (format %d, this one reads format 1): run that version's \"tandem cleanup\", then delete the file", version)
 }
 
 // replacement ends the name of what is to replace the file.
@@ -221,7 +221,7 @@ func (j *journal) append(word, value string) error {
 	return err
 }
 
-// owns reports whether a load balancer is ours.
+// owns reports whether a load balancer is owned.
 func (j *journal) owns(id string) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -229,7 +229,7 @@ func (j *journal) owns(id string) bool {
 	return ok
 }
 
-// add notes that a load balancer is ours.
+// add notes that a load balancer is owned.
 func (j *journal) add(id string) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -240,7 +240,7 @@ func (j *journal) add(id string) error {
 	return j.append("lb", id)
 }
 
-// gone notes that one of ours was deleted.
+// gone notes that an owned one was deleted.
 func (j *journal) gone(id string) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -326,7 +326,7 @@ func (j *journal) prune(before, seen map[string]bool) error {
 	return j.rewrite()
 }
 
-// all returns the ids that are ours.
+// all returns the ids that are owned.
 func (j *journal) all() map[string]bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // Name is the mode's name, kube-proxy's for Windows.
@@ -135,10 +136,8 @@ func await[T any](ctx context.Context, ask func() (T, error)) (T, error) {
 		default:
 			return v, err
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, asking) {
 			return v, err
-		case <-time.After(asking):
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 )
 
-var errWindows = errors.New("HNS is part of Windows; on this system load balancers can be planned, not programmed")
+var errWindows = errors.New("HNS needs Windows; on this system only plan works")
 
 func probe(context.Context) error { return errWindows }
 

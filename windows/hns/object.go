@@ -14,8 +14,8 @@ import (
 // Key names an object.
 type Key struct {
 	Kind  Kind
-	Proto model.Proto // of a balancer
-	Port  uint16      // of a balancer: what clients connect to
+	Proto model.Proto // of a balancer, or of surplus ones
+	Port  uint16      // same: what clients connect to
 	// Addr is the address of an endpoint or of a balancer's frontend; the
 	// unspecified one of the family for node ports and for KindNode.
 	Addr netip.Addr
@@ -42,6 +42,9 @@ const (
 	// no matter who made it. It is never wanted: while it exists the pod has no network
 	// (Windows-Containers#631).
 	KindDuplicate
+	// KindSurplus are load balancers of ours that a frontend has beside its own, and those
+	// with several frontends. They are never wanted: which of two HNS takes is unknown.
+	KindSurplus
 )
 
 // nodeAddress is where a node's own address of a family is kept.
@@ -63,8 +66,20 @@ func (k Key) String() string {
 		return "remote endpoint " + k.Addr.String()
 	case KindVIP:
 		return "VIP endpoint " + k.Addr.String()
+	case KindSurplus:
+		return "surplus load balancer " + k.frontend()
 	}
-	return fmt.Sprintf("load balancer %s/%s", netip.AddrPortFrom(k.Addr, k.Port), k.Proto)
+	return "load balancer " + k.frontend()
+}
+
+func (k Key) frontend() string {
+	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(k.Addr, k.Port), k.Proto)
+}
+
+// surplus names the surplus load balancers of a balancer's frontend.
+func (k Key) surplus() Key {
+	k.Kind = KindSurplus
+	return k
 }
 
 // compare orders keys: endpoints before balancers, by address.

@@ -11,7 +11,7 @@ import (
 )
 
 // keysOf returns the frontends of a load balancer, and whether it has exactly
-// one: ours always do.
+// one: owned ones always do.
 func keysOf(lb LoadBalancer) (keys []Key, single bool) {
 	vips := []netip.Addr{netip.IPv4Unspecified()}
 	if lb.Flags&FlagIPv6 != 0 {
@@ -76,7 +76,7 @@ func (f facts) endpointValue(k Key) (v Value) {
 	return v
 }
 
-// readEndpoint returns the object that a remote endpoint of ours is.
+// readEndpoint returns the object that an owned remote endpoint is.
 func readEndpoint(f facts, r retries, k Key, e Endpoint) Value {
 	v := f.endpointValue(k)
 	switch want := f.endpoint(k, v); {

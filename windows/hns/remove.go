@@ -16,7 +16,7 @@ import (
 const patience = time.Minute
 
 // Remove deletes all our objects from an HNS, and closes it. The network of
-// the pods may be gone, or indistinguishable from others: load balancers are ours by the
+// the pods may be gone, or indistinguishable from others: load balancers are owned by the
 // journal, endpoints by their names, in any network.
 func Remove(ctx context.Context, h HNS, s Settings) error {
 	d, err := driverFor(ctx, h, s)
@@ -80,7 +80,7 @@ func (c *commit) removeEndpoints() error {
 			failed = append(failed, fmt.Errorf("network %s: %w", n.Name, err))
 		}
 		for _, e := range all {
-			if _, own := ours(e); !own && !isSource(e) {
+			if _, own := ownedKey(e); !own && !isSource(e) {
 				continue
 			}
 			if err := c.deleteEndpoint(e.ID); err != nil {

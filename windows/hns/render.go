@@ -15,7 +15,7 @@ import (
 
 var schema = Version{2, 0}
 
-// The names of our endpoints state what they are, and mark them as ours.
+// The names of our endpoints state what they are, and mark them as owned.
 const (
 	remotePrefix = "tandem_"
 	vipPrefix    = "tandem-vip_"
@@ -148,8 +148,8 @@ func addresses(e Endpoint) []netip.Addr {
 	return all
 }
 
-// ours returns the object of a remote endpoint of ours.
-func ours(e Endpoint) (Key, bool) {
+// ownedKey returns the object of an owned remote endpoint.
+func ownedKey(e Endpoint) (Key, bool) {
 	kind := KindRemote
 	name, ok := strings.CutPrefix(e.Name, remotePrefix)
 	if !ok {

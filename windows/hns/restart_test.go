@@ -256,7 +256,7 @@ func TestAFrontendThatOthersHave(t *testing.T) {
 		r.set("api", "10.96.0.11", "10.244.2.2")
 		r.begin()
 		r.set("web", "10.96.0.10", "10.244.2.2")
-		r.fails("not ours")
+		r.fails("does not own")
 		r.serves("10.96.0.11", "10.244.2.2")
 	})
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // The names of endpoints whose address is used as the source VIP: a proposal
-// (kubernetes#123014), OpenShift's, Calico's and ours.
+// (kubernetes#123014), OpenShift's, Calico's and Tandem's.
 var sourceNames = [...]string{"sourcevip", "VIPEndpoint", "Calico_ep", sourceName}
 
 // sourceVIP finds the address that an overlay's load balancers send from: the one

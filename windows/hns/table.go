@@ -24,6 +24,7 @@ type table struct {
 	endpoints map[string]Endpoint     // by id
 	byAddr    map[netip.Addr][]string // ids; nearly always one
 	balancers map[Key]installed       // by frontend, of any owner
+	surplus   map[Key][]string        // ids of our own beside those, by KindSurplus
 	facts     facts
 	rootName  string // of the endpoint that represents this node; constant
 	root      string // its id; empty where it is not there
@@ -100,7 +101,7 @@ func (t *table) set(k Key, lb LoadBalancer) {
 }
 
 // find returns the endpoint for a target: for a local one this node's, and for a
-// remote one any that exists, this node's first. An endpoint of ours that
+// remote one any that exists, this node's first. An owned endpoint that
 // has the address of a pod that is now on this node must not be taken for the pod's.
 func (t *table) find(target Target) (id string, ok bool) {
 	if target.Addr.IsUnspecified() {
@@ -117,10 +118,10 @@ func (t *table) find(target Target) (id string, ok bool) {
 	return id, ok
 }
 
-// own returns the endpoint of ours that a key names.
+// own returns the owned endpoint that a key names.
 func (t *table) own(k Key) (Endpoint, bool) {
 	for _, id := range t.byAddr[k.Addr] {
-		if key, ok := ours(t.endpoints[id]); ok && key == k {
+		if key, ok := ownedKey(t.endpoints[id]); ok && key == k {
 			return t.endpoints[id], true
 		}
 	}
@@ -132,7 +133,7 @@ func (t *table) own(k Key) (Endpoint, bool) {
 func (t *table) foreign(k Key) (e Endpoint, ok bool) {
 	for _, id := range t.byAddr[k.Addr] {
 		o := t.endpoints[id]
-		if _, own := ours(o); own {
+		if _, own := ownedKey(o); own {
 			continue
 		}
 		if e, ok = o, true; !o.remote() {
@@ -237,8 +238,40 @@ type reading struct {
 	balancers []LoadBalancer
 }
 
-// end merges a reading in; nil when it failed.
-func (t *table) end(r *reading) {
+// sort sorts load balancers by frontend. One of ours goes before those of others, and the
+// one that was known before any that has turned up since; what remains of ours is surplus.
+// Those that were deleted meanwhile are left out.
+func (t *table) sort(all []LoadBalancer, own func(id string) bool) (by map[Key]installed, surplus map[Key][]string) {
+	by, surplus = make(map[Key]installed, len(all)), map[Key][]string{}
+	for _, lb := range all {
+		keys, single := keysOf(lb)
+		ours := own(lb.ID)
+		switch {
+		case t.touched[lb.ID], len(keys) == 0:
+			continue
+		case ours && !single:
+			k := keys[0].surplus()
+			surplus[k] = append(surplus[k], lb.ID)
+			continue
+		}
+		for _, k := range keys {
+			have, taken := by[k]
+			switch {
+			case !taken, ours && !own(have.lb.ID):
+				by[k] = installed{lb, single}
+			case ours && lb.ID == t.balancers[k].lb.ID:
+				by[k] = installed{lb, single}
+				surplus[k.surplus()] = append(surplus[k.surplus()], have.lb.ID)
+			case ours:
+				surplus[k.surplus()] = append(surplus[k.surplus()], lb.ID)
+			}
+		}
+	}
+	return by, surplus
+}
+
+// end merges a reading in; nil when it failed. Own reports whether a load balancer is ours.
+func (t *table) end(r *reading, own func(id string) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.reading = false
@@ -251,26 +284,27 @@ func (t *table) end(r *reading) {
 	if _, made := t.source(); r.sourceVIP.IsValid() || !made {
 		t.facts.sourceVIP = r.sourceVIP
 	}
-	before := t.balancers
+	before, surplus := t.balancers, t.surplus
 	t.unmapped = 0
-	t.balancers = make(map[Key]installed, len(r.balancers))
 	for _, lb := range r.balancers {
-		keys, single := keysOf(lb)
 		if len(lb.PortMappings) == 0 {
 			t.unmapped++
 		}
-		for _, k := range keys {
-			if !t.changed[k] {
-				t.balancers[k] = installed{lb, single}
-			}
-		}
 	}
+	t.balancers, t.surplus = t.sort(r.balancers, own)
 	for k := range t.changed {
-		if have, ok := before[k]; ok {
-			t.balancers[k] = have
-		}
+		keep(t.balancers, before, k)
+		keep(t.surplus, surplus, k.surplus())
 	}
 	t.forgetRetries()
+}
+
+// keep gives a key in a map what it has in another: maybe nothing.
+func keep[V any](in, of map[Key]V, k Key) {
+	delete(in, k)
+	if v, ok := of[k]; ok {
+		in[k] = v
+	}
 }
 
 // refresh takes the endpoints that there are.
@@ -316,7 +350,7 @@ func (t *table) degraded(k Key) bool {
 	return e.degraded()
 }
 
-// source returns the endpoint of the source VIP if it is ours.
+// source returns the endpoint of the source VIP if it is owned.
 func (t *table) source() (e Endpoint, ok bool) {
 	id, _ := t.find(Target{t.facts.sourceVIP, true})
 	e = t.endpoints[id]
@@ -324,7 +358,7 @@ func (t *table) source() (e Endpoint, ok bool) {
 }
 
 // readSource returns the object that the endpoint of the source VIP is. It is as it
-// should be, no matter who made it; when degraded, only ours is re-created.
+// should be, no matter who made it; when degraded, it is re-created only if it is owned.
 func (t *table) readSource() (v Value) {
 	if e, ok := t.source(); ok && t.retries.repairable(sourceKey(), e.degraded()) {
 		v.Drift = "degraded"

@@ -34,9 +34,21 @@ func tamperings() map[string]tampering {
 			id := r.at("10.244.2.3").ID
 			change(func(lb *hns.LoadBalancer) { lb.HostComputeEndpoints[0] = id })(r)
 		}, vip},
-		"a load balancer at another address":  {change(func(lb *hns.LoadBalancer) { lb.FrontendVIPs = []string{"10.96.0.99"} }), vip},
-		"a load balancer at another port":     {change(func(lb *hns.LoadBalancer) { lb.PortMappings[0].ExternalPort = 81 }), vip},
-		"a load balancer to another port":     {change(func(lb *hns.LoadBalancer) { lb.PortMappings[0].InternalPort = 9 }), vip},
+		"a load balancer at another address":        {change(func(lb *hns.LoadBalancer) { lb.FrontendVIPs = []string{"10.96.0.99"} }), vip},
+		"a load balancer at another port":           {change(func(lb *hns.LoadBalancer) { lb.PortMappings[0].ExternalPort = 81 }), vip},
+		"a load balancer to another port":           {change(func(lb *hns.LoadBalancer) { lb.PortMappings[0].InternalPort = 9 }), vip},
+		"a load balancer at the address of another": {change(func(lb *hns.LoadBalancer) { lb.FrontendVIPs = []string{"10.96.0.11"} }), "surplus load balancer 10.96.0.11:80"},
+		"a lost load balancer found again": {func(r *rig) {
+			lost := r.balancer(vip)
+			r.emu.Remove(lost.ID)
+			for _, endpoints := range []string{"10.244.2.2", "10.244.1.2 10.244.2.2"} { // makes another one
+				r.set("web", vip, endpoints)
+				r.sync()
+			}
+			r.emu.Change(lost.ID, func(lb *hns.LoadBalancer) { *lb = lost })
+		}, "surplus load balancer 10.96.0.10:80"},
+		"a load balancer at two addresses":    {change(func(lb *hns.LoadBalancer) { lb.FrontendVIPs = append(lb.FrontendVIPs, "10.96.0.99") }), "surplus load balancer 10.96.0.10:80"},
+		"a load balancer of two Services":     {change(func(lb *hns.LoadBalancer) { lb.FrontendVIPs = append(lb.FrontendVIPs, "10.96.0.11") }), "surplus load balancer 10.96.0.10:80"},
 		"a load balancer of another protocol": {change(func(lb *hns.LoadBalancer) { lb.PortMappings[0].Protocol = 17 }), vip},
 		"the network made anew under another name": {func(r *rig) {
 			for _, lb := range r.emu.Balancers() {

@@ -85,6 +85,11 @@ func (v *View) Dump() Dump {
 	for _, k := range slices.SortedFunc(maps.Keys(t.balancers), Key.compare) {
 		d.Objects = append(d.Objects, v.balancerItem(k))
 	}
+	for _, k := range slices.SortedFunc(maps.Keys(t.surplus), Key.compare) {
+		for _, id := range t.surplus[k] {
+			d.Objects = append(d.Objects, Item{Object: k.String(), Owner: ownerTandem, ID: id})
+		}
+	}
 	for _, id := range v.absent() {
 		d.Objects = append(d.Objects, Item{Object: "journal", Owner: ownerTandem, ID: id, Detail: "HNS has no such load balancer"})
 	}
@@ -114,6 +119,11 @@ func (v *View) absent() (ids []string) {
 	for _, have := range v.driver.table.balancers {
 		there[have.lb.ID] = true
 	}
+	for _, ids := range v.driver.table.surplus {
+		for _, id := range ids {
+			there[id] = true
+		}
+	}
 	for _, id := range slices.Sorted(maps.Keys(v.driver.journal.all())) {
 		if !there[id] {
 			ids = append(ids, id)
@@ -130,7 +140,7 @@ func endpointItem(e Endpoint) Item {
 	if e.remote() {
 		i.Object, i.Owner = "remote "+i.Object, ownerOther
 	}
-	if k, ok := ours(e); ok {
+	if k, ok := ownedKey(e); ok {
 		i.Object, i.Owner = k.String(), ownerTandem
 	}
 	if node := providerOf(e); node.IsValid() {
@@ -163,9 +173,9 @@ type State string
 // The states.
 const (
 	Missing State = "missing" // wanted, and not in HNS
-	Differs State = "differs" // ours, and not as wanted
+	Differs State = "differs" // owned, and not as wanted
 	Foreign State = "foreign" // another program has made one for its frontend
-	Left    State = "left"    // ours, and not wanted
+	Left    State = "left"    // owned, and not wanted
 	Lost    State = "lost"    // in the journal, and not in HNS
 )
 
@@ -179,8 +189,8 @@ func (v *View) Diff(host *model.Host, ports []*model.Port) Diff {
 	have := v.driver.objects()
 	d := Diff{Wanted: len(want), Changes: []Change{}}
 	for _, k := range slices.SortedFunc(maps.Keys(want), Key.compare) {
-		got, ours := have[k]
-		switch state := v.stateOf(k, want[k], got, ours); state {
+		got, owned := have[k]
+		switch state := v.stateOf(k, want[k], got, owned); state {
 		case "":
 		case Differs, Foreign:
 			d.Changes = append(d.Changes, Change{k.String(), state, want[k].String(), v.found(k)})
@@ -189,8 +199,14 @@ func (v *View) Diff(host *model.Host, ports []*model.Port) Diff {
 		}
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(have), Key.compare) {
-		if _, ok := want[k]; !ok && k.Kind == KindBalancer {
+		if _, ok := want[k]; ok {
+			continue
+		}
+		switch k.Kind {
+		case KindBalancer:
 			d.Changes = append(d.Changes, Change{Object: k.String(), State: Left, Found: v.found(k)})
+		case KindSurplus:
+			d.Changes = append(d.Changes, Change{Object: k.String(), State: Left, Found: have[k].String()})
 		}
 	}
 	for _, id := range v.absent() {
@@ -200,12 +216,12 @@ func (v *View) Diff(host *model.Host, ports []*model.Port) Diff {
 }
 
 // stateOf judges one wanted object; empty is as it should be.
-func (v *View) stateOf(k Key, want, got Value, ours bool) State {
+func (v *View) stateOf(k Key, want, got Value, owned bool) State {
 	_, taken := v.driver.table.balancers[k]
 	switch {
-	case ours && got.equal(want), !ours && k.Kind != KindBalancer && v.driver.table.adoptable(k, want):
+	case owned && got.equal(want), !owned && k.Kind != KindBalancer && v.driver.table.adoptable(k, want):
 		return ""
-	case ours:
+	case owned:
 		return Differs
 	case taken:
 		return Foreign

@@ -43,5 +43,5 @@ const lifetime = 0x54414e44
 // year without a restart.
 const slack = 365 * 24 * 3600
 
-// marked reports whether an address with this remaining lifetime is ours.
+// marked reports whether an address with this remaining lifetime is owned.
 func marked(seconds uint32) bool { return seconds <= lifetime && seconds > lifetime-slack }

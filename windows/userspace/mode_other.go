@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 )
 
-var errWindows = errors.New("assigning addresses to an adapter needs Windows; on this system the mode can only plan")
+var errWindows = errors.New("assigning addresses to an adapter needs Windows; on this system only plan works")
 
 func probe(context.Context) error { return errWindows }
 

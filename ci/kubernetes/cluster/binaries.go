@@ -27,14 +27,26 @@ func Find(ctx context.Context, upstream string) (Binaries, error) {
 	return Binaries{Etcd: found[0], APIServer: found[1], Proxy: found[2]}, nil
 }
 
-// FindOldEtcd returns the etcd in the cache of ci/kubernetes/oldetcd/build; folder is
-// that script's.
+// FindOldEtcd returns the etcd 3.5.7 in the cache of ci/kubernetes/oldetcd/build; folder
+// is that script's.
 func FindOldEtcd(ctx context.Context, folder string) (string, error) {
 	found, err := built(ctx, folder, "etcd")
 	if err != nil {
 		return "", err
 	}
 	return found[0], nil
+}
+
+// FindPackaged returns a program of a Debian package, which the script ci/setup/unpack
+// unpacks unless that was done; a version of the package begins with version.
+func FindPackaged(ctx context.Context, script, pkg, version, path string) (string, error) {
+	out, err := output(ctx, script, pkg, version)
+	if err != nil {
+		return "", err
+	}
+	path = filepath.Join(out, path)
+	_, err = os.Stat(path)
+	return path, err
 }
 
 // FindControllers returns the program in the cache of
@@ -53,20 +65,29 @@ func built(ctx context.Context, folder string, names ...string) (paths []string,
 	if err != nil {
 		return nil, err
 	}
-	out, err := exec.CommandContext(ctx, script, "where").Output()
+	folder, err = output(ctx, script, "where")
 	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
-			err = fmt.Errorf("%w: %s", err, exit.Stderr)
-		}
-		return nil, fmt.Errorf("%s where: %w", script, err)
+		return nil, err
 	}
 	for _, name := range names {
-		path := filepath.Join(strings.TrimSpace(string(out)), name)
+		path := filepath.Join(folder, name)
 		if _, err := os.Stat(path); err != nil {
 			return nil, fmt.Errorf("%s is not built, run %s: %w", name, script, err)
 		}
 		paths = append(paths, path)
 	}
 	return paths, nil
+}
+
+// output returns what a script prints, and its messages in the error.
+func output(ctx context.Context, script string, args ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, script, args...).Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			err = fmt.Errorf("%w: %s", err, exit.Stderr)
+		}
+		return "", fmt.Errorf("%s %s: %w", script, strings.Join(args, " "), err)
+	}
+	return strings.TrimSpace(string(out)), nil
 }

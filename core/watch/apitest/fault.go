@@ -10,6 +10,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // Rule makes requests fail, or slow.
@@ -34,9 +36,7 @@ type Rule struct {
 
 // apply does what a rule says, and reports whether that was the whole answer.
 func (r Rule) apply(ctx context.Context, w http.ResponseWriter) (done bool) {
-	select {
-	case <-time.After(r.Delay):
-	case <-ctx.Done():
+	if !sleep.For(ctx, r.Delay) {
 		return true
 	}
 	if r.Hang {

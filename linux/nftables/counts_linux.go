@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nftables
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/nft"
+)
+
+// counted is a backend whose frontends count connections.
+type counted struct {
+	dataplane.Backend
+	options Options
+}
+
+// Unwrap implements dataplane.Wrapper.
+func (c counted) Unwrap() dataplane.Backend { return c.Backend }
+
+// Connections implements dataplane.ConnectionCounter. Only first packets of
+// connections meet the maps of frontends, each in one of them.
+func (c counted) Connections(ctx context.Context, found func(dataplane.Connections)) error {
+	return c.each(ctx, Options{}.counted(), found)
+}
+
+// Endpoints implements dataplane.EndpointCounter.
+func (c counted) Endpoints(ctx context.Context, found func(dataplane.Connections)) (counted bool, err error) {
+	if !c.options.CountEndpoints {
+		return false, nil
+	}
+	return true, c.each(ctx, slotSets(), found)
+}
+
+func (c counted) each(ctx context.Context, sets []*nft.Set, found func(dataplane.Connections)) error {
+	for _, f := range c.options.families() {
+		pass := func(k nft.Key, v nft.Value) { found(connections(f, k, v)) }
+		if err := table.Counts(ctx, f, pass, sets...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func connections(f model.Family, k nft.Key, v nft.Value) dataplane.Connections {
+	c := dataplane.Connections{Proto: k.Proto, At: netip.AddrPortFrom(f.Unspecified(), k.Port), New: v.Body.Counter.Packets}
+	if !slices.Contains([]*nft.Set{setNodePorts, setNodePortsPod, setNodePortsHost, setNodeSlots}, k.Set) {
+		c.At = k.AddrPort()
+	}
+	if k.Set.Data == nft.DataEndpoint {
+		c.Endpoint = v.Endpoint(f)
+	}
+	return c
+}
