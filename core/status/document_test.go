@@ -88,7 +88,11 @@ func TestARejectedFieldIsTheServices(t *testing.T) {
 	if !slices.ContainsFunc(d.Problems, func(p status.Problem) bool { return p.Where == "b.yaml:7" }) {
 		t.Errorf("the problem of a Service that is not there is lost: %+v", d.Problems)
 	}
-	one, _ := status.ServiceOf(in, model.ServiceName{Namespace: "ns", Name: "good"}, nil)
+	track.SortServices(in.Services)
+	one, ok := status.ServiceOf(in, model.ServiceName{Namespace: "ns", Name: "good"}, nil)
+	if !ok {
+		t.Fatal("not found")
+	}
 	if s := one.Services[0]; s.State != "Partial" || len(s.Problems) != 1 {
 		t.Errorf("%+v", s)
 	}
