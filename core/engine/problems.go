@@ -126,11 +126,11 @@ func (e *Engine) reportNew(ps, before []model.Problem) {
 }
 
 func (e *Engine) report(p model.Problem) {
-	about := []any{"object", p.Object, "reason", p.Why.String(), "detail", p.Detail, "where", p.Where}
+	log := e.options.Log
 	if p.Fix != "" {
-		about = append(about, "fix", p.Fix)
+		log = log.With("fix", p.Fix)
 	}
-	e.options.Log.Warn("object not fully programmed", about...)
+	log.Warn("object not fully programmed", "object", p.Object, "reason", p.Why.String(), "detail", p.Detail, "where", p.Where)
 	e.hookProblem(p)
 }
 
