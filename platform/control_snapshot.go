@@ -142,10 +142,15 @@ func withoutSecrets(c *config.Config) config.Config {
 	return shown
 }
 
+// ModeOf is the mode of a snapshot, as its own system has it.
+func ModeOf(f *snapshot.File) (dataplane.Mode, error) {
+	return named(modesOn(cmp.Or(f.System, runtime.GOOS)), f.Mode)
+}
+
 // Replay resolves and plans a snapshot in its own mode, and reports whether that is
 // the plan which was made when it was taken.
 func Replay(f *snapshot.File) (r *snapshot.Result, same bool, err error) {
-	m, err := Find(f.Mode)
+	m, err := ModeOf(f)
 	if err != nil {
 		return nil, false, err
 	}
@@ -155,7 +160,7 @@ func Replay(f *snapshot.File) (r *snapshot.Result, same bool, err error) {
 
 // Redact redacts a snapshot, and plans it again: names and addresses are in its plan.
 func Redact(f *snapshot.File, key []byte) error {
-	m, err := Find(f.Mode)
+	m, err := ModeOf(f)
 	if err != nil {
 		return err
 	}

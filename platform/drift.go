@@ -25,7 +25,7 @@ func Drift() Query[DriftRequest, status.Drift] {
 }
 
 // drift has the engine audit, which repairs what it finds; or asks the kernel whether
-// anybody has written since the last time, where that is certain.
+// another program has written since the last time, where that is certain.
 func drift(ctx context.Context, p *Proxy, r DriftRequest) (status.Drift, error) {
 	var readAt time.Time
 	if r.Look {

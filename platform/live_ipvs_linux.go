@@ -70,5 +70,5 @@ func (b *balanced) steps() []string {
 	return all
 }
 
-// alone reports whether IPVS's entry is all that there is of the packet's connection.
+// alone reports whether only IPVS knows the packet's connection.
 func (b *balanced) alone() bool { return b != nil && b.chosen != nil && b.untracked }

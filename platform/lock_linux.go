@@ -45,7 +45,7 @@ type namespaceLock struct {
 // How often a lock that another process has is tried, and the pause between: about a second.
 // A tandem that was killed may have left a child between fork(2) and execve(2), which has its
 // descriptors for a moment longer. Attempts are counted, as on a machine that stands still
-// time passes for nobody.
+// no process runs.
 const (
 	lockAttempts = 50
 	lockPause    = 20 * time.Millisecond

@@ -28,21 +28,24 @@ import (
 // them: each can plan everywhere, and be opened where it belongs. A new backend is
 // one line here. Node ports on loopback addresses are served by relays, but where a
 // mode does that itself.
-func Modes() []dataplane.Mode {
+func Modes() []dataplane.Mode { return modesOn(runtime.GOOS) }
+
+// modesOn are the same with the relays of a system.
+func modesOn(system string) []dataplane.Mode {
 	handover := thisSystem().handover
 	return []dataplane.Mode{
 		direct.ServeLoopback(nftables.Mode(), handover),
 		direct.ServeLoopback(iptables.Mode(), handover),
 		hns.Mode(),
-		userspaceMode(),
+		userspaceMode(system),
 		direct.ServeLoopback(ipvs.Mode(), handover),
 	}
 }
 
-// userspaceMode is relays, and this system's ways to redirect connections to them.
-func userspaceMode() dataplane.Mode {
+// userspaceMode is relays, and a system's ways to redirect connections to them.
+func userspaceMode(system string) dataplane.Mode {
 	ways := []dataplane.Mode{linux.Mode(), windows.Mode(), direct.LoopbackMode()}
-	here := slices.DeleteFunc(ways, func(m dataplane.Mode) bool { return !serves(m, runtime.GOOS) })
+	here := slices.DeleteFunc(ways, func(m dataplane.Mode) bool { return !serves(m, system) })
 	return dataplane.FirstOf(relay.Mode, here...)
 }
 

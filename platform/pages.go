@@ -32,7 +32,7 @@ func (p *Proxy) pages() health.Sources {
 				p.Verbosity(v)
 			}
 		},
-		Large: p.memory.after,
+		Large: p.memory.around,
 	}
 }
 

@@ -14,23 +14,24 @@ import (
 
 // An answer about 10,000 Services, or an audit, makes megabytes of garbage, which a proxy
 // at rest, that makes nearly none, would keep for minutes: the next collection comes when
-// there is enough of it. And it needs megabytes of the program that nothing else does. So
-// both are given back once questions and audits are over, and the garbage of changes is once
-// no more come.
+// there is enough of it. And it needs megabytes of the program that nothing else does. Those
+// are given back at once: when a question comes, after an audit for it, and when it is
+// answered; garbage once no more questions, audits and changes come.
 
 // The pace of that. A collection takes some 50 ms of CPU time at 10,000 Services, during
 // changes.
 const (
-	releaseAfter = 2 * time.Second  // the last question, audit or change
-	releaseGap   = 20 * time.Second // between two collections
-	releaseWorth = 2 << 20          // bytes allocated since the last one
+	releasePace  = 100 * time.Millisecond // between two releases of the program
+	releaseAfter = 2 * time.Second        // the last question, audit or change
+	releaseGap   = 20 * time.Second       // between two collections
+	releaseWorth = 2 << 20                // bytes allocated since the last one
 )
 
 // releaser has memory given back after questions, audits and changes.
 type releaser struct {
 	noted   chan struct{}
 	rare    atomic.Bool // parts of the program were used that changes do not need
-	text    func()      // gives back pages of the program
+	text    func()      // gives back pages of the program: 1 ms or so
 	collect func()      // gives back garbage
 }
 
@@ -38,15 +39,16 @@ func newReleaser(text, collect func()) *releaser {
 	return &releaser{noted: make(chan struct{}, 1), text: text, collect: collect}
 }
 
-// after notes a question once it is answered.
-func (r *releaser) after(h http.Handler) http.Handler {
+// around notes a question, and its end.
+func (r *releaser) around(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		r.read()
 		defer r.read()
 		h.ServeHTTP(w, req)
 	})
 }
 
-// read notes the end of a question or an audit.
+// read notes a question, or an audit that has ended.
 func (r *releaser) read() {
 	r.rare.Store(true)
 	r.changed()
@@ -64,9 +66,7 @@ func (r *releaser) changed() {
 func (r *releaser) run(ctx context.Context) {
 	before, last := allocated(), time.Time{}
 	for r.wait(ctx) {
-		if r.rare.Swap(false) {
-			r.text()
-		}
+		r.releaseText()
 		if allocated()-before < releaseWorth {
 			continue
 		}
@@ -80,7 +80,7 @@ func (r *releaser) run(ctx context.Context) {
 }
 
 // wait waits until something was noted and nothing more is, and reports whether that came
-// before ctx ended. Where somebody asks every second it waits no longer than releaseGap.
+// before ctx ended. With a question every second it waits no longer than releaseGap.
 func (r *releaser) wait(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():
@@ -88,16 +88,34 @@ func (r *releaser) wait(ctx context.Context) bool {
 	case <-r.noted:
 	}
 	enough := time.After(releaseGap)
+	var last time.Time // the last release of the program
 	for {
+		var due <-chan time.Time
+		if r.rare.Load() {
+			if left := time.Until(last.Add(releasePace)); left > 0 {
+				due = time.After(left)
+			} else {
+				r.releaseText()
+				last = time.Now()
+			}
+		}
 		select {
 		case <-ctx.Done():
 			return false
 		case <-r.noted:
+		case <-due:
 		case <-enough:
 			return true
 		case <-time.After(releaseAfter):
 			return true
 		}
+	}
+}
+
+// releaseText gives back the pages of the program, if rare ones were used.
+func (r *releaser) releaseText() {
+	if r.rare.Swap(false) {
+		r.text()
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/core/snapshot"
 )
 
@@ -58,45 +59,59 @@ func TestReplayDuringSlowStart(t *testing.T) {
 	}
 }
 
-// In every mode, also of another system, a snapshot is planned byte for byte as when
-// it was taken; one whose inputs were edited is not taken for the same.
+// In every mode of both systems a snapshot is planned byte for byte as when it was taken; one
+// whose inputs were edited is not taken for the same.
 func TestReplay(t *testing.T) {
-	for _, m := range Modes() {
-		for seed := range uint64(10) {
-			w := conformance.RandomWorld(conformance.NewRand(seed))
-			c := config.Default()
-			c.NodeName = "here"
-			f := &snapshot.File{
-				Header:   snapshot.Header{Format: snapshot.Format, Mode: m.Name, Config: c, Node: &model.Node{Name: "here", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.10")}}},
-				Services: w.Services, Slices: w.Slices,
-			}
-			f.Sort()
-			first := f.Replay(m)
-			f.Plan = snapshot.PlanHash(first.Plan)
-			var text bytes.Buffer
-			if err := snapshot.Write(&text, f); err != nil {
-				t.Fatal(err)
-			}
-			again, err := snapshot.Read(bytes.NewReader(text.Bytes()))
-			if err != nil {
-				t.Fatal(err)
-			}
-			second, same, err := Replay(again)
-			if err != nil || !same || second.Plan.Native != first.Plan.Native {
-				t.Fatalf("mode %s, seed %d: another plan (%v)", m.Name, seed, err)
-			}
-			if err := Redact(again, []byte("key")); err != nil {
-				t.Fatal(err)
-			}
-			if _, same, _ := Replay(again); !same {
-				t.Errorf("mode %s, seed %d: redacted, it is planned differently each time", m.Name, seed)
-			}
-			f.Services = nil
-			if _, same, _ := Replay(f); same && len(first.Ports) > 0 {
-				t.Errorf("mode %s, seed %d: the plan of nothing is taken for the same", m.Name, seed)
+	relays := map[string]string{} // their plan by system
+	for _, system := range []string{"linux", "windows"} {
+		for _, m := range modesOn(system) {
+			for seed := range uint64(10) {
+				if first := replayTwice(t, system, m, seed); m.Name == relay.Mode && seed == 0 {
+					relays[system] = first
+				}
 			}
 		}
 	}
+	if relays["linux"] == relays["windows"] {
+		t.Error("relays are planned alike on both systems: the system of a snapshot does not matter")
+	}
+}
+
+func replayTwice(t *testing.T, system string, m dataplane.Mode, seed uint64) (native string) {
+	t.Helper()
+	w := conformance.RandomWorld(conformance.NewRand(seed))
+	c := config.Default()
+	c.NodeName = "here"
+	f := &snapshot.File{
+		Header:   snapshot.Header{Format: snapshot.Format, System: system, Mode: m.Name, Config: c, Node: &model.Node{Name: "here", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.10")}}},
+		Services: w.Services, Slices: w.Slices,
+	}
+	f.Sort()
+	first := f.Replay(m)
+	f.Plan = snapshot.PlanHash(first.Plan)
+	var text bytes.Buffer
+	if err := snapshot.Write(&text, f); err != nil {
+		t.Fatal(err)
+	}
+	again, err := snapshot.Read(bytes.NewReader(text.Bytes()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, same, err := Replay(again)
+	if err != nil || !same || second.Plan.Native != first.Plan.Native {
+		t.Fatalf("%s, mode %s, seed %d: another plan (%v)", system, m.Name, seed, err)
+	}
+	if err := Redact(again, []byte("key")); err != nil {
+		t.Fatal(err)
+	}
+	if _, same, _ := Replay(again); !same {
+		t.Errorf("%s, mode %s, seed %d: redacted, it is planned differently each time", system, m.Name, seed)
+	}
+	f.Services = nil
+	if _, same, _ := Replay(f); same && len(first.Ports) > 0 {
+		t.Errorf("%s, mode %s, seed %d: the plan of nothing is taken for the same", system, m.Name, seed)
+	}
+	return first.Plan.Native
 }
 
 // Snapshots that were made before, of modes of both systems, mean the same to this tandem on

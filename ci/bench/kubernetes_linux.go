@@ -73,7 +73,7 @@ type kubernetesRun struct {
 }
 
 // startCluster starts the API server of a run, in the run's folder. The caller closes it.
-func (o options) startCluster(ctx context.Context) (*cluster.Cluster, cluster.Binaries, error) {
+func (o options) startCluster(ctx context.Context, with cluster.Options) (*cluster.Cluster, cluster.Binaries, error) {
 	binaries, err := cluster.Find(ctx, o.upstream)
 	if err != nil {
 		return nil, binaries, err
@@ -82,7 +82,8 @@ func (o options) startCluster(ctx context.Context) (*cluster.Cluster, cluster.Bi
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, binaries, err
 	}
-	c, err := cluster.Start(ctx, cluster.Options{Dir: dir, Binaries: binaries})
+	with.Dir, with.Binaries = dir, binaries
+	c, err := cluster.Start(ctx, with)
 	return c, binaries, err
 }
 
@@ -96,7 +97,7 @@ func runKubernetes(ctx context.Context, o options, f *figures) (err error) {
 	if o.outage < 0 {
 		o.outage = defaults.outage
 	}
-	c, binaries, err := o.startCluster(ctx)
+	c, binaries, err := o.startCluster(ctx, cluster.Options{})
 	if err != nil {
 		return err
 	}

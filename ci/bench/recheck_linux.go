@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
+	"syscall"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -37,6 +39,8 @@ func recheck() bench {
 				{What: "same, p99", of: "verdicts CPU", by: p99, Unit: seconds},
 				{What: "number of the frontend replaced: CPU, p50", of: "numbers CPU", by: median, Unit: seconds, Grows: true},
 				{What: "same, p99", of: "numbers CPU", by: p99, Unit: seconds},
+				{What: "first packet of a connection, frontend with a verdict: CPU", of: "verdicts packet", by: median, Unit: seconds},
+				{What: "same, frontend with a number", of: "numbers packet", by: median, Unit: seconds},
 			}
 		},
 		run: func(ctx context.Context, o options, f *figures) error {
@@ -44,6 +48,9 @@ func recheck() bench {
 			sizes := []int{1000, 10000, 50000, 100000}
 			if o.short {
 				sizes = sizes[:2]
+			}
+			if err := errors.Join(ip("link set lo up"), ip("route add 10.0.0.0/8 dev lo")); err != nil {
+				return err
 			}
 			var all []contender
 			for _, n := range sizes {
@@ -79,6 +86,27 @@ func recheckOnce(ctx context.Context, frontends *nft.Set, n int, s samples) (err
 		}
 		s.add(frontends.Name+" CPU", ownCPU()-before)
 	}
+	return recheckPackets(frontends.Name+" packet", s)
+}
+
+// recheckPackets sends packets to a frontend. They are dropped at the end of its chain, so
+// that connection tracking finds each the first of a connection.
+func recheckPackets(name string, s samples) error {
+	conn, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(world{}.vip(7)))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	const rounds, packets = 20, 5000
+	for range rounds {
+		before := ownCPU()
+		for range packets {
+			if _, err := conn.Write([]byte{0}); !errors.Is(err, syscall.EPERM) {
+				return fmt.Errorf("a packet to be dropped: %w", err)
+			}
+		}
+		s.add(name, (ownCPU()-before)/packets)
+	}
 	return nil
 }
 
@@ -89,10 +117,15 @@ func recheckTable(table *nft.Table, frontends *nft.Set, n int) (ops []nft.Op) {
 	for _, s := range table.Sets() {
 		add(nft.SetObject(model.IPv4, s))
 	}
-	for i := range recheckPicks {
-		add(table.ChainObject(model.IPv4, recheckChain(i), nft.Hook{}, []nft.Rule{nft.NewRule(nft.RestoreSource{}), nft.NewRule(nft.Drop{})}))
+	rules, chain := []nft.Rule{nft.NewRule(nft.Vmap{Map: recheckVerdicts})}, []nft.Rule{nft.NewRule(nft.Drop{})}
+	if frontends == recheckNumbers {
+		chain = append([]nft.Rule{nft.NewRule(nft.RestoreSource{})}, chain...)
 	}
-	rules := []nft.Rule{nft.NewRule(nft.Vmap{Map: recheckVerdicts})}
+	// A rule that reads the connection has the kernel track connections.
+	add(table.ChainObject(model.IPv4, "tracking", nft.Hook{}, []nft.Rule{nft.NewRule(nft.RestoreSource{})}))
+	for i := range recheckPicks {
+		add(table.ChainObject(model.IPv4, recheckChain(i), nft.Hook{}, chain))
+	}
 	if frontends == recheckNumbers { // nft has no word for a key that comes from a map, but for an address
 		rules = []nft.Rule{nft.NewRule(nft.SetAddr{Field: nft.Saddr, Map: recheckNumbers}), nft.NewRule(nft.Vmap{Map: recheckChains})}
 	}
@@ -116,7 +149,7 @@ func recheckNumber(i int) netip.Addr { return netip.AddrFrom4([4]byte{0, 0, 0, b
 
 // recheckElement gives a frontend a chain.
 func recheckElement(frontends *nft.Set, frontend, chain int) (nft.Key, nft.Value) {
-	k := nft.AddrPortKey(frontends, model.TCP, world{}.vip(frontend))
+	k := nft.AddrPortKey(frontends, model.UDP, world{}.vip(frontend))
 	if frontends == recheckNumbers {
 		return k, nft.AddressValue(recheckNumber(chain))
 	}

@@ -406,3 +406,31 @@ kind: Node
 metadata: {name: node-1}
 status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}
 `
+
+// TestLiberalTurnedOff: rules that drop no invalid packets, since connection tracking was
+// liberal at the start, are a problem once it no longer is; doctor names the sysctl.
+func TestLiberalTurnedOff(t *testing.T) {
+	for _, mode := range []string{"nftables", "iptables"} {
+		t.Run(mode, func(t *testing.T) {
+			s := newSite(t)
+			s.works(mode)
+			const sysctl = "net.netfilter.nf_conntrack_tcp_be_liberal"
+			s.must("sysctl", "-qw", sysctl+"=1")
+			s.put(tamperedManifests)
+			s.flags = []string{"--proxy-mode", mode}
+			s.start()
+			for _, step := range []struct{ value, level string }{{"", "ok"}, {"0", "warn"}, {"1", "ok"}} {
+				if step.value != "" {
+					s.must("sysctl", "-qw", sysctl+"="+step.value)
+				}
+				s.eventually(20*time.Second, "doctor says "+step.level, func() error {
+					out, _ := s.run("bash", "-c", s.bin+" doctor | grep -iE '^(ok|note|warn|fail) +degraded-objects '")
+					if !strings.HasPrefix(strings.ToLower(out), step.level) || strings.Contains(out, sysctl) != (step.level == "warn") {
+						return fmt.Errorf("%s=%s: %s", sysctl, step.value, out)
+					}
+					return nil
+				})
+			}
+		})
+	}
+}

@@ -157,12 +157,15 @@ func watchHangs(r *run, rng *rand.Rand) {
 }
 
 // inTime returns when the server last ended a watch since its time was up, and accepted the
-// next: it was alive then.
+// next: it was alive then. That happens once in five minutes at most: who asked for less would
+// hide a watch that is dead.
 func (r *run) inTime(resource string) (at time.Time) {
+	const least, next = 5 * time.Minute, 5 * time.Second
 	watches := r.server.Requests("watch", resource)
 	for i := 1; i < len(watches); i++ {
 		seconds, _ := strconv.Atoi(watches[i-1].Query.Get("timeoutSeconds"))
-		if watches[i].At.Sub(watches[i-1].At) >= time.Duration(seconds)*time.Second {
+		asked, took := time.Duration(seconds)*time.Second, watches[i].At.Sub(watches[i-1].At)
+		if asked >= least && took >= asked && took < asked+next {
 			at = watches[i].At
 		}
 	}

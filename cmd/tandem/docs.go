@@ -45,6 +45,7 @@ func writeDocs(root *cobra.Command, dir string) error {
 			return err
 		}
 	}
+	hideFlagsOfRun(root)
 	preset := config.Default()
 	args := []string{"run", "--config=" + packagedConfig}
 	unit, script := systemd.Unit(packagedProgram, args, packagedConfig), openrc.Script(packagedProgram, args, packagedConfig)

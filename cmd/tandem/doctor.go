@@ -28,9 +28,9 @@ func newDoctor() *cobra.Command {
 		Short: "Check this machine: which modes work, and what prevents Services from working",
 		Long: `doctor probes each mode, and checks the system, rules of kube-proxy and other
 programs, the running tandem, and the addresses that it listens on. It makes no
-lasting change: modes are probed in temporary network namespaces and chains, for
-which the kernel may load modules. Each check has a stable id, and states what to
-do. The exit code is 1 when a check fails.`,
+lasting change: modes are probed with temporary tables, chains and virtual servers
+that no packet meets, for which the kernel may load modules. Each check has a stable
+id, and states what to do. The exit code is 1 when a check fails.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			checks := platform.Examine(cmd.Context(), &config, askRunning(cmd, address))
 			err := out.print(cmd, report{document: checks, text: func(s *screen) error { writeChecks(s, checks); return nil }})

@@ -22,6 +22,7 @@ func mostUsed() []string {
 
 // groupedHelp shows the flags of run under the subjects of their settings.
 func groupedHelp(c *cobra.Command) {
+	c.Annotations = nil
 	c.SetUsageFunc(func(c *cobra.Command) error {
 		s := newScreen(c.OutOrStdout())
 		s.printf("Usage:\n  %s\n\nExamples:\n%s\n", c.UseLine(), c.Example)
@@ -54,8 +55,33 @@ func (s *screen) flags(title string, fs *pflag.FlagSet) {
 	}
 }
 
+// ofRun reports whether a flag is one of run's.
+func ofRun(f *pflag.Flag) bool {
+	_, raw := f.Value.(*rawFlag)
+	return raw
+}
+
+// shownOfRun is the annotation of a verb that has the flags of run that its help shows.
+const shownOfRun = "shown flags of run"
+
+// hideFlagsOfRun leaves to the manual page of a verb the flags that its help shows.
+func hideFlagsOfRun(c *cobra.Command) {
+	for _, verb := range c.Commands() {
+		hideFlagsOfRun(verb)
+	}
+	shown, some := c.Annotations[shownOfRun]
+	if !some {
+		return
+	}
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		f.Hidden = f.Hidden || ofRun(f) && !slices.Contains(strings.Fields(shown), f.Name)
+	})
+	c.Long += "\n\nAll other flags of run are accepted, too: see tandem-run(8)."
+}
+
 // ownHelp shows a verb's own flags, and those of run's that are named.
 func ownHelp(c *cobra.Command, runs []string) {
+	c.Annotations = map[string]string{shownOfRun: strings.Join(runs, " ")}
 	c.SetUsageFunc(func(c *cobra.Command) error {
 		s := newScreen(c.OutOrStdout())
 		s.printf("Usage:\n  %s\n", c.UseLine())
@@ -65,10 +91,10 @@ func ownHelp(c *cobra.Command, runs []string) {
 		own := pflag.NewFlagSet("", pflag.ContinueOnError)
 		shared := pflag.NewFlagSet("", pflag.ContinueOnError)
 		c.Flags().VisitAll(func(f *pflag.Flag) {
-			switch _, raw := f.Value.(*rawFlag); {
+			switch {
 			case slices.Contains(runs, f.Name):
 				shared.AddFlag(f)
-			case !raw:
+			case !ofRun(f):
 				own.AddFlag(f)
 			}
 		})

@@ -96,11 +96,10 @@ func newRoot() *cobra.Command {
 		Use:   "tandem",
 		Short: "A Kubernetes Service proxy for Linux and Windows",
 		Long: `tandem implements Kubernetes Services on this machine: it programs Services and
-EndpointSlices into the kernel, and keeps them up to date.
-
-  tandem demo                              see it work, here and now
-  tandem plan --manifests ./services       what would be programmed, and why
-  tandem run  --manifests ./services       program it, and follow the folder`,
+EndpointSlices into the kernel, and keeps them up to date.`,
+		Example: `  tandem demo                              # see it work, here and now
+  tandem plan --manifests ./services       # what would be programmed, and why
+  tandem run  --manifests ./services       # program it, and follow the folder`,
 		Version:       versionText(),
 		SilenceErrors: true, // run prints them
 		SilenceUsage:  true,

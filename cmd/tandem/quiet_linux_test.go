@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"net/netip"
 	"os"
@@ -91,7 +92,7 @@ func TestOrdinaryStartIsQuiet(t *testing.T) {
 		t.Skipf("no network namespaces here: %v", err)
 	}
 	for _, mode := range []string{"", "nftables", "iptables", "ipvs", "userspace"} {
-		t.Run("mode "+mode, func(t *testing.T) {
+		t.Run("mode "+cmp.Or(mode, "auto"), func(t *testing.T) {
 			for range 3 {
 				ordinaryStart(t, mode)
 			}

@@ -156,6 +156,6 @@ func replayed(file *snapshot.File) (w *world, same bool, err error) {
 		return nil, false, err
 	}
 	w = &world{host: r.Host, services: r.Services, ports: r.Ports, plan: r.Plan, problems: r.Problems}
-	w.mode, err = platform.Find(file.Mode)
+	w.mode, err = platform.ModeOf(file)
 	return w, same, err
 }

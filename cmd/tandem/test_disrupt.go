@@ -35,7 +35,7 @@ command runs. It counts which connections failed, were reset or slow, and says w
 held TCP connection must stay with its endpoint; UDP flows may move.
 
 Without --restart, --upgrade, --switch and --during it goes on for --for, or until an
-interrupt: do meanwhile what you want to know about. The proxy that is tested is one in
+interrupt: disturb the proxy yourself meanwhile. The proxy that is tested is one in
 namespaces of its own or, with --running FOLDER, the one that runs here: see test
 connectivity.
 

@@ -27,7 +27,7 @@ func newTop() *cobra.Command {
 		Use:   "top",
 		Short: "Show which Services get new connections, the busiest first",
 		Long: `top shows the new connections of each Service: how many there were since its
-frontends are programmed, and how many a second since the look before. They are
+frontends were programmed, and how many a second since the previous sample. They are
 counted by the kernel, in mode nftables with --count-connections, in mode iptables until
 a frontend's rules are written again, which is when it or one near it changes; and by
 relays in mode userspace, there by Service port, not by frontend. Where none are counted

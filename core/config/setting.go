@@ -53,9 +53,6 @@ func (s *Setting) Name() string {
 	return "--" + s.Flag
 }
 
-// Live reports whether a running proxy applies a change.
-func (s *Setting) Live() bool { return s.Restart == "" && s.Unused == "" }
-
 // Tried reports whether a running proxy applies a change where the new value
 // works; otherwise it waits for a restart.
 func (s *Setting) Tried() bool { return s.Restart == restartMode }

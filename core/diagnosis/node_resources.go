@@ -142,7 +142,7 @@ func degraded(f *Facts) Check {
 	if f.Running == nil {
 		return Check{}
 	}
-	degraded, fix := f.Running.Degraded, "tandem status names them"
+	degraded, fix := f.Running.Degraded, "tandem status names what is degraded; restart tandem where nothing else helps"
 	if f.System == "windows" {
 		fix = "tandem status and tandem hns dump name them; where re-creating does not help, Restart-Service hns programs everything again, and interrupts pods"
 	}

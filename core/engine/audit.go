@@ -61,7 +61,7 @@ func (e *Engine) check(ctx context.Context) {
 
 // audit reads the data plane back while changes continue. When they have
 // interrupted it too often, it runs on the engine's goroutine and they wait; but not
-// when it is not due, and only somebody has asked.
+// when it is not due, and only a caller has asked.
 func (e *Engine) audit(ctx context.Context, due bool) {
 	a, backend := &auditTask{start: time.Now(), due: due, done: make(chan struct{})}, e.backend()
 	if e.reader != nil && !closed(e.reader.done) {
@@ -138,7 +138,7 @@ func (e *Engine) recordAudit(ctx context.Context, a *auditTask, drift int, err e
 			s.Audits.Failed++
 		}
 	})
-	if a.due || err == nil { // one that somebody asked for in vain puts no other off
+	if a.due || err == nil { // one that a caller asked for in vain puts no other off
 		e.schedule(start, end, err)
 	}
 	defer e.notifyWaiters(start, err)

@@ -146,7 +146,7 @@ type Engine struct {
 // auditTask is an audit that runs concurrently with changes.
 type auditTask struct {
 	start time.Time
-	due   bool          // not only since somebody asked
+	due   bool          // not only since a caller asked
 	done  chan struct{} // closed when it has returned
 }
 

@@ -4,7 +4,6 @@ package manifests
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
@@ -37,7 +36,7 @@ func (d decoder) decode(doc document) []*object {
 			text: fmt.Sprintf("larger than %d bytes", d.limits.docBytes),
 		})}
 	}
-	if o := d.decodeJSON(doc); o != nil {
+	if o := d.decodePlain(doc); o != nil {
 		return []*object{o}
 	}
 	root, bad := parse(doc.text)
@@ -85,19 +84,37 @@ func rejected(k key, faults ...fault) *object {
 	return o
 }
 
-// decodeJSON is the fast path for valid JSON documents. It returns nil for all
-// others.
-func (d decoder) decodeJSON(doc document) *object {
+// decodePlain is the fast path for valid JSON and for plain YAML. It returns nil for all
+// other documents, and for objects with faults: the slow path finds their lines.
+func (d decoder) decodePlain(doc document) *object {
 	text := bytes.TrimSpace(doc.text)
-	if len(text) == 0 || text[0] != '{' {
+	if len(text) == 0 {
 		return nil
 	}
+	start := bytes.IndexByte(doc.text, text[0])
+	if text[0] != '{' {
+		var ok bool
+		if text, ok = strictyaml.Plain(doc.text); !ok {
+			return nil
+		}
+	}
+	if doc.item && text[0] == '[' { // it was cut out together with its dash
+		text = text[1 : len(text)-1]
+	}
+	o := d.decodeJSON(text, doc.kind)
+	if o != nil {
+		o.start = int32(strictyaml.LineAt(doc.text, start))
+	}
+	return o
+}
+
+func (d decoder) decodeJSON(text []byte, kind string) *object {
 	var head metav1.TypeMeta
-	if json.Unmarshal(text, &head) != nil {
+	if strictjson.UnmarshalCaseSensitivePreserveInts(text, &head) != nil {
 		return nil
 	}
-	if head.Kind == "" && doc.kind != "" {
-		head.Kind, head.APIVersion = doc.kind, apiVersionOf(doc.kind)
+	if head.Kind == "" && head.APIVersion == "" && kind != "" {
+		head.Kind, head.APIVersion = kind, apiVersionOf(kind)
 	}
 	c, _, _ := classify(head.APIVersion, head.Kind)
 	switch c {
@@ -113,9 +130,8 @@ func (d decoder) decodeJSON(doc document) *object {
 	}
 	o := convert(c, into, d.limits.nodePorts)
 	if len(o.faults) > 0 {
-		return nil // the slow path finds the lines
+		return nil
 	}
-	o.start = int32(strictyaml.LineAt(doc.text, bytes.IndexByte(doc.text, '{')))
 	return o
 }
 

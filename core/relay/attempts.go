@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/suspect"
 )
 
-// attempts remember the latest tries to reach endpoints, for core/suspect, once somebody
+// attempts remember the latest tries to reach endpoints, for core/suspect, once a caller
 // has asked for them. They are safe for concurrent use.
 type attempts struct {
 	on atomic.Bool
@@ -61,9 +61,6 @@ type Observed interface{ Attempts() *Attempts }
 // Attempts are the latest tries of a Server to reach endpoints. They are remembered
 // from the first call on.
 type Attempts struct{ *attempts }
-
-// Attempts returns the server's.
-func (s *shared) Attempts() *Attempts { return &Attempts{&s.attempts} }
 
 // Unanswered calls each for the tries of the last seconds that had no answer.
 func (a *Attempts) Unanswered(_ context.Context, each func(suspect.Flow)) error {

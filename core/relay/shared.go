@@ -192,6 +192,9 @@ type counters struct {
 	open, sessions                                                  atomic.Int64
 }
 
+// Attempts returns the latest tries to reach endpoints.
+func (s *shared) Attempts() *Attempts { return &Attempts{&s.attempts} }
+
 // Stats returns the counters.
 func (s *shared) Stats() Stats {
 	c := &s.stats

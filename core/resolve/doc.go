@@ -49,7 +49,7 @@
 // into the status, and kube-vip and keepalived bind theirs to an interface of one
 // node. MetalLB and clouds bind them nowhere. External IPs that keepalived binds
 // to a node, or that are the nodes' own, need the setting; kube-proxy takes them
-// from anybody.
+// from every user.
 //
 // This node's own addresses are those of its Node object and of the system, but
 // not those on dummy devices: they are put there for Services, by kube-ipvs0, for

@@ -42,7 +42,7 @@ func (r *Result) first(id model.PortID) bool {
 	return !again
 }
 
-// Problem notes a problem of a Service, once. Beyond those that anybody reads they
+// Problem notes a problem of a Service, once. Beyond those that are reported they
 // are only counted: there may be one for each endpoint of each port.
 func (r *Result) Problem(svc *model.Service, why model.Reason, format string, args ...any) {
 	r.note(model.Problem{Object: "Service " + svc.Name.String(), Where: svc.Where, Why: why, Detail: fmt.Sprintf(format, args...)})

@@ -66,7 +66,7 @@ type Header struct {
 	Suspects model.Suspects `json:"suspects,omitempty"`
 	// Plan is the SHA-256 of the plan that Replay makes of this, in hexadecimal.
 	Plan string `json:"plan"`
-	// ReadAt is when the data plane was read, or since when nobody else has written to it;
+	// ReadAt is when the data plane was read, or since when no other program has written to it;
 	// zero where it was not, for the reason in ReadErr.
 	ReadAt  time.Time `json:"readAt,omitzero"`
 	ReadErr string    `json:"readErr,omitempty"`

@@ -116,7 +116,7 @@ func (d Drift) read() string {
 	if d.ReadAt == nil || d.At.Sub(*d.ReadAt) < time.Minute {
 		return ""
 	}
-	return fmt.Sprintf(" (read %s ago; nobody else has written since)", d.At.Sub(*d.ReadAt).Round(time.Second))
+	return fmt.Sprintf(" (read %s ago; no other program has written since)", d.At.Sub(*d.ReadAt).Round(time.Second))
 }
 
 func writeDrifted(b *strings.Builder, all []Drifted, most int) {

@@ -5,7 +5,8 @@
 // memory are bounded for any input, and none makes it panic.
 //
 //	bytes ──Text──▶ UTF-8 ──Parse──▶ nodes with lines ──Decode──▶ a Go type
-//	                                   └── Entries, Get, Line: for readers of their own
+//	  │                                └── Entries, Get, Line: for readers of their own
+//	  └──Plain──▶ JSON, of what is written as nearly all manifests are
 //
 // Decode is as strict as Kubernetes' strict decoding and reads the same: booleans of
 // YAML 1.1, merge keys, numbers in all their notations; unknown fields, duplicate
@@ -13,6 +14,7 @@
 //
 //	text.go   UTF-8, UTF-16, lines
 //	fault.go  Fault: what is wrong in which line; describing values
+//	plain.go  plain text to JSON, without nodes
 //	parse.go  text to nodes, with better lines for syntax errors
 //	node.go   looking into nodes
 //	json.go   nodes to the JSON that Kubernetes' decoder reads

@@ -24,6 +24,6 @@
 // less often up to every 10 s, are not answered either; after some minutes clients try.
 // No endpoint is passed over that is needed: core/resolve keeps half of each pool.
 //
-// The clients of a case that ends well are disregarded for a while: they are dropped by
-// somebody, and say nothing about the endpoint.
+// The clients of a case that ends well are disregarded for a while: their
+// packets are dropped elsewhere, and say nothing about the endpoint.
 package suspect

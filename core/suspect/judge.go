@@ -21,7 +21,7 @@ const (
 	casePause = 200 * time.Millisecond
 	// patience is how long an answer may take: longer than any round trip inside a cluster.
 	patience = 200 * time.Millisecond
-	// longPatience is for endpoints some of whose clients are dropped by somebody: another one
+	// longPatience is for endpoints some of whose clients are dropped on their way: another one
 	// has more time to show that it is answered.
 	longPatience = 1500 * time.Millisecond
 

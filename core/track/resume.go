@@ -34,7 +34,7 @@ func Resume(host *model.Host, all []View, in *model.Objects, suspects model.Susp
 		t.updateClaims(s)
 	}
 	t.Set(&model.Objects{Routes: in.Routes, Grants: in.Grants})
-	for _, s := range t.dirty { // by claims that were settled before
+	for _, s := range t.dirty { // by claims that were resolved before
 		s.queued = false
 	}
 	t.dirty = nil

@@ -4,7 +4,6 @@ package watch
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,8 +18,6 @@ import (
 // as if nothing had been lost; Kubernetes advises to start all of its components again. So
 // when a watch ended before its time, the object that changed last is read as it was at
 // that version, and one that was deleted still later: one or two objects, not a list.
-
-var errRestored = errors.New("the API server has other objects at this resourceVersion: it was restored from a backup")
 
 // historyTime is for reading one object. Without an answer the server is asked again.
 const historyTime = 5 * time.Second

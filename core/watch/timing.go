@@ -29,6 +29,8 @@ var (
 	errCut    = errors.New("connection closed")
 	errShort  = errors.New("watch ended at once")
 	errPart   = errors.New("stream ended before the list was complete")
+
+	errRestored = errors.New("the API server has other objects at this resourceVersion: it was restored from a backup")
 )
 
 // How long to wait between requests of one kind of objects that fail. A server that

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wire writes and reads what a running tandem answers: JSON, which anybody
+// Package wire writes and reads what a running tandem answers: JSON, which any client
 // reads and whose form is stable, or CBOR (RFC 8949) with the same fields for tandem's own
 // commands, which read a list of 10,000 Services in a fourth of the time.
 //

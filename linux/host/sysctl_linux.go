@@ -19,12 +19,4 @@ func Sysctl(name string) (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// TCPLiberal reports whether connection tracking takes TCP packets outside of the
-// window for valid: then rules need not drop those that it finds invalid.
-// kube-proxy looks once, at its start, too.
-func TCPLiberal() bool {
-	v, err := Sysctl("net/netfilter/nf_conntrack_tcp_be_liberal")
-	return err == nil && v != "0"
-}
-
 func path(name string) string { return filepath.Join("/proc/sys", name) }

@@ -27,6 +27,7 @@ type Driver struct {
 	ns       *host.Namespace
 	readOnly bool // never creates a table, not even by reading it
 	watch    *xtables.Watch
+	liberal  *host.Liberal // nil where it does not matter
 
 	mu     sync.Mutex
 	shared sharedChains
@@ -40,6 +41,7 @@ var (
 	_ dataplane.Sentinel             = (*Driver)(nil)
 	_ dataplane.OthersLister         = (*Driver)(nil)
 	_ dataplane.Pruner               = (*Driver)(nil)
+	_ dataplane.Bounded              = (*Driver)(nil)
 	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 )
 
@@ -60,7 +62,12 @@ func open(t xtables.Tools, families []model.Family, again time.Duration) (*Drive
 }
 
 // Close implements dataplane.Driver.
-func (d *Driver) Close() error { return errors.Join(d.watch.Close(), d.ns.Close()) }
+func (d *Driver) Close() error {
+	return errors.Join(d.watch.Close(), d.ns.Close(), d.liberal.Close())
+}
+
+// Full implements dataplane.Bounded.
+func (d *Driver) Full() []model.Problem { return d.liberal.Lost() }
 
 // Limits implements dataplane.Driver. Each table of each family is written as a whole
 // or not at all. If one fails after another was written, ops can be repeated, also in

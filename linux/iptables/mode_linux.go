@@ -32,12 +32,13 @@ func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (datap
 		log.Warn("IPv6 not served", "mode", Name, "err", best.IPv6Error)
 	}
 	o := optionsOf(c)
-	o.Liberal = o.Liberal || host.TCPLiberal()
 	o.Families, o.NoRandomFully = best.Families, !best.RandomFully()
 	d, err := open(best.Tools, best.Families, c.SyncPeriod)
 	if err != nil {
 		return nil, err
 	}
+	d.liberal = host.RelyOnLiberal(o.Liberal)
+	o.Liberal = d.liberal != nil
 	packets := &packetCounter{families: best.Families, read: d.packets, log: log}
 	return &backend{dataplane.New(NewCompiler(o), d), d, packets, installed}, nil
 }
@@ -74,6 +75,14 @@ func (b *backend) Remove(ctx context.Context) error {
 // remove is Mode.Remove, with what killed probes of this mode and of userspace have left.
 // It does not open a backend, which would create tables of the legacy variant.
 func remove(ctx context.Context, _ *config.Config) error {
+	return withInstalled(ctx, func(installed []xtables.Tools, here *host.Namespace) error {
+		return errors.Join(removeOwned(ctx, installed, here), xtables.RemoveScratch(ctx, installed))
+	})
+}
+
+// withInstalled calls f with the installed variants, and the network namespace of the
+// calling thread.
+func withInstalled(ctx context.Context, f func([]xtables.Tools, *host.Namespace) error) error {
 	runtime.LockOSThread() // commands belong to the namespace of this thread
 	defer runtime.UnlockOSThread()
 	installed, err := xtables.FindTools(ctx)
@@ -84,7 +93,7 @@ func remove(ctx context.Context, _ *config.Config) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(removeOwned(ctx, installed, here), xtables.RemoveScratch(ctx, installed), here.Close())
+	return errors.Join(f(installed, here), here.Close())
 }
 
 // removeOwned deletes what Tandem has programmed in any variant. Most chains have
@@ -189,21 +198,12 @@ func kubeProxy(ctx context.Context) (left dataplane.Leftovers, err error) {
 // eachKubeProxy calls f for each variant with leftovers of kube-proxy, in the network
 // namespace of the calling thread.
 func eachKubeProxy(ctx context.Context, f func(context.Context, *Driver) error) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	installed, err := xtables.FindTools(ctx)
-	if err != nil {
-		return err
-	}
-	here, err := host.OpenNamespace()
-	if err != nil {
-		return err
-	}
-	err = eachInUse(ctx, installed, here, func(d *Driver, have map[Key]Value) error {
-		if isTandem(have) {
-			return nil
-		}
-		return f(ctx, d)
+	return withInstalled(ctx, func(installed []xtables.Tools, here *host.Namespace) error {
+		return eachInUse(ctx, installed, here, func(d *Driver, have map[Key]Value) error {
+			if isTandem(have) {
+				return nil
+			}
+			return f(ctx, d)
+		})
 	})
-	return errors.Join(err, here.Close())
 }

@@ -53,9 +53,10 @@ func TestPacketsThatCannotBeRead(t *testing.T) {
 		},
 	}
 	for step, want := range []int{1, 1, 1, 2} {
-		if step == 2 {
+		switch step {
+		case 2:
 			broken = nil
-		} else if step == 3 {
+		case 3:
 			broken = errors.New("again")
 		}
 		c.readTook = 0

@@ -59,9 +59,13 @@
 //	sim.go             objects and a packet to an outcome (Sim)
 //	mode.go            the mode, and its plan as text
 //	kernel_linux.go    sockets; device, addresses, routes, sets and tables
-//	server_linux.go    virtual servers and destinations, and how those drain
-//	driver_linux.go    the kernel (Driver): commit, and back to objects
-//	mode_linux.go      whether this machine supports the mode; sysctls; node addresses
+//	drain_linux.go     destinations that drain
+//	server_linux.go    virtual servers and destinations
+//	driver_linux.go    the kernel (Driver): commit and drain
+//	observe_linux.go   the kernel back to objects
+//	counts_linux.go    connections by frontend, for top
+//	probe_linux.go     whether this machine supports the mode, by trying
+//	mode_linux.go      the mode: sysctls; node addresses
 //
 // The encoding is in linux/virtualserver, linux/ipset and linux/xtables.
 package ipvs

@@ -8,14 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
-	"math/bits"
 	"net/netip"
 	"slices"
 	"time"
-
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
@@ -210,244 +205,105 @@ var _ dataplane.Sentinel = (*Driver)(nil)
 // servers and sets, so everything is read again every syncPeriod.
 func (d *Driver) Disturbed(context.Context) (bool, error) { return d.poll.Due(time.Now()), nil }
 
-// Observe implements dataplane.Driver. It reads everything; draining destinations are
-// added to drains and not reported.
-func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
-	have, err := d.observe(ctx)
-	if errors.Is(err, unix.EINTR) {
-		err = fmt.Errorf("%w: %w", dataplane.ErrInterrupted, err)
+// Drain implements dataplane.Drainer. New connections are left to the next mode from
+// now on; each virtual server is deleted when it has no connections, after drainLimit
+// at the latest. All other objects stay until then: packets of existing connections
+// are still marked, delivered locally and forwarded.
+func (d *Driver) Drain(ctx context.Context) error {
+	var own []netip.Addr
+	err := d.tables.ns.Do(func() (err error) { own, err = nodeAddresses(); return err })
+	if err := errors.Join(err, d.kernel.preferNodeSource(own), d.skipNewConnections(ctx)); err != nil {
+		return fmt.Errorf("ipvs: start draining: %w", err)
 	}
-	for k, v := range have {
-		found(k, v)
+	late := time.NewTimer(drainLimit)
+	defer late.Stop()
+	tick := time.NewTicker(drainCheck)
+	defer tick.Stop()
+	for failing := false; ; {
+		busy, err := d.deleteIdle(ctx)
+		held, err2 := d.kernel.ownConnections()
+		busy += held
+		err = errors.Join(err, err2)
+		if err == nil && busy == 0 {
+			return nil
+		}
+		if err != nil && !failing && ctx.Err() == nil {
+			d.log.Warn("counting IPVS connections failed", "mode", Name, "err", err, "retry", drainCheck)
+		}
+		failing = err != nil
+		select {
+		case <-tick.C:
+		case <-late.C:
+			d.log.Warn("drain timeout; closing connections", "mode", Name, "busy", busy, "after", drainLimit)
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
-	return err
 }
 
-func (d *Driver) observe(ctx context.Context) (have map[Key]Value, err error) {
-	d.poll.Begin(time.Now())
-	defer func() { d.poll.End(time.Now()) }()
-	err = host.RetryInterrupted(func() error {
-		have, err = d.observeOnce(ctx)
-		return err
-	})
-	return have, err
-}
-
-func (d *Driver) observeOnce(ctx context.Context) (map[Key]Value, error) {
-	o := observation{Driver: d, ctx: ctx, have: map[Key]Value{}, byMark: map[markKey]Key{}}
+// skipNewConnections restricts the jumps to the classifying chains to existing
+// connections. The compiler emits no such jump, so a driver that adopts the objects
+// later replaces it by the common one, after everything else.
+func (d *Driver) skipNewConnections(ctx context.Context) error {
+	var ops []ledger.Op[Key, Value]
 	for _, f := range d.options.families() {
-		if err := o.family(f); err != nil {
-			return nil, fmt.Errorf("ipvs: read back: %w", err)
-		}
-	}
-	if err := errors.Join(o.link(), o.servers()); err != nil {
-		return nil, fmt.Errorf("ipvs: read back: %w", err)
-	}
-	return o.have, nil
-}
-
-// observation is one Observe.
-type observation struct {
-	*Driver
-	ctx    context.Context
-	have   map[Key]Value
-	byMark map[markKey]Key // virtual servers that entries lead to, by mark
-}
-
-type markKey struct {
-	family model.Family
-	mark   uint32
-}
-
-func (o *observation) emit(k Key, v Value) { o.have[k] = v }
-
-func (o *observation) family(f model.Family) error {
-	if err := errors.Join(o.rules(f), o.routes(f)); err != nil {
-		return err
-	}
-	for s := noSet + 1; s < numSets; s++ {
-		if err := errors.Join(o.ctx.Err(), o.set(Key{Kind: KindSet, Family: f, Set: s})); err != nil {
-			return err
-		}
-	}
-	o.nameServers(f)
-	return o.tables.observe(o.ctx, f, o.emit)
-}
-
-// rules reads the routing rule, and leftover ones for another masquerade bit: all
-// rules for our table are owned.
-func (o *observation) rules(f model.Family) error {
-	rules, err := o.reader.links.RuleList(netlinkFamily(f))
-	if err != nil {
-		return err
-	}
-	for _, r := range rules {
-		if r.Priority != routePriority || r.Table != routeTable || r.Mask == nil || *r.Mask != r.Mark || bits.OnesCount32(r.Mark) != 1 {
-			continue
-		}
-		k := Key{Kind: kindRule, Family: f}
-		if r.Mark != o.marks.service {
-			k.Mark = r.Mark
-		}
-		o.emit(k, Value{})
-	}
-	return nil
-}
-
-// routes reads the routes of our table, which are all owned.
-func (o *observation) routes(f model.Family) error {
-	filter := netlink.Route{Table: routeTable, Type: unix.RTN_LOCAL}
-	routes, err := o.reader.links.RouteListFiltered(netlinkFamily(f), &filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
-	if err != nil {
-		return err
-	}
-	for _, r := range routes {
-		if r.Dst == nil {
-			continue
-		}
-		if a, ok := netip.AddrFromSlice(r.Dst.IP); ok {
-			o.emit(Key{Kind: kindRoute, Family: f, Dst: dstAddr(a.Unmap())}, Value{})
-		}
-	}
-	return nil
-}
-
-// set reads a set. One with another definition is foreign.
-func (o *observation) set(k Key) error {
-	set, entries, err := o.reader.sets.List(k.Set.Name(k.Family))
-	switch {
-	case errors.Is(err, ipset.ErrNotFound):
-		return nil
-	case err != nil:
-		return err
-	case set != definition(k):
-		return nil
-	}
-	o.emit(k, Value{})
-	for _, e := range entries {
-		key, v := keyOf(k, e), Value{}
-		if k.Set.marks() {
-			v.Mark = Mark{e.Mark, e.MarkMask}
-			if n, via := o.marks.parse(e.Mark); n != 0 && e.MarkMask == ^uint32(0) {
-				v.Via = via
-				o.noteServer(key, e.Mark)
+		err := d.tables.observe(ctx, f, func(k Key, v Value) {
+			if k.Kind == kindJump && k.Chain.classifies() && !v.OldOnly {
+				ops = append(ops, ledger.Op[Key, Value]{Verb: ledger.Replace, Key: k, Old: v, New: Value{OldOnly: true}})
 			}
-		}
-		o.emit(key, v)
-	}
-	return nil
-}
-
-// noteServer records an entry that selects a virtual server by fwmark, which is named
-// by the lowest such frontend.
-func (o *observation) noteServer(entry Key, mark uint32) {
-	at := markKey{entry.Family, mark}
-	if known, ok := o.byMark[at]; ok && known.Dst.Compare(entry.Dst) <= 0 {
-		return
-	}
-	_, via := o.marks.parse(mark)
-	o.byMark[at] = Key{Kind: kindServer, Family: entry.Family, Proto: entry.Proto, Via: via, Dst: entry.Dst}
-}
-
-// nameServers sets the names of virtual servers in the entries that select them.
-func (o *observation) nameServers(f model.Family) {
-	for k, v := range o.have {
-		if k.Kind == kindEntry && k.Family == f && v.Via != ByAddress {
-			v.ByMark = o.byMark[markKey{f, v.Mark.Value}].Dst
-			v.Mark = o.marks.byMark(v.Via == ByMarkSNAT)
-			o.have[k] = v
-		}
-	}
-	for at, server := range o.byMark {
-		if at.family == f {
-			o.marks.observed(server, at.mark)
-		}
-	}
-}
-
-// link reads the device, if it is owned, and its addresses.
-func (o *observation) link() error {
-	link, err := o.reader.links.LinkByName(Link)
-	if err != nil {
-		return ignore(err, unix.ENODEV)
-	}
-	if link.Attrs().Alias != alias {
-		return nil
-	}
-	o.emit(Key{Kind: kindLink}, Value{})
-	for _, f := range o.options.families() {
-		addrs, err := o.reader.links.AddrList(link, netlinkFamily(f))
+		})
 		if err != nil {
 			return err
 		}
-		for _, a := range addrs {
-			addr, ok := netip.AddrFromSlice(a.IP)
-			if addr = addr.Unmap(); ok && model.FamilyOf(addr) == f && !addr.IsLinkLocalUnicast() {
-				o.emit(Key{Kind: kindAddress, Family: f, Dst: dstAddr(addr)}, Value{})
-			}
-		}
 	}
-	return o.reader.eachLocalRoute(func(to netip.Addr, r netlink.Route) error {
-		k := Key{Kind: kindAddress, Family: model.FamilyOf(to), Dst: dstAddr(to)}
-		if _, ok := o.have[k]; ok {
-			o.emit(k, Value{Source: preferredSource(to, r)})
-		}
-		return nil
-	})
+	errs := make([]error, len(ops))
+	d.tables.apply(ctx, ops, errs)
+	return errors.Join(errs...)
 }
 
-// servers reads our virtual servers with their destinations.
-func (o *observation) servers() error {
-	var orphans []Key
-	err := o.reader.servers.List(func(id virtualserver.ID, s virtualserver.Server) error {
+// deleteIdle deletes our virtual servers that have no TCP connections and sets the
+// weights of all others to 0. It returns how many there were, including those just
+// deleted: the next packet of a UDP flow must still reach IPVS, which then deletes
+// the flow (expire_nodest_conn).
+func (d *Driver) deleteIdle(ctx context.Context) (busy int, err error) {
+	err = d.kernel.servers.List(func(id virtualserver.ID, s virtualserver.Server) error {
 		if s.Flags&flagOwned == 0 {
 			return nil
 		}
-		if err := o.ctx.Err(); err != nil {
+		if err := ctx.Err(); err != nil {
 			return err
 		}
-		k := o.serverKey(id)
-		if k.Via == Orphan {
-			orphans = append(orphans, k)
+		busy++
+		if uses, err := d.drainServer(id); uses || err != nil {
+			return err
 		}
-		s.Flags &^= flagOwned
-		all, err := o.reader.servers.Destinations(id)
-		if errors.Is(err, virtualserver.ErrNoServer) { // deleted since, as a probe's
-			return nil
-		}
-		var weights []int
-		for _, d := range all {
-			o.dest(k.dest(d.Addr), d.Weight)
-			if d.Weight > 0 {
-				weights = append(weights, d.Weight)
-			}
-		}
-		differ := len(weights) > 0 && slices.Min(weights) != slices.Max(weights)
-		o.emit(k, Value{Server: s, Weighted: differ && isWeighted(s.Scheduler)})
-		return err
+		return d.kernel.servers.Delete(id)
 	})
-	if err == nil {
-		o.marks.orphans(orphans)
-	}
-	return err
+	return busy, err
 }
 
-// dest records a destination. One of weight 0 is draining.
-func (o *observation) dest(k Key, weight int) {
-	if weight == 0 {
-		o.drains.add(k)
-		return
+// drainServer reports whether a virtual server has TCP connections; if so it sets the
+// weights of its destinations to 0.
+func (d *Driver) drainServer(id virtualserver.ID) (bool, error) {
+	if id.FWMark == 0 && id.Proto != model.TCP {
+		return false, nil
 	}
-	o.emit(k, Value{Weight: uint16(min(weight, math.MaxUint16))})
-}
-
-// serverKey returns the key of an owned virtual server.
-func (o *observation) serverKey(id virtualserver.ID) Key {
-	if id.FWMark == 0 {
-		return Key{Kind: kindServer, Family: id.Family, Proto: id.Proto, Dst: id.Addr}
+	have, err := d.kernel.servers.Destinations(id)
+	if err != nil {
+		return false, err
 	}
-	if k, ok := o.byMark[markKey{id.Family, id.FWMark}]; ok {
-		return k
+	if !slices.ContainsFunc(have, func(e virtualserver.Destination) bool { return e.Connections > 0 }) {
+		return false, nil
 	}
-	return orphan(id.Family, id.FWMark)
+	for _, e := range have {
+		if e.Weight == 0 {
+			continue
+		}
+		err := d.kernel.servers.SetWeight(id, e.Addr, 0)
+		if err := ignore(err, virtualserver.ErrNoDestination, virtualserver.ErrNoServer); err != nil {
+			return true, err
+		}
+	}
+	return true, nil
 }

@@ -22,9 +22,9 @@ func (m Message) Result() error {
 }
 
 // answers calls each for the answers to the request with that sequence number: one,
-// or all up to the end of a dump. end is the result in the last message; err states
+// or, if there are many, all up to the end of a dump or the acknowledgement. end is the result in the last message; err states
 // that the last message was not reached.
-func answers(ctx context.Context, receive func() ([]byte, error), seq uint32, dump bool, each func(Message) error) (end, err error) {
+func answers(ctx context.Context, receive func() ([]byte, error), seq uint32, many bool, each func(Message) error) (end, err error) {
 	interrupted := false
 	for {
 		if err := ctx.Err(); err != nil {
@@ -48,7 +48,7 @@ func answers(ctx context.Context, receive func() ([]byte, error), seq uint32, du
 			if err := each(m); err != nil {
 				return nil, err
 			}
-			if !dump {
+			if !many {
 				return nil, nil
 			}
 		}

@@ -149,6 +149,15 @@ func (s *Socket) Drain(ctx context.Context) error {
 // fill adds attributes; both may be nil. With FlagAck there is no answer but the
 // result. An error of each ends the call.
 func (s *Socket) Request(ctx context.Context, kind, flags uint16, family byte, fill func(*Writer), each func(Message) error) error {
+	return s.request(ctx, kind, flags, family, flags&FlagDump == FlagDump, fill, each)
+}
+
+// RequestMany is Request for several objects by their names, each of which is one answer.
+func (s *Socket) RequestMany(ctx context.Context, kind uint16, family byte, fill func(*Writer), each func(Message) error) error {
+	return s.request(ctx, kind, FlagAck, family, true, fill, each)
+}
+
+func (s *Socket) request(ctx context.Context, kind, flags uint16, family byte, many bool, fill func(*Writer), each func(Message) error) error {
 	s.w.Buf = s.w.Buf[:0]
 	s.w.Begin(kind, flags, s.Reserve(1), family, 0)
 	if fill != nil {
@@ -158,7 +167,7 @@ func (s *Socket) Request(ctx context.Context, kind, flags uint16, family byte, f
 	if err := s.Send(ctx, s.w.Buf); err != nil {
 		return err
 	}
-	end, err := answers(ctx, s.Receive, s.seq, flags&FlagDump == FlagDump, each)
+	end, err := answers(ctx, s.Receive, s.seq, many, each)
 	if err != nil {
 		s.unfinished = true
 		return err

@@ -4,6 +4,7 @@ package nft
 
 import (
 	"bytes"
+	"math"
 	"slices"
 	"strings"
 
@@ -22,7 +23,10 @@ type snapshot struct {
 	hooks    map[string]Hook
 	rules    map[string][]uint64   // digests, in order
 	ranges   map[*Set][]rawElement // of the sets of ranges
-	names    map[string]string     // chains' names, each kept once
+	chains   map[string]lead       // by name: that of thousands of elements is kept once
+	counts   map[*Set]int          // elements, where the kernel counts them
+	many     int                   // a set with more of them may be read by its keys
+	numbered map[*Set][]numbered   // what elements read so far lead to in those sets
 	damage   bool                  // the table must be re-created
 	hasTable bool
 	foreign  bool          // the table is not owned
@@ -32,8 +36,23 @@ type snapshot struct {
 func newSnapshot(t *Table, f model.Family, found func(Key, Value)) *snapshot {
 	return &snapshot{
 		table: t, family: f, found: found, objects: map[Key]Value{}, hooks: map[string]Hook{},
-		rules: map[string][]uint64{}, names: map[string]string{}, ranges: map[*Set][]rawElement{}, filled: map[*Set]bool{},
+		rules: map[string][]uint64{}, chains: map[string]lead{}, ranges: map[*Set][]rawElement{}, filled: map[*Set]bool{},
+		counts: map[*Set]int{}, many: math.MaxInt, numbered: map[*Set][]numbered{},
 	}
+}
+
+// lead is a chain, with what it looks up (Leads).
+type lead struct {
+	name  string
+	set   *Set
+	first uint16
+	n     int
+}
+
+// numbered are n elements of a set with rising numbers, the first of which is key's.
+type numbered struct {
+	key Key
+	n   int
 }
 
 // Decode calls found for the objects of a family's table in a dump of the kernel. A
@@ -153,10 +172,13 @@ func (s *snapshot) rule(m netlink.Message) {
 func (s *snapshot) set(m netlink.Message) {
 	var table, name string
 	var sh shape
+	count := 0
 	for kind, v := range m.Attrs() {
 		switch kind {
 		case attrTable:
 			table = netlink.Text(v)
+		case attrSetCount:
+			count = int(netlink.Uint32(v))
 		case attrSetName:
 			name = netlink.Text(v)
 		case attrSetFlags:
@@ -183,6 +205,7 @@ func (s *snapshot) set(m netlink.Message) {
 	}
 	if known := s.table.named[name]; known != nil {
 		s.damage = s.damage || sh != shapeOf(s.family, known)
+		s.counts[known] = count
 	}
 	s.objects[SetKey(s.family, name)] = Value{Body: &Body{Set: sh}}
 }
@@ -224,19 +247,28 @@ func (s *snapshot) element(set *Set, e rawElement) {
 		return
 	}
 	if v.Body != nil && v.Body.Goto != "" {
-		v.Body.Goto = s.kept(v.Body.Goto)
+		to := s.lead(v.Body.Goto)
+		v.Body.Goto = to.name
+		if to.n > 0 && s.counts[to.set] > s.many {
+			first := k
+			first.Set, first.Slot = to.set, to.first
+			s.numbered[to.set] = append(s.numbered[to.set], numbered{first, to.n})
+		}
 	}
 	s.found(k, v)
 }
 
-// kept returns the one copy of a chain's name: thousands of elements have the
-// same.
-func (s *snapshot) kept(name string) string {
-	if known, ok := s.names[name]; ok {
-		return known
+// lead returns what is known of a chain.
+func (s *snapshot) lead(chain string) lead {
+	known, ok := s.chains[chain]
+	if !ok {
+		known.name = chain
+		if s.table.leads != nil {
+			known.set, known.first, known.n = s.table.leads(chain)
+		}
+		s.chains[chain] = known
 	}
-	s.names[name] = name
-	return name
+	return known
 }
 
 // finish calls found for all other objects. A table that cannot be repaired in place

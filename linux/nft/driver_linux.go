@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -26,6 +27,8 @@ type Driver struct {
 	table    *Table
 	families []model.Family
 	reader   *netlink.Socket // Observe's own
+	many     int             // elements from which on a set is read by its keys
+	byKeys   atomic.Int64    // sets that were
 
 	mu    sync.Mutex // guards what follows; held during a transaction
 	sock  *netlink.Socket
@@ -64,7 +67,7 @@ func Open(t *Table, families ...model.Family) (*Driver, error) {
 	if err != nil {
 		return nil, errors.Join(err, sock.Close())
 	}
-	return &Driver{table: t, families: families, reader: reader, sock: sock, batch: newBatch(t), lost: true}, nil
+	return &Driver{table: t, families: families, reader: reader, many: manyElements - 1, sock: sock, batch: newBatch(t), lost: true}, nil
 }
 
 // The buffers asked for.

@@ -64,6 +64,7 @@ const (
 	attrSetDesc     = 9
 	attrSetID       = 10
 	attrSetUserdata = 13
+	attrSetCount    = 20 // since Linux 6.17
 
 	attrDescSize   = 1 // in attrSetDesc
 	attrDescConcat = 2

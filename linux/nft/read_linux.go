@@ -87,6 +87,7 @@ func (d *Driver) observeFamily(ctx context.Context, f model.Family, keys []Key, 
 	if err != nil || !s.hasTable {
 		return s, err
 	}
+	s.many = d.many
 	family := netlink.FamilyOf(f)
 	table := func(w *netlink.Writer) { w.Text(attrTable, d.table.Name) }
 	for _, kind := range []uint16{msgGetChain, msgGetRule, msgGetSet} {
@@ -99,6 +100,12 @@ func (d *Driver) observeFamily(ctx context.Context, f model.Family, keys []Key, 
 			continue
 		}
 		if keys != nil && (Key{Kind: KindElement, Set: one}).single() {
+			continue
+		}
+		if whole, err := d.readNumbered(ctx, s, one); err != nil || whole {
+			if err != nil {
+				return s, err
+			}
 			continue
 		}
 		set := func(w *netlink.Writer) { w.Text(attrTable, d.table.Name); w.Text(attrElementsSet, one.Name) }

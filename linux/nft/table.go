@@ -30,6 +30,19 @@ type Table struct {
 	sets  []*Set
 	named map[string]*Set
 	flags uint32 // NFT_TABLE_F_*
+	leads Leads
+}
+
+// Leads states what a packet looks up in a chain that an element of a verdict map sends it
+// to: elements of another set with the same address, protocol and port, and with n numbers
+// from first on. N is 0 for chains that look up nothing like that. So elements that are
+// there by the hundred thousand can be read by their keys.
+type Leads func(chain string) (set *Set, first uint16, n int)
+
+// Lead returns the table with leads. The sets that lead to one come before it.
+func (t *Table) Lead(leads Leads) *Table {
+	t.leads = leads
+	return t
 }
 
 // NewTable returns a table with sets, which are listed in that order. A set is of

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/conformance/growth"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -72,38 +73,42 @@ func allocatedAhead(objects map[nft.Key]nft.Value) (sum int) {
 	return sum
 }
 
-// 10,000 Services of five endpoints with affinity take no more than 50 MB of the
-// kernel's memory. Others use memory meanwhile: the least of three attempts counts.
+// 10,000 Services of five endpoints with affinity are programmed within 3 s of CPU time,
+// and take no more than 50 MB of the kernel's memory. Others use memory and caches meanwhile:
+// the least of three attempts counts.
 func TestAffinityMemory(t *testing.T) {
-	const most = 50 << 20
-	objects := compile(t, testHost, affinePorts(10000)...)
-	if ahead := allocatedAhead(objects); ahead > maxAllocatedAhead {
+	const (
+		most    = 50 << 20
+		longest = 3 * time.Second
+	)
+	if ahead := allocatedAhead(compile(t, testHost, affinePorts(10000)...)); ahead > maxAllocatedAhead {
 		t.Fatalf("%d MB would be allocated for sets ahead: not tried", ahead>>20)
 	}
-	least := 1 << 40
+	least, shortest := 1<<40, time.Hour
 	for range 3 {
-		least = min(least, memoryOf(t, objects))
+		bytes, took := costOf(t, affinePorts(10000))
+		least, shortest = min(least, bytes), min(shortest, took)
 	}
-	if least > most {
-		t.Errorf("%d MB of the kernel's memory", least>>20)
+	if least > most || shortest > longest {
+		t.Errorf("%d MB of the kernel's memory, at most %d; programmed in %s of CPU time, at most %s", least>>20, most>>20, shortest, longest)
 	}
-	t.Logf("%.1f MB of the kernel's memory", float64(least)/(1<<20))
+	t.Logf("%.1f MB of the kernel's memory, programmed in %s of CPU time", float64(least)/(1<<20), shortest)
 }
 
-// memoryOf programs objects and returns what that takes of the kernel's memory.
-// A goroutine of its own has the namespace, which ends with it.
-func memoryOf(t *testing.T, objects map[nft.Key]nft.Value) (bytes int) {
+// costOf programs ports and returns what that takes of the kernel's memory, and of CPU time,
+// the kernel's included. A goroutine of its own has the namespace, which ends with it.
+func costOf(t *testing.T, ports []*model.Port) (bytes int, took time.Duration) {
 	t.Run("attempt", func(t *testing.T) {
-		freshNamespace(t)
+		freshNamespace(t) // on a thread of its own, too
 		d := openDriver(t)
 		before := kernelMemory(t)
-		fill(t, d, objects)
+		took = growth.Timed(func() { fill(t, d, compile(t, testHost, ports...)) })
 		bytes = kernelMemory(t) - before
 		if err := d.Remove(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	})
-	return bytes
+	return bytes, took
 }
 
 // writes counts what is written to the kernel.

@@ -4,6 +4,7 @@ package nftables
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -18,7 +19,11 @@ import (
 type Driver struct {
 	*nft.Driver
 	families []model.Family
+	liberal  *host.Liberal // nil where it does not matter
 }
+
+// Close implements dataplane.Driver.
+func (d *Driver) Close() error { return errors.Join(d.Driver.Close(), d.liberal.Close()) }
 
 var (
 	_ dataplane.Driver[nft.Key, nft.Value]   = (*Driver)(nil)
@@ -39,7 +44,7 @@ func Open(o Options) (*Driver, error) {
 	if o.Count {
 		d.Count(mostCounters(host.PossibleCPUs()), o.counted()...)
 	}
-	return &Driver{d, o.families()}, nil
+	return &Driver{Driver: d, families: o.families()}, nil
 }
 
 // Full implements dataplane.Bounded.
@@ -50,6 +55,7 @@ func (d *Driver) Full() (full []model.Problem) {
 			full = append(full, model.Problem{Object: "data plane", Why: model.WhyFull, Detail: detail})
 		}
 	}
+	full = append(full, d.liberal.Lost()...)
 	if d.Uncounted() {
 		detail := fmt.Sprintf("not all connections are counted: counters may take %d MB of kernel memory, which is room for %d on this machine", counterMemory/1_000_000, mostCounters(host.PossibleCPUs()))
 		full = append(full, model.Problem{Object: "data plane", Why: model.WhyFull, Detail: detail})

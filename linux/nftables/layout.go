@@ -118,7 +118,13 @@ var table = nft.NewTable(Table, nft.Owner, comment,
 	setNodeSlots, setAffinityPorts, setAffinityNodePorts, setAffinitySlots, setAffinityNodeSlots,
 	setAffinityEndpoints, setAffinityEndpointsSecond, setAffinityNodeEndpoints, setAffinityNodeEndpointsSecond, setAffinity,
 	setAffinityFull,
-)
+).Lead(func(chain string) (*nft.Set, uint16, int) {
+	p, ok := parsePick(chain)
+	if !ok {
+		return nil, 0, 0
+	}
+	return p.slots, uint16(p.first()), int(p.count)
+})
 
 // A map has room for two pools of a frontend: the second one's slots start here.
 const bankSize = 1 << 15

@@ -23,7 +23,6 @@ func probe(ctx context.Context) error { return Probe(ctx, model.IPv4) }
 
 func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (dataplane.Backend, error) {
 	o := options(c)
-	o.Liberal = o.Liberal || host.TCPLiberal()
 	if err := nft.Check(table, model.IPv4); errors.Is(err, dataplane.ErrAbsent) {
 		return nil, nft.Advise(err)
 	}
@@ -34,10 +33,13 @@ func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (datap
 	case err != nil:
 		return nil, fmt.Errorf("nftables for IPv6: %w", err)
 	}
+	liberal := host.RelyOnLiberal(o.Liberal)
+	o.Liberal = liberal != nil
 	d, err := Open(o)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, liberal.Close())
 	}
+	d.liberal = liberal
 	b := dataplane.New(NewCompiler(o), d)
 	if o.Count {
 		b = counted{b, o}

@@ -399,8 +399,8 @@ func (n *offloadNode) long(when string, past bool, operations ...operation) {
 
 // With a flowtable the forward hook sees the packets of established connections to
 // Services no more, and those of a short connection at its ends only. What that takes is
-// shown, and not judged but for a round trip where time is instructions: a datagram has one
-// of two medians even there, with and without a flowtable, 8,000 instructions apart.
+// shown, and judged only where time is instructions, but for a datagram: that has one of two
+// medians even there, with and without a flowtable, 8,000 instructions apart.
 func TestOffload(t *testing.T) {
 	n := newOffloadNode(t)
 	runtime.LockOSThread()
@@ -414,11 +414,18 @@ func TestOffload(t *testing.T) {
 			t.Errorf("the forward hook sees %d packets, with a flowtable %d", c[0].seen, c[1].seen)
 		}
 	}
-	if part := float64(roundTrip[1].median) / float64(roundTrip[0].median); part > 0.85 && os.Getenv("GUEST_CLOCK") == "instructions" {
-		t.Errorf("%s takes %.3f of the instructions with a flowtable, want at most 0.85", long[0].name, part)
-	}
-	if short := n.compare(operation{"a short connection", 9, n.connection}); short[1].seen >= short[0].seen {
+	short := n.compare(operation{"a short connection", 9, n.connection})
+	if short[1].seen >= short[0].seen {
 		t.Errorf("the forward hook sees %d packets of short connections, with a flowtable %d", short[0].seen, short[1].seen)
+	}
+	if os.Getenv("GUEST_CLOCK") != "instructions" {
+		return
+	}
+	// Short connections are no worse, but for what differs between two runs.
+	for most, o := range map[float64][2]effort{0.85: roundTrip, 1.05: short} {
+		if part := float64(o[1].median) / float64(o[0].median); part > most {
+			t.Errorf("with a flowtable %v instead of %v: %.3f of the instructions, want at most %.2f", o[1].median, o[0].median, part, most)
+		}
 	}
 }
 

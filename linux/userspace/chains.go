@@ -54,7 +54,7 @@ func fixed(f model.Family, chain string, host *model.Host, mark uint32) []xtable
 	case chainReject, chainDrop:
 		return dnatAll(f, ends[chain])
 	case chainLast:
-		return unallocated(f, host)
+		return unallocated(f, host, mark)
 	case chainIn:
 		shut := xtables.Rule{Dst: xtables.Address(relayAddr(f)), Comment: "relays are reached through Services only", Target: xtables.Jump{Chain: chainReject}}
 		pods, _ := xtables.FromPods(f, host.Pods)
@@ -113,11 +113,15 @@ func (w hookChain) rules(f model.Family, host *model.Host) []xtables.Rule {
 }
 
 // unallocated returns the rules that drop packets to unallocated cluster IPs, except
-// to addresses of this host. An address may belong to a Service of another proxy
+// to addresses of this host, and those of relays: where endpoints have addresses in such a
+// range they are reached, as in the kernel modes. An address may belong to a Service of another proxy
 // (label service-proxy-name), whose rules come before these.
-func unallocated(f model.Family, host *model.Host) (rules []xtables.Rule) {
+func unallocated(f model.Family, host *model.Host, mark uint32) (rules []xtables.Rule) {
 	here := []xtables.Match{xtables.DstLocal{}}
-	for _, p := range f.Prefixes(host.ServiceCIDRs) {
+	for i, p := range f.Prefixes(host.ServiceCIDRs) {
+		if i == 0 {
+			rules = append(rules, skipRelayTraffic(mark))
+		}
 		to := xtables.Within(p)
 		rules = append(rules, xtables.Rule{Dst: to, Matches: here, Target: xtables.Return},
 			xtables.Rule{Dst: to, Comment: "for cluster IPs, and none of them", Target: xtables.Jump{Chain: chainDrop}})

@@ -43,7 +43,7 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 		emit(Key{Kind: kindAddress, Family: f}, Value{})
 		emit(Key{Kind: kindDropPort, Family: f}, Value{})
 		emit(Key{Kind: KindTable, Family: f}, Value{})
-		ranges := len(unallocated(f, host)) > 0
+		ranges := len(f.Prefixes(host.ServiceCIDRs)) > 0
 		for _, name := range ownedChains() {
 			if name != chainLast || ranges {
 				chainWith(Key{Kind: KindChain, Family: f, Chain: name}, fixed(f, name, host, c.mark), emit)

@@ -28,15 +28,14 @@
 //
 // Source ranges, rejects, drops and the detection of local pods are exact. The rules
 // handle TCP, UDP and SCTP only: a ping to a cluster IP is routed as usual. SCTP to
-// unallocated cluster IPs is rejected, not dropped: nothing can listen for it. The rules
-// also apply to relays, so an endpoint with an address in a ServiceCIDR cannot be
-// reached. Endpoints see the node's address, not the client's. While the proxy is
-// down all connections are rejected; after a restart it finds its rules and listens
+// unallocated cluster IPs is rejected, not dropped: nothing can listen for it. Endpoints
+// see the node's address, not the client's. While the proxy is down all connections are rejected; after a restart it finds its rules and listens
 // on the same ports again. Where the service manager keeps its sockets (FDSTORE of
 // systemd), new TCP connections wait for it instead. When the node switches to another mode, connections
 // continue in the relays until they end, for an hour at most.
 //
-// Packets from relays carry the masquerade mark and skip KUBE-PORTALS-OUT: like in
+// Packets from relays carry the masquerade mark and skip KUBE-PORTALS-OUT and
+// KUBE-PORTALS-UNALLOCATED: like in
 // the kernel modes, a connection is translated once. So two Services that are each
 // other's endpoints make no loop, and an endpoint that is a node port of this node is
 // a local socket, not the Service.
@@ -53,6 +52,7 @@
 //	table_linux.go   the two kinds of table in the kernel
 //	relay_linux.go   targets of rules: the relay address, the listeners, the drop port;
 //	                 listening sockets that outlive a process
-//	driver_linux.go  the host (Driver): commit, stale UDP flows, draining, observe
+//	flows_linux.go   stale UDP flows of entries that change
+//	driver_linux.go  the host (Driver): commit, draining, observe
 //	mode*.go         the mode, its plan as text, and which kind of table works here
 package userspace

@@ -46,7 +46,7 @@ func Make() (Paths, error) {
 }
 
 // Close creates folders that no other user may open, the outer ones first. Those that
-// are there are closed to others, too: somebody may have made them before us.
+// are there are closed to others, too: another user may have made them before.
 func Close(dirs ...string) error {
 	for _, dir := range dirs {
 		if err := private(dir); err != nil {

@@ -209,7 +209,7 @@ func (c *commit) targets(ts []Target) (ids []string, missing []Target, err error
 		if t.Local {
 			continue
 		}
-		// Its own op has failed, or somebody has deleted it since.
+		// Its own op has failed, or another program has deleted it since.
 		if err := c.makeEndpoint(Key{Kind: KindRemote, Addr: t.Addr}, Value{}); down(err) {
 			return nil, nil, err
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// makeEndpoint sees to it that there is an endpoint for a key. One that others
+// makeEndpoint ensures an endpoint for a key. One that others
 // have made serves as well if it leads to the same target: a pod of this node, or a
 // remote endpoint that an earlier proxy has left.
 func (c *commit) makeEndpoint(k Key, v Value) error {
@@ -120,7 +120,7 @@ func (c *commit) displace(k Key, v Value, old string) error {
 	return c.repoint(users[len(gone):], old, id)
 }
 
-// route sees to it that an overlay's nodes are known before an endpoint is put
+// route ensures that an overlay's nodes are known before an endpoint is put
 // behind one of them: a node may just have joined, with pods' addresses that
 // another one had.
 func (c *commit) route(k Key) error {
@@ -297,7 +297,7 @@ func (c *commit) removeDuplicates(a netip.Addr) error {
 	return nil
 }
 
-// makeSource sees to it that the source VIP has an endpoint: without one nothing
+// makeSource ensures that the source VIP has an endpoint: without one nothing
 // answers for the address. winkernel makes it in the same way.
 func (c *commit) makeSource() error {
 	if err := c.refresh(); err != nil { // a CNI plug-in may have made one since

@@ -53,7 +53,7 @@ const maxGrown = 1 << 20
 const header = "tandem-hns 1\n"
 
 // headerError reports why a text that does not begin with header is rejected. Taken for
-// empty, a journal of another format would make our load balancers somebody else's.
+// empty, a journal of another format would make owned load balancers foreign.
 // Words may be added within a format: those that a program does not know it ignores.
 func headerError(text []byte) error {
 	first, _, _ := strings.Cut(string(text[:min(len(text), 64)]), "\n")

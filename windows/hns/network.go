@@ -69,7 +69,7 @@ func balances(n Network) error {
 }
 
 // describe reads what matters of a network. Policies that cannot be read belong
-// to somebody else.
+// to other programs.
 func describe(n Network) network {
 	d := network{id: n.ID, name: n.Name, overlay: strings.EqualFold(n.Type, TypeOverlay)}
 	for _, p := range n.Policies {

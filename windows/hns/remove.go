@@ -56,7 +56,7 @@ func (c *commit) removeBalancers() error {
 		if !c.journal.owns(lb.ID) {
 			continue
 		}
-		var k Key // of what it has no frontend, its id tells
+		var k Key // without a frontend, the id names it
 		if keys, _ := keysOf(lb); len(keys) > 0 {
 			k = keys[0]
 		}

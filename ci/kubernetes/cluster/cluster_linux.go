@@ -34,8 +34,9 @@ const grace = 10 * time.Second
 type Options struct {
 	Dir      string // for data, certificates and logs; of the cluster alone
 	Binaries Binaries
-	Audit    bool     // keep a log of all requests, see Audit
-	Server   []string // further arguments of kube-apiserver
+	Audit    bool          // keep a log of all requests, see Audit
+	Server   []string      // further arguments of kube-apiserver
+	Ready    time.Duration // how long an API server may take to become ready; 0 is 90 s
 }
 
 // Cluster is a running control plane. Its methods are safe for concurrent use, except

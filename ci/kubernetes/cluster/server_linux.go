@@ -3,7 +3,9 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os/exec"
@@ -15,8 +17,13 @@ import (
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
-// startTime is how long the API server may take to become ready on a busy machine.
+// startTime is how long the API server may take to become ready on a busy machine
+// (Options.Ready).
 const startTime = 90 * time.Second
+
+// ErrEnded means that an API server ended before it was ready, as it does by itself when its
+// own first requests take too long (exit 255): what runs it starts it again.
+var ErrEnded = errors.New("kube-apiserver ended")
 
 func etcdArgs(dir string) []string {
 	return []string{
@@ -73,7 +80,7 @@ func (c *Cluster) launch(ctx context.Context, port string) (s apiServer, err err
 	if s.Process, err = Run(c.net, lab.Node, c.path("kube-apiserver-"+port+".log"), cmd); err != nil {
 		return s, err
 	}
-	if err := s.ready(ctx, c.etcd); err != nil {
+	if err := s.ready(ctx, c.etcd, cmp.Or(c.Ready, startTime)); err != nil {
 		s.Kill()
 		return s, err
 	}
@@ -81,8 +88,8 @@ func (c *Cluster) launch(ctx context.Context, port string) (s apiServer, err err
 }
 
 // ready waits until the server reports ready.
-func (s apiServer) ready(ctx context.Context, etcd *Process) error {
-	ctx, cancel := context.WithTimeout(ctx, startTime)
+func (s apiServer) ready(ctx context.Context, etcd *Process, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for {
 		err := s.ask(ctx)
@@ -91,7 +98,7 @@ func (s apiServer) ready(ctx context.Context, etcd *Process) error {
 		}
 		select {
 		case <-s.Done():
-			return fmt.Errorf("kube-apiserver ended: %w:\n%s", s.err, s.Said(10))
+			return fmt.Errorf("%w: %w:\n%s", ErrEnded, s.err, s.Said(10))
 		case <-etcd.Done():
 			return fmt.Errorf("etcd ended: %w:\n%s", etcd.err, etcd.Said(10))
 		case <-ctx.Done():

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -81,13 +80,17 @@ func planLoopback(_ *config.Config, host *model.Host, ports []*model.Port) datap
 func Table(objects map[Key]Value) string {
 	var b strings.Builder
 	b.WriteString("# Service port, its address -> listener\n")
-	keys := slices.SortedFunc(maps.Keys(objects), func(x, y Key) int {
+	var keys []Key
+	for k := range objects {
+		if k.Kind == kindListener {
+			keys = append(keys, k)
+		}
+	}
+	slices.SortFunc(keys, func(x, y Key) int {
 		return strings.Compare(line(x, objects[x], x.At), line(y, objects[y], y.At))
 	})
 	for _, k := range keys {
-		if k.Kind == kindListener {
-			b.WriteString(line(k, objects[k], k.At))
-		}
+		b.WriteString(line(k, objects[k], k.At))
 	}
 	return b.String()
 }

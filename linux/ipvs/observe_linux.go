@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/host"
+	"github.com/tandem-proxy/tandem/linux/ipset"
+	"github.com/tandem-proxy/tandem/linux/virtualserver"
+)
+
+// Observe implements dataplane.Driver. It reads everything; draining destinations are
+// added to drains and not reported.
+func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
+	have, err := d.observe(ctx)
+	if errors.Is(err, unix.EINTR) {
+		err = fmt.Errorf("%w: %w", dataplane.ErrInterrupted, err)
+	}
+	for k, v := range have {
+		found(k, v)
+	}
+	return err
+}
+
+func (d *Driver) observe(ctx context.Context) (have map[Key]Value, err error) {
+	d.poll.Begin(time.Now())
+	defer func() { d.poll.End(time.Now()) }()
+	err = host.RetryInterrupted(func() error {
+		have, err = d.observeOnce(ctx)
+		return err
+	})
+	return have, err
+}
+
+func (d *Driver) observeOnce(ctx context.Context) (map[Key]Value, error) {
+	o := observation{Driver: d, ctx: ctx, have: map[Key]Value{}, byMark: map[markKey]Key{}}
+	for _, f := range d.options.families() {
+		if err := o.family(f); err != nil {
+			return nil, fmt.Errorf("ipvs: read back: %w", err)
+		}
+	}
+	if err := errors.Join(o.link(), o.servers()); err != nil {
+		return nil, fmt.Errorf("ipvs: read back: %w", err)
+	}
+	return o.have, nil
+}
+
+// observation is one Observe.
+type observation struct {
+	*Driver
+	ctx    context.Context
+	have   map[Key]Value
+	byMark map[markKey]Key // virtual servers that entries lead to, by mark
+}
+
+type markKey struct {
+	family model.Family
+	mark   uint32
+}
+
+func (o *observation) emit(k Key, v Value) { o.have[k] = v }
+
+func (o *observation) family(f model.Family) error {
+	if err := errors.Join(o.rules(f), o.routes(f)); err != nil {
+		return err
+	}
+	for s := noSet + 1; s < numSets; s++ {
+		if err := errors.Join(o.ctx.Err(), o.set(Key{Kind: KindSet, Family: f, Set: s})); err != nil {
+			return err
+		}
+	}
+	o.nameServers(f)
+	return o.tables.observe(o.ctx, f, o.emit)
+}
+
+// rules reads the routing rule, and leftover ones for another masquerade bit: all
+// rules for our table are owned.
+func (o *observation) rules(f model.Family) error {
+	rules, err := o.reader.links.RuleList(netlinkFamily(f))
+	if err != nil {
+		return err
+	}
+	for _, r := range rules {
+		if r.Priority != routePriority || r.Table != routeTable || r.Mask == nil || *r.Mask != r.Mark || bits.OnesCount32(r.Mark) != 1 {
+			continue
+		}
+		k := Key{Kind: kindRule, Family: f}
+		if r.Mark != o.marks.service {
+			k.Mark = r.Mark
+		}
+		o.emit(k, Value{})
+	}
+	return nil
+}
+
+// routes reads the routes of our table, which are all owned.
+func (o *observation) routes(f model.Family) error {
+	filter := netlink.Route{Table: routeTable, Type: unix.RTN_LOCAL}
+	routes, err := o.reader.links.RouteListFiltered(netlinkFamily(f), &filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
+	if err != nil {
+		return err
+	}
+	for _, r := range routes {
+		if r.Dst == nil {
+			continue
+		}
+		if a, ok := netip.AddrFromSlice(r.Dst.IP); ok {
+			o.emit(Key{Kind: kindRoute, Family: f, Dst: dstAddr(a.Unmap())}, Value{})
+		}
+	}
+	return nil
+}
+
+// set reads a set. One with another definition is foreign.
+func (o *observation) set(k Key) error {
+	set, entries, err := o.reader.sets.List(k.Set.Name(k.Family))
+	switch {
+	case errors.Is(err, ipset.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	case set != definition(k):
+		return nil
+	}
+	o.emit(k, Value{})
+	for _, e := range entries {
+		key, v := keyOf(k, e), Value{}
+		if k.Set.marks() {
+			v.Mark = Mark{e.Mark, e.MarkMask}
+			if n, via := o.marks.parse(e.Mark); n != 0 && e.MarkMask == ^uint32(0) {
+				v.Via = via
+				o.noteServer(key, e.Mark)
+			}
+		}
+		o.emit(key, v)
+	}
+	return nil
+}
+
+// noteServer records an entry that selects a virtual server by fwmark, which is named
+// by the lowest such frontend.
+func (o *observation) noteServer(entry Key, mark uint32) {
+	at := markKey{entry.Family, mark}
+	if known, ok := o.byMark[at]; ok && known.Dst.Compare(entry.Dst) <= 0 {
+		return
+	}
+	_, via := o.marks.parse(mark)
+	o.byMark[at] = Key{Kind: kindServer, Family: entry.Family, Proto: entry.Proto, Via: via, Dst: entry.Dst}
+}
+
+// nameServers sets the names of virtual servers in the entries that select them.
+func (o *observation) nameServers(f model.Family) {
+	for k, v := range o.have {
+		if k.Kind == kindEntry && k.Family == f && v.Via != ByAddress {
+			v.ByMark = o.byMark[markKey{f, v.Mark.Value}].Dst
+			v.Mark = o.marks.byMark(v.Via == ByMarkSNAT)
+			o.have[k] = v
+		}
+	}
+	for at, server := range o.byMark {
+		if at.family == f {
+			o.marks.observed(server, at.mark)
+		}
+	}
+}
+
+// link reads the device, if it is owned, and its addresses.
+func (o *observation) link() error {
+	link, err := o.reader.links.LinkByName(Link)
+	if err != nil {
+		return ignore(err, unix.ENODEV)
+	}
+	if link.Attrs().Alias != alias {
+		return nil
+	}
+	o.emit(Key{Kind: kindLink}, Value{})
+	for _, f := range o.options.families() {
+		addrs, err := o.reader.links.AddrList(link, netlinkFamily(f))
+		if err != nil {
+			return err
+		}
+		for _, a := range addrs {
+			addr, ok := netip.AddrFromSlice(a.IP)
+			if addr = addr.Unmap(); ok && model.FamilyOf(addr) == f && !addr.IsLinkLocalUnicast() {
+				o.emit(Key{Kind: kindAddress, Family: f, Dst: dstAddr(addr)}, Value{})
+			}
+		}
+	}
+	return o.reader.eachLocalRoute(func(to netip.Addr, r netlink.Route) error {
+		k := Key{Kind: kindAddress, Family: model.FamilyOf(to), Dst: dstAddr(to)}
+		if _, ok := o.have[k]; ok {
+			o.emit(k, Value{Source: preferredSource(to, r)})
+		}
+		return nil
+	})
+}
+
+// servers reads our virtual servers with their destinations.
+func (o *observation) servers() error {
+	var orphans []Key
+	err := o.reader.servers.List(func(id virtualserver.ID, s virtualserver.Server) error {
+		if s.Flags&flagOwned == 0 {
+			return nil
+		}
+		if err := o.ctx.Err(); err != nil {
+			return err
+		}
+		k := o.serverKey(id)
+		if k.Via == Orphan {
+			orphans = append(orphans, k)
+		}
+		s.Flags &^= flagOwned
+		all, err := o.reader.servers.Destinations(id)
+		if errors.Is(err, virtualserver.ErrNoServer) { // deleted since, as a probe's
+			return nil
+		}
+		var weights []int
+		for _, d := range all {
+			o.dest(k.dest(d.Addr), d.Weight)
+			if d.Weight > 0 {
+				weights = append(weights, d.Weight)
+			}
+		}
+		differ := len(weights) > 0 && slices.Min(weights) != slices.Max(weights)
+		o.emit(k, Value{Server: s, Weighted: differ && isWeighted(s.Scheduler)})
+		return err
+	})
+	if err == nil {
+		o.marks.orphans(orphans)
+	}
+	return err
+}
+
+// dest records a destination. One of weight 0 is draining.
+func (o *observation) dest(k Key, weight int) {
+	if weight == 0 {
+		o.drains.add(k)
+		return
+	}
+	o.emit(k, Value{Weight: uint16(min(weight, math.MaxUint16))})
+}
+
+// serverKey returns the key of an owned virtual server.
+func (o *observation) serverKey(id virtualserver.ID) Key {
+	if id.FWMark == 0 {
+		return Key{Kind: kindServer, Family: id.Family, Proto: id.Proto, Dst: id.Addr}
+	}
+	if k, ok := o.byMark[markKey{id.Family, id.FWMark}]; ok {
+		return k
+	}
+	return orphan(id.Family, id.FWMark)
+}
