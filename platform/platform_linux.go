@@ -72,9 +72,11 @@ func openWriters() (writers, error) {
 }
 
 // Since implements writers.
-func (w nftWriters) Since(t time.Time) (all []engine.Writer) {
-	for _, one := range w.Writers.Since(t) {
-		all = append(all, engine.Writer(one))
+func (w nftWriters) Since(t time.Time) engine.Candidates {
+	found, all := w.Writers.Since(t)
+	c := engine.Candidates{Incomplete: !all}
+	for _, one := range found {
+		c.Writers = append(c.Writers, engine.Writer(one))
 	}
-	return all
+	return c
 }

@@ -67,7 +67,7 @@ func TestConcernedServicesAreEnough(t *testing.T) {
 		for _, q := range questions(tracker) {
 			few, all := concerned(tracker, q), tracker.Services()
 			track.SortServices(few) // as subject does
-			explain := func(services []track.Service) string {
+			explain := func(services []track.View) string {
 				e, err := status.Explain(status.Subject{
 					Host: tracker.Host(), Services: services,
 					Implementation: func([]*model.Port, oracle.Packet) []dataplane.Object { return nil },

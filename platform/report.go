@@ -42,7 +42,7 @@ func (r *reporter) synced(s engine.Sync, b dataplane.Backend) {
 }
 
 func (r *reporter) drifted(_ int, found []engine.Drift) {
-	var by []engine.Writer
+	var by engine.Candidates
 	if len(found) > 0 {
 		by = found[0].By
 	}

@@ -20,7 +20,7 @@ import (
 type Switched struct {
 	From    config.Mode   `json:"from"`
 	To      config.Mode   `json:"to"`
-	Took    time.Duration `json:"took"`    // until the new mode served alone; in nanoseconds
+	Took    time.Duration `json:"took"`    // until the new mode served; in nanoseconds
 	Objects int           `json:"objects"` // in the new data plane
 	Gaps    []string      `json:"gaps,omitempty"`
 	// Draining means that the old mode still has connections. It is
@@ -168,6 +168,8 @@ func (s *switcher) retire(old engine.DataPlane) (draining bool) {
 		defer close(r.done)
 		defer stop()
 		switch err := s.drain(ctx, old); {
+		case ctx.Err() != nil && s.running.Err() == nil:
+			s.log.Info("old mode not removed; it will be used again", "mode", old.Mode.Name)
 		case ctx.Err() != nil:
 			s.log.Info("old mode not removed, it has connections; run tandem cleanup while no tandem runs", "mode", old.Mode.Name)
 		case err != nil:

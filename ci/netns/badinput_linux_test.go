@@ -91,7 +91,11 @@ func (s *site) problems(file string) (text string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	for _, p := range doc.Problems {
+	all := doc.Problems
+	for _, svc := range doc.Services {
+		all = append(all, svc.Problems...)
+	}
+	for _, p := range all {
 		if strings.Contains(p.Where, file) {
 			text += p.Where + ": " + p.Detail + "\n"
 		}

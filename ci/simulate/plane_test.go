@@ -223,7 +223,7 @@ func (d *driver[K, V]) Commit(_ context.Context, ops []ledger.Op[K, V]) []error 
 	}
 	switch {
 	case t.trouble_.busy:
-		return fail(0, ledger.ErrBusy{After: 200 * time.Millisecond})
+		return fail(0, ledger.BusyError{After: 200 * time.Millisecond})
 	case t.trouble_.absent:
 		return fail(0, errInjected)
 	case t.limits.Atomic:
@@ -261,7 +261,7 @@ func (d *driver[K, V]) whole(ops []ledger.Op[K, V], errs []error, fail func(int,
 		failed = cmp.Or(failed, errs[i])
 	}
 	if failed != nil {
-		var c ledger.ErrConflict
+		var c ledger.ConflictError
 		if errors.As(failed, &c) {
 			failed = c.Err
 		}
@@ -287,11 +287,11 @@ func (t *table[K, V]) check(op ledger.Op[K, V]) error {
 	have, ok := t.objects[op.Key]
 	switch {
 	case op.Verb == ledger.Create && ok:
-		return ledger.ErrConflict{Err: memory.ErrExists}
+		return ledger.ConflictError{Err: memory.ErrExists}
 	case op.Verb != ledger.Create && !ok:
-		return ledger.ErrConflict{Err: memory.ErrMissing}
+		return ledger.ConflictError{Err: memory.ErrMissing}
 	case op.Verb != ledger.Create && !t.compiler.Equal(have, op.Old):
-		return ledger.ErrConflict{Err: memory.ErrStale}
+		return ledger.ConflictError{Err: memory.ErrStale}
 	}
 	return nil
 }

@@ -30,8 +30,8 @@ func TestCluster(t *testing.T) {
 		n.rest()
 		n.apply("web.yaml", service("web", "10.96.0.10", 8080, "10.244.1.2=node-1", "10.244.2.9=node-2"))
 		n.serves("10.96.0.10", "10.244.1.2 10.244.2.9")
-		if calls := n.rest(); len(calls) > 8 || len(n.emu.Gaps()) > 0 {
-			t.Errorf("%d calls, gaps %v", len(calls), n.emu.Gaps())
+		if calls := n.rest(); len(calls) > 8 || len(n.emu.Outages()) > 0 {
+			t.Errorf("%d calls, gaps %v", len(calls), n.emu.Outages())
 		}
 	})
 	t.Run("a restart without the API server", func(t *testing.T) { n.restartAlone(t) })

@@ -24,8 +24,8 @@ func (n *node) replaceOne(t *testing.T) {
 	n.serves("10.96.0.10", "10.244.1.2 10.244.2.9")
 	calls := n.rest()
 	t.Logf("an endpoint replaced: %d calls, %v", len(calls), count(calls))
-	if len(calls) > 8 || len(n.emu.Gaps()) > 0 {
-		t.Errorf("%d calls, gaps %v", len(calls), n.emu.Gaps())
+	if len(calls) > 8 || len(n.emu.Outages()) > 0 {
+		t.Errorf("%d calls, gaps %v", len(calls), n.emu.Outages())
 	}
 }
 
@@ -43,7 +43,7 @@ func (n *node) restart(t *testing.T, how func(*os.Process) error) {
 			t.Errorf("a restart on correct rules wrote: %s %s", c.Name, c.Text)
 		}
 	}
-	if g := n.emu.Gaps(); len(g) > 0 {
+	if g := n.emu.Outages(); len(g) > 0 {
 		t.Errorf("gaps: %v", g)
 	}
 }
@@ -55,7 +55,7 @@ func (n *node) hnsDown(t *testing.T) {
 		n.write("web.yaml", service("web", "10.96.0.10", 8080, "10.244.1.3=node-1", "10.244.2.9=node-2"))
 	})
 	n.serves("10.96.0.10", "10.244.1.3 10.244.2.9")
-	if g := n.emu.Gaps(); len(g) > 0 {
+	if g := n.emu.Outages(); len(g) > 0 {
 		t.Errorf("gaps: %v", g)
 	}
 }

@@ -138,7 +138,7 @@ func (s *stage) start(ctx context.Context) (err error) {
 	for !s.proxy.Status().Synced {
 		select {
 		case err := <-s.done:
-			s.done <- nil
+			s.done <- nil // for whoever closes the demo and waits for the end
 			return errors.Join(errors.New("the proxy ended"), err)
 		case <-ctx.Done():
 			return ctx.Err()

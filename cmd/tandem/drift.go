@@ -26,10 +26,10 @@ func newDrift() *cobra.Command {
 		Use:   "drift [NAMESPACE/SERVICE]",
 		Short: "Show which objects in the kernel or HNS are not as the running tandem programmed them",
 		Long: `drift makes the running tandem read its data plane back now, and shows each object
-that other programs have changed: the desired and the actual content, its owner, since
-when, and, where the system reports it, which programs have written. The running tandem
-repairs such objects by itself; --repair waits until that is done. --watch continues
-and prints what is found.
+that other programs have changed: the desired and the actual content, its owner, when
+that was found, and, where the system reports it, which programs have written since the
+reading before. The running tandem repairs such objects by itself; --repair waits until
+that is done. --watch continues and prints what is found.
 
 The exit code is 3 when something was changed; with --repair it is 0 when that is
 repaired.`,
@@ -41,7 +41,7 @@ repaired.`,
 				return err
 			}
 			if file, err := from.read(cmd); err != nil || file != nil {
-				return driftThen(cmd, &out, file, serviceText(name), err)
+				return driftFromSnapshot(cmd, &out, file, serviceText(name), err)
 			}
 			r := platform.DriftRequest{Service: serviceText(name), Look: true}
 			if watch {
@@ -69,8 +69,8 @@ repaired.`,
 	return c
 }
 
-// driftThen shows the drift in a snapshot.
-func driftThen(cmd *cobra.Command, out *output, file *snapshot.File, service string, err error) error {
+// driftFromSnapshot shows the drift in a snapshot.
+func driftFromSnapshot(cmd *cobra.Command, out *output, file *snapshot.File, service string, err error) error {
 	if err != nil {
 		return err
 	}

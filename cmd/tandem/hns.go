@@ -85,7 +85,7 @@ flags that run has. The exit code is 3 when something differs.`,
 			}
 			err = out.print(cmd, report{document: d, text: func(s *screen) error { writeDiff(s, d); return nil }})
 			if err == nil && len(d.Changes) > 0 {
-				err = pendingError("HNS differs from desired state")
+				err = differsError("HNS differs from desired state")
 			}
 			return err
 		},

@@ -111,12 +111,12 @@ func TestHNSDiff(t *testing.T) {
          found  to port 8080 of 10.244.1.2 DSR on 192.0.2.1
 diff: 3 objects wanted, 1 differences
 `
-	if !errors.As(err, new(pendingError)) || text != want {
+	if !errors.As(err, new(differsError)) || text != want {
 		t.Errorf("%v\n%s", err, text)
 	}
 	text, err = hnsSays(t, open, append(args, "-o", "json")...)
 	var d hns.Diff
-	if !errors.As(err, new(pendingError)) || json.Unmarshal([]byte(text), &d) != nil || len(d.Changes) != 1 || d.Changes[0].State != hns.Differs {
+	if !errors.As(err, new(differsError)) || json.Unmarshal([]byte(text), &d) != nil || len(d.Changes) != 1 || d.Changes[0].State != hns.Differs {
 		t.Errorf("%s, %v", text, err)
 	}
 }

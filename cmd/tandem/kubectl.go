@@ -98,7 +98,7 @@ func outOfStep(nodes []status.Node) error {
 	case silent > 0:
 		return fmt.Errorf("%d of %d nodes did not answer", silent, len(nodes))
 	case differs:
-		return pendingError("nodes differ in what they know")
+		return differsError("nodes differ in what they know")
 	}
 	return nil
 }

@@ -111,12 +111,12 @@ func TestKubectlPlugin(t *testing.T) {
 	late := knows("h2", "ns/web=2", "ns/old=1")
 	config = fakeCluster(t, map[string]any{"a": late, "b": same, "c": same})
 	code, out, _ = kubectl(t, "status", "--kubeconfig", config)
-	if code != exitPending || strings.Count(out, "differs from most") != 1 {
+	if code != exitDiffers || strings.Count(out, "differs from most") != 1 {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 	code, out, _ = kubectl(t, "diff", "--kubeconfig", config, "-o", "json")
 	var found []status.NodeDifference
-	if err := json.Unmarshal([]byte(out), &found); err != nil || code != exitPending {
+	if err := json.Unmarshal([]byte(out), &found); err != nil || code != exitDiffers {
 		t.Fatalf("exit code %d, %v\n%s", code, err, out)
 	}
 	want := []status.NodeDifference{{Node: "a", Service: "ns/db", What: "missing"}, {Node: "a", Service: "ns/web", What: "differs"}, {Node: "a", Service: "ns/old", What: "extra"}}

@@ -30,7 +30,7 @@ import (
 //   - describes its result as a report, and ends with flags.print(cmd, report);
 //   - writes tables (table.go) and other text for people to the screen it is given;
 //   - selects objects by a filter (filter.go), and ends with an error that has the
-//     right exit code (usage.go): nil 0, any other 1, usageError 2, pendingError 3.
+//     right exit code (usage.go): nil 0, any other 1, usageError and unsupportedError 2, differsError 3.
 
 // The forms that every verb has.
 const (
@@ -281,4 +281,4 @@ func twoArgs(c *cobra.Command, args []string) error {
 }
 
 // errDiffers means that the data plane is not as desired; the standard output has the differences.
-const errDiffers = pendingError("the data plane differs from the desired state")
+const errDiffers = differsError("the data plane differs from the desired state")

@@ -29,7 +29,7 @@ func newPlan() *cobra.Command {
 		Short: "Show what would be programmed, without programming it",
 		Long: `plan reads manifests and shows what a node would program for them, in any mode and
 on any system. It needs no privileges and changes nothing. The exit code is 1 when
-something was rejected.
+there was a problem, such as something rejected.
 
 With --against-running it asks the running tandem what the manifests would change on
 this node: objects added, changed and deleted for each Service, and the tracked
@@ -61,7 +61,7 @@ is 3 when something would change.`,
 			if err := out.print(cmd, w.report(&only)); err != nil {
 				return err
 			}
-			return rejected(len(w.problems))
+			return problemsError(len(w.problems))
 		},
 	}
 	flags.register(c)
@@ -75,12 +75,16 @@ is 3 when something would change.`,
 	return c
 }
 
-// rejected is the error for the number of problems that were printed; nil for none.
-func rejected(problems int) error {
-	if problems == 0 {
+// problemsError is the error for the number of problems that were printed, of which not all
+// reject something; nil for none.
+func problemsError(n int) error {
+	switch n {
+	case 0:
 		return nil
+	case 1:
+		return errors.New("1 problem, see above")
 	}
-	return fmt.Errorf("rejected: %d problems, see above", problems)
+	return fmt.Errorf("%d problems, see above", n)
 }
 
 // planWorld is that of manifests, or of a snapshot.
@@ -190,10 +194,10 @@ func planAgainstRunning(cmd *cobra.Command, flags *configFlags, out *output, pru
 	return previewError(len(problems), p)
 }
 
-// previewError is the error of a preview: rejections take precedence over changes.
-func previewError(rejectedManifests int, p status.Preview) error {
-	if err := rejected(rejectedManifests + len(p.Problems)); err != nil || !p.Pending() {
+// previewError is the error of a preview: problems take precedence over changes.
+func previewError(manifestProblems int, p status.Preview) error {
+	if err := problemsError(manifestProblems + len(p.Problems)); err != nil || !p.Pending() {
 		return err
 	}
-	return pendingError("the manifests would change the data plane")
+	return differsError("the manifests would change the data plane")
 }

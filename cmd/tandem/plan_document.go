@@ -20,7 +20,7 @@ import (
 type world struct {
 	mode     dataplane.Mode
 	host     *model.Host
-	services []track.Service
+	services []track.View
 	ports    []*model.Port
 	plan     dataplane.Plan
 	problems []model.Problem

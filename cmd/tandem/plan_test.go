@@ -124,10 +124,14 @@ func TestHowAPreviewEnds(t *testing.T) {
 		preview   status.Preview
 		code      int
 	}{
-		{0, status.Preview{}, exitOK}, {0, changes, exitPending}, {1, status.Preview{}, exitFailure}, {1, changes, exitFailure}, {0, rejected, exitFailure},
+		{0, status.Preview{}, exitOK}, {0, changes, exitDiffers}, {1, status.Preview{}, exitFailure}, {1, changes, exitFailure}, {0, rejected, exitFailure},
 	} {
 		if code := exitCode(previewError(tt.manifests, tt.preview)); code != tt.code {
-			t.Errorf("%d manifests rejected, %+v: exit code %d, want %d", tt.manifests, tt.preview, code, tt.code)
+			t.Errorf("%d problems with manifests, %+v: exit code %d, want %d", tt.manifests, tt.preview, code, tt.code)
 		}
+	}
+	// Not all problems reject something: a Node that is not there, say.
+	if one, two := problemsError(1).Error(), problemsError(2).Error(); one != "1 problem, see above" || two != "2 problems, see above" {
+		t.Errorf("%q, %q", one, two)
 	}
 }

@@ -38,9 +38,9 @@ func (r *reloader) changed(text []byte) {
 	}
 	live, restart := r.proxy.Reconfigure(next, where)
 	r.log.set(live)
-	changed, others := config.Diff(r.running, live) // a mode that was changed is among others
+	changed, mode := config.Diff(r.running, live) // all of it was applied: the second list has a mode that was switched
 	r.running = live
-	r.log.Info("configuration reloaded", "file", where, "applied", names(append(changed, others...)), "restart", names(restart))
+	r.log.Info("configuration reloaded", "file", where, "applied", names(append(changed, mode...)), "restart", names(restart))
 }
 
 func names(cs []config.Change) string {

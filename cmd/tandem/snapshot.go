@@ -139,7 +139,7 @@ decides differently from the one that wrote the snapshot.`,
 				return err
 			}
 			if !same {
-				return pendingError(fmt.Sprintf("tandem %s on %s made another plan of these inputs than this tandem does", file.Version, file.System))
+				return differsError(fmt.Sprintf("tandem %s on %s made another plan of these inputs than this tandem does", file.Version, file.System))
 			}
 			return nil
 		},

@@ -187,7 +187,7 @@ func (f *connectivityFlags) print(cmd *cobra.Command, r connectivity.Report) err
 	}
 	switch {
 	case r.Differing > 0:
-		return pendingError(fmt.Sprintf("%d of %d rows differ from what must happen", r.Differing, len(r.Rows)))
+		return differsError(fmt.Sprintf("%d of %d rows differ from what must happen", r.Differing, len(r.Rows)))
 	case r.Untested > 0:
 		return fmt.Errorf("%d of %d rows could not be tested", r.Untested, len(r.Rows))
 	case len(r.Rows) == 0:

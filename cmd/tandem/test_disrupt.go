@@ -104,7 +104,7 @@ func (f *disruptFlags) print(cmd *cobra.Command, d connectivity.Disruption) erro
 		return err
 	}
 	if n := d.Broken(); n > 0 {
-		return pendingError(fmt.Sprintf("%d connections broke", n))
+		return differsError(fmt.Sprintf("%d connections broke", n))
 	}
 	return nil
 }

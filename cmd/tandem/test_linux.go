@@ -75,8 +75,8 @@ func inUserNamespace(cmd *cobra.Command) error {
 	}
 	err = fmt.Errorf("in a user namespace: %w", err)
 	switch exit.ExitCode() {
-	case exitPending:
-		return pendingError(err.Error())
+	case exitDiffers:
+		return differsError(err.Error())
 	case exitUsage:
 		return usageError{err}
 	}

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -46,7 +45,7 @@ both cost is paid only while they are asked for.`,
 				return err
 			}
 			if file, err := from.read(cmd); err != nil || file != nil {
-				return topThen(cmd, &out, file, &only, limit, err)
+				return topFromSnapshot(cmd, &out, file, &only, limit, err)
 			}
 			r := platform.TopRequest{Filter: only.Filter, Frontends: out.form != formTable, Endpoints: endpoints, Bytes: bytes}
 			before, err := askTop(cmd, r)
@@ -84,18 +83,18 @@ both cost is paid only while they are asked for.`,
 func askTop(cmd *cobra.Command, r platform.TopRequest) (status.Top, error) {
 	t, err := platform.Top().Ask(cmd.Context(), r)
 	if err == nil && t.NotCounted != "" {
-		err = usageError{errors.New(t.NotCounted)}
+		err = unsupportedError(t.NotCounted)
 	}
 	return t, err
 }
 
-// topThen shows the counts in a snapshot.
-func topThen(cmd *cobra.Command, out *output, file *snapshot.File, only *filter, limit int, err error) error {
+// topFromSnapshot shows the counts in a snapshot.
+func topFromSnapshot(cmd *cobra.Command, out *output, file *snapshot.File, only *filter, limit int, err error) error {
 	switch {
 	case err != nil:
 		return err
 	case file.Top == nil:
-		return usageError{errors.New(status.NotCounted(string(file.Mode)))}
+		return unsupportedError(status.NotCounted(string(file.Mode)))
 	}
 	then := *file.Top
 	then.Services = slices.DeleteFunc(then.Services, func(s status.TopService) bool { return !only.Match(s.Service, "") })

@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -97,7 +98,7 @@ func topBytes(t *testing.T, node *netns.Net, here func(...string) (*exec.Cmd, *w
 		t.Errorf("endpoints are not counted: %v: %s", err, out)
 	}
 	if err := node.Do(netns.Node, func() error {
-		if err := host.EnsureSysctl("net/netfilter/nf_conntrack_acct", "1"); err != nil {
+		if err := (host.Setting{Path: "proc/sys/net/netfilter/nf_conntrack_acct", Want: 1}).Apply("/", slog.New(slog.DiscardHandler)); err != nil {
 			return err
 		}
 		c, err := net.Dial("udp", "192.0.2.1:9") // so that there is a connection

@@ -19,8 +19,8 @@ import (
 const (
 	exitOK      = 0
 	exitFailure = 1
-	exitUsage   = 2
-	exitPending = 3 // there are differences
+	exitUsage   = 2 // a mistake on the command line, or nothing that could answer it
+	exitDiffers = 3 // there are differences
 )
 
 // exitCode is that of a verb that ended with err.
@@ -28,9 +28,9 @@ func exitCode(err error) int {
 	switch {
 	case err == nil:
 		return exitOK
-	case errors.As(err, new(pendingError)):
-		return exitPending
-	case errors.As(err, new(usageError)):
+	case errors.As(err, new(differsError)):
+		return exitDiffers
+	case errors.As(err, new(usageError)), errors.As(err, new(unsupportedError)):
 		return exitUsage
 	}
 	return exitFailure
@@ -41,11 +41,16 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// pendingError means that there are differences or changes pending, which are on the
-// standard output.
-type pendingError string
+// unsupportedError means that the mode in use cannot do what was asked for.
+type unsupportedError string
 
-func (e pendingError) Error() string { return string(e) }
+func (e unsupportedError) Error() string { return string(e) }
+
+// differsError means that there are differences or changes pending, which are on the
+// standard output.
+type differsError string
+
+func (e differsError) Error() string { return string(e) }
 
 // knownVerb rejects unknown verbs of a command, and suggests one of it or of its
 // verbs.

@@ -51,6 +51,14 @@ const (
 	Quantity Kind = "quantity such as 512 or 4Ki"
 )
 
+// Phrase returns the kind with its article, as sentences name it.
+func (k Kind) Phrase() string {
+	if k == Bool || k == Map {
+		return string(k)
+	}
+	return "a " + string(k)
+}
+
 // Many reports whether values of this kind are made of several words.
 func (k Kind) Many() bool { return k == List || k == Map || k == Modules }
 

@@ -426,11 +426,11 @@ func TestABusyDataPlaneIsTriedAgainAsAWhole(t *testing.T) {
 	if err := b.Adopt(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	d.Fail = func(ledger.Op[string, string]) error { return ledger.ErrBusy{After: time.Minute} }
+	d.Fail = func(ledger.Op[string, string]) error { return ledger.BusyError{After: time.Minute} }
 	b.SetHost(&model.Host{Name: "here"})
 	b.Update([]model.Delta{{New: port("a", "10.96.0.1", "10.0.0.1")}, {New: port("b", "10.96.0.2", "10.0.0.2")}})
 	work, err := b.Sync(t.Context())
-	var busy ledger.ErrBusy
+	var busy ledger.BusyError
 	if !errors.As(err, &busy) || work.Commits != 1 || work.Failed != 0 {
 		t.Errorf("%+v, %v", work, err)
 	}

@@ -71,11 +71,11 @@ type Driver[K comparable, V any] interface {
 	// Commit applies ops in the given order and returns one result for each:
 	//
 	//   - nil: it is done;
-	//   - ErrBusy: not done, to be tried again later. From an atomic driver it means
+	//   - BusyError: not done, to be tried again later. From an atomic driver it means
 	//     that the data plane as a whole cannot be written yet: then the Sync has
 	//     failed, though none of the ops has;
 	//   - ErrUnknown: the outcome is not known;
-	//   - ErrConflict, from a Getter only: the ledger is wrong about the op's key;
+	//   - ConflictError, from a Getter only: the ledger is wrong about the op's key;
 	//   - ErrDeferred: there was no time for it. Where single ops are slow, a Commit
 	//     ends after a second or two, so that changes and probes need not wait for
 	//     thousands of them. At least one op is tried;
@@ -107,7 +107,7 @@ type Limits struct {
 
 // Getter is implemented by drivers that can look at single objects. It makes it cheap
 // to confirm suspects of an audit, and corrects the ledger without an audit after
-// ErrConflict and ErrUnknown. Other drivers are read as a whole instead.
+// ConflictError and ErrUnknown. Other drivers are read as a whole instead.
 type Getter[K comparable, V any] interface {
 	// Get passes to found which of the keys are there now, and their content: those
 	// that it does not pass are absent. It may be called by any goroutine, also
@@ -407,6 +407,33 @@ type Change struct {
 	Old    string // empty for Create
 	New    string // empty for Delete
 	Owner  model.PortID
+}
+
+// Evaluator is implemented by compilers whose objects can be followed by a packet,
+// and shown. Of the host it gets what the system knows by itself: addresses and
+// interfaces.
+type Evaluator[K comparable, V any] interface {
+	// Evaluate returns what a data plane with these objects, and no others, does
+	// with a packet: the conformance suite proves it equal to the reference.
+	Evaluate(objects map[K]V, host *model.Host) func(oracle.Packet) oracle.Outcome
+	// Text spells an object's content, in the words of the system's own tools.
+	Text(K, V) string
+	// Opaque reports whether an object that was read back has content that Evaluate
+	// does not see, since it is not as we write it.
+	Opaque(K, V) bool
+}
+
+// Finder is implemented by Evaluators that know by which keys a packet is looked up.
+type Finder[K comparable, V any] interface {
+	// Lookups returns those of objects that can be read one by one (Selective), whether
+	// there are such objects or not.
+	Lookups(objects map[K]V, host *model.Host) func(oracle.Packet) []K
+}
+
+// KeyDecoder is implemented by compilers whose keys need more than their JSON text.
+type KeyDecoder[K comparable] interface {
+	// DecodeKey is the reverse of the key's MarshalJSON.
+	DecodeKey(text []byte) (K, error)
 }
 
 // ReadLimit is how long a reading of the data plane may take unless its driver sets

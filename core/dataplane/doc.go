@@ -31,7 +31,7 @@
 // reads agree on. Ports of drifted objects are reported when they are right again
 // (Repaired): connections that began in between may have reached a wrong endpoint.
 //
-// If the ledger is wrong nevertheless, ops fail. After ErrConflict the keys of those
+// If the ledger is wrong nevertheless, ops fail. After ConflictError the keys of those
 // ops are read, the ledger is corrected, and the ops are planned again in the same
 // Sync; their ports count as damaged. After ErrUnknown the next Sync reads the keys
 // before it writes anything else; a driver without Getter is read as a whole.

@@ -13,13 +13,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
-// Finder is implemented by Evaluators that know by which keys a packet is looked up.
-type Finder[K comparable, V any] interface {
-	// Lookups returns those of objects that can be read one by one (Selective), whether
-	// there are such objects or not.
-	Lookups(objects map[K]V, host *model.Host) func(oracle.Packet) []K
-}
-
 // Implementation returns the objects without which a packet would fare otherwise,
 // in the order of their creation: those that implement what policy decides for it.
 // The ports are those of the Service that it is for.

@@ -7,9 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-
-	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
 // The states.
@@ -18,12 +15,6 @@ const (
 	Differs    State = "differs"    // there, and not as wanted
 	Unexpected State = "unexpected" // there, among our own objects, and not wanted
 )
-
-// KeyDecoder is implemented by compilers whose keys need more than their JSON text.
-type KeyDecoder[K comparable] interface {
-	// DecodeKey is the reverse of the key's MarshalJSON.
-	DecodeKey(text []byte) (K, error)
-}
 
 // Record spells an object for Difference.Record.
 func Record[K comparable, V any](c Compiler[K, V], k K, v V) string {
@@ -63,20 +54,6 @@ func (b *backend[K, V]) text(k K, v V) string {
 		return e.Text(k, v)
 	}
 	return fmt.Sprint(v)
-}
-
-// Evaluator is implemented by compilers whose objects can be followed by a packet,
-// and shown. Of the host it gets what the system knows by itself: addresses and
-// interfaces.
-type Evaluator[K comparable, V any] interface {
-	// Evaluate returns what a data plane with these objects, and no others, does
-	// with a packet: the conformance suite proves it equal to the reference.
-	Evaluate(objects map[K]V, host *model.Host) func(oracle.Packet) oracle.Outcome
-	// Text spells an object's content, in the words of the system's own tools.
-	Text(K, V) string
-	// Opaque reports whether an object that was read back has content that Evaluate
-	// does not see, since it is not as we write it.
-	Opaque(K, V) bool
 }
 
 type differing[K comparable] struct {

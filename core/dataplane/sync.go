@@ -185,7 +185,7 @@ func (s *run[K, V]) resolveConflicts(batch []ledger.Op[K, V], errs []error) bool
 }
 
 func conflict(err error) bool {
-	var c ledger.ErrConflict
+	var c ledger.ConflictError
 	return errors.As(err, &c)
 }
 
@@ -289,7 +289,7 @@ func (s *run[K, V]) record(op ledger.Op[K, V], err error) {
 }
 
 func busy(err error) bool {
-	var b ledger.ErrBusy
+	var b ledger.BusyError
 	return errors.As(err, &b)
 }
 

@@ -74,6 +74,20 @@ func TestStatesAreReportedWhenTheyChange(t *testing.T) {
 		expect("gone", "d Partial>Programmed gone", 3, 0, 0)
 		b.DeleteService(model.ServiceName{Namespace: "ns", Name: "a"})
 		expect("a good one gone", "", 2, 0, 0)
+
+		rejected := []model.Problem{
+			{Object: "Service ns/b", Why: model.WhyBadAddress, Detail: "spec.externalIPs[0]: 127.0.0.1"},
+			{Object: "Service ns/unknown", Why: model.WhyInvalid, Detail: "spec.prots: unknown field"},
+			{Object: "EndpointSlice ns/b", Why: model.WhyBadAddress, Detail: "endpoints[0]"},
+		}
+		b.Problems("manifests", rejected)
+		expect("an external IP rejected", "b Programmed>Partial", 1, 1, 0)
+		b.Problems("manifests", rejected[:2])
+		expect("the same", "", 1, 1, 0)
+		b.SetService(service("unknown", "10.96.0.9"))
+		expect("a Service that was unknown", "unknown Programmed>Partial", 1, 2, 0)
+		b.Problems("manifests", nil)
+		expect("corrected", "b Partial>Programmed; unknown Partial>Programmed", 3, 0, 0)
 	})
 }
 

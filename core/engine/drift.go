@@ -5,7 +5,6 @@ package engine
 import (
 	"context"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/history"
@@ -20,7 +19,7 @@ const maxDriftLines = 10
 
 // noteDrift remembers what an audit that began at a time has found, and logs it.
 func (e *Engine) noteDrift(start, end time.Time, objects int) []Drift {
-	var by []Writer
+	var by Candidates
 	if e.options.Writers != nil {
 		by = e.options.Writers.Since(e.auditBefore)
 	}
@@ -30,8 +29,8 @@ func (e *Engine) noteDrift(start, end time.Time, objects int) []Drift {
 	}
 	e.drifts = append(e.drifts, found...)
 	e.drifts = slices.Delete(e.drifts, 0, max(0, len(e.drifts)-maxDrifts))
-	e.history.Arrived(history.Change{Kind: history.Drift, At: end.UnixNano(), Count: objects, Detail: "by " + WriterNames(by)})
-	e.options.Log.Warn("drift detected; repairing", "objects", objects, "by", WriterNames(by))
+	e.history.Arrived(history.Change{Kind: history.Drift, At: end.UnixNano(), Count: objects, Detail: "by " + by.String()})
+	e.options.Log.Warn("drift detected; repairing", "objects", objects, "by", by.String())
 	for _, d := range found[:min(len(found), maxDriftLines)] {
 		e.options.Log.Warn("object changed by another program", "object", d.Object, "state", string(d.State), "service", serviceOf(d.Owner))
 	}
@@ -45,20 +44,6 @@ func serviceOf(id model.PortID) string {
 		return ""
 	}
 	return id.Service.String()
-}
-
-// WriterNames lists programs by name, each once; "unknown" without any.
-func WriterNames(by []Writer) string {
-	var names []string
-	for _, w := range by {
-		if !slices.Contains(names, w.Name) {
-			names = append(names, w.Name)
-		}
-	}
-	if len(names) == 0 {
-		return "unknown"
-	}
-	return strings.Join(names, ", ")
 }
 
 // noteRepairs marks what a sync has repaired.

@@ -66,7 +66,7 @@ type Options struct {
 // Writers states which other programs write to the data plane. Its methods do not block.
 type Writers interface {
 	// Since returns those that have written since a time.
-	Since(time.Time) []Writer
+	Since(time.Time) Candidates
 	// Mute means that the engine itself writes from now on, and then no more.
 	Mute(on bool) error
 }
@@ -112,7 +112,8 @@ type Engine struct {
 	tracker      *track.Tracker
 	node         *model.Node // as last delivered; nil before
 	cidrs        map[string]*model.ServiceCIDR
-	problems     map[string][]model.Problem // by source
+	problems     map[string][]model.Problem          // by source
+	faulty       map[model.ServiceName]model.Problem // one of the problems that sources have with a Service
 	sourceSynced bool
 	incomplete   bool // the source could not understand all there is
 	adopted      bool
@@ -210,7 +211,7 @@ func (e *Engine) Snapshot(ctx context.Context) (*Snapshot, error) {
 // SnapshotOf is Snapshot with those Services alone that are picked, on the engine's
 // goroutine and in the order that they are picked in: changes do not wait for a list of all
 // where a few are enough.
-func (e *Engine) SnapshotOf(ctx context.Context, pick func(*track.Tracker) []track.Service) (*Snapshot, error) {
+func (e *Engine) SnapshotOf(ctx context.Context, pick func(*track.Tracker) []track.View) (*Snapshot, error) {
 	s, err := ask(ctx, e.inbox, func() *Snapshot {
 		s := &Snapshot{
 			Status:   *e.status.Load(),

@@ -74,7 +74,7 @@ func TestNothingIsInEffectWhileTheDataPlaneIsHeld(t *testing.T) {
 		b.SetService(service("b", "10.96.0.2"))
 		b.Synced(true)
 		synctest.Wait()
-		held := map[string]error{"10.96.0.1:80": errors.New("refused"), "10.96.0.3:80": ledger.ErrBusy{After: 50 * time.Millisecond}}
+		held := map[string]error{"10.96.0.1:80": errors.New("refused"), "10.96.0.3:80": ledger.BusyError{After: 50 * time.Millisecond}}
 		b.fail(held)
 		b.SetService(service("c", "10.96.0.3"))
 		sleep(time.Minute)

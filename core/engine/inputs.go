@@ -144,12 +144,12 @@ func (e *Engine) HostChanged() {
 // Problems replaces the problems of a source. What is new is logged and counted,
 // once the source has delivered everything: before that it may be over in a moment.
 func (e *Engine) Problems(source string, ps []model.Problem) {
-	e.inbox.put(task{about: subject{kind: problemsOf, name: source}, do: func(time.Time) { e.setProblems(source, ps) }})
+	e.inbox.put(task{about: subject{kind: problemsOf, name: source}, do: func(since time.Time) { e.setProblems(source, ps, since) }})
 }
 
-func (e *Engine) setProblems(source string, ps []model.Problem) {
+func (e *Engine) setProblems(source string, ps []model.Problem, since time.Time) {
 	old := e.problems[source]
-	e.problems[source] = ps
+	e.keepProblems(source, ps, since)
 	unfit := e.unfit()
 	e.publish(func(s *Status) { s.Unfit = unfit })
 	if e.sourceSynced {
@@ -198,7 +198,7 @@ func completeNode(n, before *model.Node) *model.Node {
 // state what has changed.
 func (e *Engine) setHost(of history.Kind, name string, since time.Time) {
 	h, problems := e.options.Host(e.node, e.serviceCIDRs())
-	e.setProblems("host", problems) // at once: those of the host before are obsolete
+	e.setProblems("host", problems, since) // at once: those of the host before are obsolete
 	old := e.tracker.Host()
 	if old != nil && old.SameButZone(h) && old.SamePolicy(h) && old.Zone == h.Zone {
 		return

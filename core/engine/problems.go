@@ -5,6 +5,7 @@ package engine
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -75,9 +76,40 @@ func (e *Engine) reportFull() {
 		}
 	}
 	e.publish(func(s *Status) { s.Degraded = degraded })
-	if e.problems[source] = full; full == nil {
+	e.keepProblems(source, full, time.Now())
+}
+
+// keepProblems replaces the problems of a source, and has the next sync look at the states of
+// the Services that have one now or had one before.
+func (e *Engine) keepProblems(source string, ps []model.Problem, since time.Time) {
+	if e.problems[source] = ps; len(ps) == 0 {
 		delete(e.problems, source)
 	}
+	was := e.faulty
+	e.faulty = map[model.ServiceName]model.Problem{}
+	for _, all := range e.problems {
+		for _, p := range all {
+			if name, ok := p.Service(); ok {
+				e.faulty[name] = p
+			}
+		}
+	}
+	stale := missing(e.faulty, was)
+	if stale = append(stale, missing(was, e.faulty)...); len(stale) > 0 {
+		e.states.stale = append(e.states.stale, stale...)
+		e.change(since)
+	}
+}
+
+// missing returns the Services of one map that are not in another, by name.
+func missing(from, in map[model.ServiceName]model.Problem) (names []model.ServiceName) {
+	for name := range from {
+		if _, there := in[name]; !there {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, model.ServiceName.Compare)
+	return names
 }
 
 // reportNew reports the problems that were not there before.
@@ -94,7 +126,11 @@ func (e *Engine) reportNew(ps, before []model.Problem) {
 }
 
 func (e *Engine) report(p model.Problem) {
-	e.options.Log.Warn("object not fully programmed", "object", p.Object, "reason", p.Why.String(), "detail", p.Detail, "where", p.Where)
+	log := e.options.Log
+	if p.Fix != "" {
+		log = log.With("fix", p.Fix)
+	}
+	log.Warn("object not fully programmed", "object", p.Object, "reason", p.Why.String(), "detail", p.Detail, "where", p.Where)
 	e.hookProblem(p)
 }
 

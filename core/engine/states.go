@@ -26,6 +26,7 @@ type serviceStates struct {
 	// recheck requests one check of all Services: the data plane is another one, with
 	// other gaps.
 	recheck bool
+	stale   []model.ServiceName // whose inputs have or have no problem any more
 }
 
 // set enters a state and reports whether it differs from the one before.
@@ -70,7 +71,7 @@ type failures struct {
 	unknown bool
 
 	services map[model.ServiceName]error // each with one of the errors of its ports
-	rejected map[model.ServiceName]error // those that fail for another reason than lack of time
+	failed   map[model.ServiceName]error // those that fail for another reason than lack of time
 }
 
 func newFailures(ports map[model.PortID]error, unknown bool) failures {
@@ -85,10 +86,10 @@ func newFailures(ports map[model.PortID]error, unknown bool) failures {
 		}
 	}
 	delete(f.services, model.ServiceName{})
-	f.rejected = maps.Clone(f.services)
-	maps.DeleteFunc(f.rejected, func(_ model.ServiceName, err error) bool { return errors.Is(err, ledger.ErrDeferred) })
+	f.failed = maps.Clone(f.services)
+	maps.DeleteFunc(f.failed, func(_ model.ServiceName, err error) bool { return errors.Is(err, ledger.ErrDeferred) })
 	return f
 }
 
 // deferred counts the Services that a later sync programs.
-func (f failures) deferred() int { return len(f.services) - len(f.rejected) }
+func (f failures) deferred() int { return len(f.services) - len(f.failed) }

@@ -4,6 +4,8 @@ package engine
 
 import (
 	"net/netip"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -44,7 +46,7 @@ type Snapshot struct {
 	Host     *model.Host
 	Node     *model.Node          // as last delivered; nil before
 	CIDRs    []*model.ServiceCIDR // by name
-	Services []track.Service      // by name, unless they were picked
+	Services []track.View         // by name, unless they were picked
 	Routes   []*model.Route       // of the Gateway API, by precedence
 	Grants   []*model.Grant       // by name
 	Problems []model.Problem      // of the sources
@@ -116,15 +118,38 @@ type Drift struct {
 	dataplane.Difference
 	Found    time.Time // when an audit found it
 	Repaired time.Time // zero while it is not
-	// By are the programs that wrote to the data plane since the audit before that,
-	// where the system reports them: one of them made the change.
-	By []Writer
+	By       Candidates
+}
+
+// Candidates are the programs that wrote to the data plane since the audit before the one that
+// found a change, where the system reports them: one of them has made it, unless
+// Incomplete is set.
+type Candidates struct {
+	Writers    []Writer
+	Incomplete bool // another may have written, too
+}
+
+// String lists the programs by name, each once; "unknown" without any.
+func (c Candidates) String() string {
+	var names []string
+	for _, w := range c.Writers {
+		if !slices.Contains(names, w.Name) {
+			names = append(names, w.Name)
+		}
+	}
+	switch {
+	case len(names) == 0:
+		return "unknown"
+	case c.Incomplete:
+		names = append(names, "perhaps others")
+	}
+	return strings.Join(names, ", ")
 }
 
 // Writer is a program that wrote to the data plane.
 type Writer struct {
-	Name string // of the process, up to 15 bytes; any program can choose it
-	PID  int    // as the host counts
+	Name string // of the thread, up to 15 bytes; chosen by the program
+	PID  int    // of the thread, as the host counts
 	At   time.Time
 }
 

@@ -39,7 +39,7 @@ func (e *Engine) Switch(ctx context.Context, next DataPlane) (old DataPlane, err
 		return DataPlane{}, fmt.Errorf("read back installed objects: %w", err)
 	}
 	seen.update(next, desired{})
-	for rejected := 0; ; {
+	for failed := 0; ; {
 		if err := programAll(ctx, next); err != nil {
 			return DataPlane{}, err
 		}
@@ -49,9 +49,9 @@ func (e *Engine) Switch(ctx context.Context, next DataPlane) (old DataPlane, err
 			return done.old, err
 		}
 		if done.err != nil {
-			rejected++
+			failed++
 		}
-		if rejected > switchTries {
+		if failed > switchTries {
 			return DataPlane{}, done.err
 		}
 		seen = done.seen
@@ -103,7 +103,7 @@ func (d desired) since(before desired) (deltas []model.Delta) {
 	return deltas
 }
 
-// programAll programs all ports of a data plane. Rejected ones are retried, a
+// programAll programs all ports of a data plane. Those that fail are retried, a
 // bounded number of times.
 func programAll(ctx context.Context, next dataplane.Backend) error {
 	for try := 0; ; try++ {

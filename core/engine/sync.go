@@ -262,7 +262,7 @@ func (e *Engine) failures(work dataplane.Work, err error) failures {
 // when a second one fails and nothing was written in between, it is no longer the
 // Services.
 func (e *Engine) stuck(r Sync, f failures) bool {
-	failing := f.rejected
+	failing := f.failed
 	if r.Err == nil || r.Work.Ops > 0 {
 		e.failing = failing
 		return false
@@ -283,10 +283,11 @@ func (e *Engine) stuck(r Sync, f failures) bool {
 }
 
 // stateChanges returns the Services whose state a sync has changed. It looks at
-// those that were flushed, that fail and that did: no others can have changed.
+// those that were flushed, that fail and that did, and those that sources have found
+// problems with: no others can have changed.
 func (e *Engine) stateChanges(f failures) (changed []StateChange) {
-	failing := f.rejected
-	look := func(name model.ServiceName, s track.Service) {
+	failing := f.failed
+	look := func(name model.ServiceName, s track.View) {
 		if f.unknown && failing[name] == nil && e.states.bad[name] == model.Failing {
 			return // it may fail still
 		}
@@ -303,6 +304,10 @@ func (e *Engine) stateChanges(f failures) (changed []StateChange) {
 	for name, s := range e.tracker.Flushed() {
 		look(name, s)
 	}
+	for _, name := range e.states.stale {
+		look(name, e.tracker.Service(name))
+	}
+	e.states.stale = nil
 	for name := range failing {
 		look(name, e.tracker.Service(name))
 	}
@@ -317,8 +322,10 @@ func (e *Engine) stateChanges(f failures) (changed []StateChange) {
 	return changed
 }
 
-func (e *Engine) stateOf(name model.ServiceName, s track.Service, failing error) StateChange {
+func (e *Engine) stateOf(name model.ServiceName, s track.View, failing error) StateChange {
 	now := StateChange{Service: name, Gone: s.Object == nil}
+	fault, faulty := e.faulty[name]
+	faulty = faulty && !now.Gone
 	var gaps []model.Gap
 	for _, p := range s.Ports {
 		gaps = append(gaps, model.OwnGaps(e.backend().Gaps(p.ID))...)
@@ -327,11 +334,13 @@ func (e *Engine) stateOf(name model.ServiceName, s track.Service, failing error)
 	case failing != nil:
 		now.Detail = failing.Error()
 	case len(s.Problems) > 0:
-		now.Detail = s.Problems[0].Detail + ": " + s.Problems[0].Why.Text()
+		now.Detail = s.Problems[0].Text()
+	case faulty:
+		now.Detail = fault.Text()
 	case len(gaps) > 0:
 		now.Detail = gaps[0].Detail
 	}
-	now.State = model.StateOf(failing != nil, len(s.Problems)+len(gaps) > 0)
+	now.State = model.StateOf(failing != nil, faulty || len(s.Problems)+len(gaps) > 0)
 	return now
 }
 

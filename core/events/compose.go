@@ -55,10 +55,10 @@ func (t Composer) Switched(from, to string) Event {
 
 // Drifted: the data plane was changed externally, by one of some programs. The
 // number of objects would make each an Event of its own.
-func (t Composer) Drifted(by []engine.Writer) Event {
+func (t Composer) Drifted(by engine.Candidates) Event {
 	who := "another program on this node"
-	if len(by) > 0 {
-		who += " (" + engine.WriterNames(by) + ")"
+	if len(by.Writers) > 0 {
+		who += " (" + by.String() + ")"
 	}
 	return t.node(Warning, "RulesRepaired", programAction,
 		"%s changed or removed rules of Services; they were repaired. See the log, or tandem drift, for the objects and times", who)
@@ -120,7 +120,7 @@ func (t Composer) Problem(p model.Problem) (e Event, ok bool) {
 	default:
 		return e, false
 	}
-	note := p.Detail + ": " + p.Why.Text()
+	note := p.Text()
 	if h := hint(p.Why); h != "" {
 		note += ". " + h
 	}
@@ -152,8 +152,6 @@ func hint(why model.Reason) string {
 		return "Correct the field; what is valid of the object, or its last valid version, is used"
 	case model.WhyUnsupported:
 		return "Run this node in a mode that supports it (`tandem doctor`)"
-	case model.WhyTooLarge:
-		return "Split the Service; its last valid version stays in use, with endpoints up to the limit"
 	case model.WhyNoNode:
 		return "Check that a Node object with the name of --hostname-override exists"
 	}

@@ -246,7 +246,7 @@ func TestBusyIsNoFailure(t *testing.T) {
 	l := ledger.New[string, string](rules{})
 	adopt(l, map[string]string{"k1": "v"})
 	p := l.Plan(epoch, 0)
-	l.Record(p[0][0], ledger.ErrBusy{After: time.Second}, epoch)
+	l.Record(p[0][0], ledger.BusyError{After: time.Second}, epoch)
 	if len(l.Failures()) != 0 || !l.Next().Equal(epoch.Add(time.Second)) {
 		t.Fatalf("failures %v, next %v", l.Failures(), l.Next())
 	}
@@ -636,7 +636,7 @@ func TestAKeyIsPlannedOnce(t *testing.T) {
 func TestWhatIsLeftHalfwayIsBooked(t *testing.T) {
 	l := ledger.New[string, string](rules{})
 	a := owner("a")
-	half := ledger.ErrLeft[string]{Value: "half", There: true, Err: errors.New("not all of it")}
+	half := ledger.LeftError[string]{Value: "half", There: true, Err: errors.New("not all of it")}
 	l.Want(a, "k1", "v")
 	l.Record(l.Plan(epoch, 0)[0][0], half, epoch)
 	if f := l.Failures(); len(f) != 1 || !errors.Is(f[0].Err, half.Err) {
@@ -650,7 +650,7 @@ func TestWhatIsLeftHalfwayIsBooked(t *testing.T) {
 
 	adopt(l, map[string]string{"k1": "old"})
 	l.Want(a, "k1", "new")
-	l.Record(l.Plan(epoch, 0)[0][0], ledger.ErrLeft[string]{Err: half.Err}, epoch)
+	l.Record(l.Plan(epoch, 0)[0][0], ledger.LeftError[string]{Err: half.Err}, epoch)
 	l.Want(a, "k1", "old")
 	l.Release(a, "k1")
 	expect(t, render(l.Plan(epoch.Add(time.Second), 0)), "0 create k1 >old")

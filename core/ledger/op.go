@@ -56,34 +56,34 @@ var ErrUnknown = errors.New("outcome unknown")
 // up its time. It is planned again at once.
 var ErrDeferred = errors.New("not programmed yet")
 
-// ErrBusy is the result of an op that cannot be done yet, for instance because the
-// object still drains. It is not a failure.
-type ErrBusy struct{ After time.Duration }
+// BusyError is the result of an op that cannot be done yet: another program holds the
+// xtables lock, or the address of a listener is not ready. It is not a failure.
+type BusyError struct{ After time.Duration }
 
 // Error implements error.
-func (e ErrBusy) Error() string { return fmt.Sprintf("busy; retry in %s", e.After) }
+func (e BusyError) Error() string { return fmt.Sprintf("busy; retry in %s", e.After) }
 
-// ErrConflict is the result of an op that was not done because its key is not as
+// ConflictError is the result of an op that was not done because its key is not as
 // the ledger says: it is there and should be created, or is not and should be
 // replaced or deleted.
-type ErrConflict struct{ Err error }
+type ConflictError struct{ Err error }
 
 // Error implements error.
-func (e ErrConflict) Error() string { return e.Err.Error() }
+func (e ConflictError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the error of the data plane.
-func (e ErrConflict) Unwrap() error { return e.Err }
+func (e ConflictError) Unwrap() error { return e.Err }
 
-// ErrLeft is the result of an op that failed halfway and left neither the old nor the
+// LeftError is the result of an op that failed halfway and left neither the old nor the
 // new object. What it left is recorded, and the op is retried.
-type ErrLeft[V any] struct {
+type LeftError[V any] struct {
 	Value V
 	There bool // false: nothing is installed any more
 	Err   error
 }
 
 // Error implements error.
-func (e ErrLeft[V]) Error() string { return e.Err.Error() }
+func (e LeftError[V]) Error() string { return e.Err.Error() }
 
 // Unwrap returns the cause.
-func (e ErrLeft[V]) Unwrap() error { return e.Err }
+func (e LeftError[V]) Unwrap() error { return e.Err }

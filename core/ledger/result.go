@@ -20,7 +20,7 @@ const (
 func (l *Ledger[K, V]) Record(op Op[K, V], err error, now time.Time) {
 	e := l.finish(op)
 	if err != nil {
-		var left ErrLeft[V]
+		var left LeftError[V]
 		if errors.As(err, &left) {
 			l.setInstalled(op.Key, e, installation[V]{left.Value, left.There})
 		}
@@ -59,7 +59,7 @@ func (l *Ledger[K, V]) keep(key K, e *entry[V]) {
 func (l *Ledger[K, V]) postpone(op Op[K, V], err error, now time.Time) {
 	d := l.waiting[op.Key]
 	d.owner, d.delayed = op.Owner, false
-	var busy ErrBusy
+	var busy BusyError
 	switch {
 	case errors.As(err, &busy):
 		d.until, d.err, d.untried = now.Add(busy.After), nil, false

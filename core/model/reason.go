@@ -5,6 +5,7 @@ package model
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 )
 
 // Reason states why policy decided as it did. Every Action has one, and every
@@ -117,7 +118,16 @@ type Problem struct {
 	Where  string // "file:line", or empty
 	Why    Reason
 	Detail string // what exactly: the address, the other Service, ...
+	Fix    string // what to do about this one; mostly empty, as the reason has it
 	Unfit  bool   // the node is unfit for traffic while it lasts
+}
+
+// Service returns the Service that the problem is about; ok is false where it is about
+// something else.
+func (p Problem) Service() (name ServiceName, ok bool) {
+	kind, full, _ := strings.Cut(p.Object, " ")
+	name.Namespace, name.Name, ok = strings.Cut(full, "/")
+	return name, ok && kind == "Service"
 }
 
 // MaxProblems bounds the problems of one object: it may have thousands of ports or
@@ -132,9 +142,18 @@ func More(ps []Problem, more int) []Problem {
 	return ps
 }
 
+// Text describes the problem without its object.
+func (p Problem) Text() string {
+	s := p.Detail + ": " + p.Why.Text()
+	if p.Fix != "" {
+		return s + "; " + p.Fix
+	}
+	return s
+}
+
 // String returns the problem as one line.
 func (p Problem) String() string {
-	s := p.Object + ": " + p.Detail + ": " + p.Why.Text()
+	s := p.Object + ": " + p.Text()
 	if p.Where != "" {
 		return p.Where + ": " + s
 	}
@@ -187,7 +206,8 @@ const (
 // String returns the state's name: stable, for machines.
 func (s State) String() string { return [...]string{"Programmed", "Partial", "Failing"}[s] }
 
-// StateOf returns the state of a Service.
+// StateOf returns the state of a Service, given whether any of it fails and whether there is
+// any other problem with it: of its object, of policy or of the mode.
 func StateOf(failing, problems bool) State {
 	switch {
 	case failing:

@@ -89,8 +89,8 @@ type source struct {
 func (r *Result) indexSlices(host *model.Host, svc *model.Service, from []*model.Slice, routes []Route) (s sliceIndex) {
 	s.ports = make(map[portKey]portSources, len(svc.Ports))
 	for i, slice := range from {
-		if s.listed += len(slice.Ports); s.listed > MaxEntries {
-			r.Problem(svc, model.WhyTooLarge, "%d of %d EndpointSlices ignored: together they list more than %d ports", len(from)-i, len(from), MaxEntries)
+		if s.listed += len(slice.Ports); s.listed > maxSlicePorts {
+			r.Problem(svc, model.WhyTooLarge, "%d of %d EndpointSlices ignored: together they list more than %d ports", len(from)-i, len(from), maxSlicePorts)
 			break
 		}
 		if len(slice.Endpoints) > 0 {
@@ -127,7 +127,7 @@ func (r *Result) capEndpoints(host *model.Host, svc *model.Service, s *sliceInde
 		return
 	}
 	s.perPort = max(1, MaxEntries/fronts)
-	r.Problem(svc, model.WhyTooLarge, "%d endpoints of %d frontends (ports x addresses x endpoints), limit %d: serving %d of each port, ready and local ones first",
+	r.Problem(svc, model.WhyTooLarge, "%d entries (each endpoint of a port on each of its frontends, %d in all), limit %d: serving %d endpoints of each port, ready and local ones first",
 		entries, fronts, MaxEntries, s.perPort)
 	s.ranks = map[*model.Slice]*[ranks][]int{}
 	for _, port := range s.ports {

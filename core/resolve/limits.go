@@ -39,6 +39,14 @@ const (
 	// MaxAPIServers is how many endpoints of default/kubernetes are protected from
 	// other Services.
 	MaxAPIServers = 1_000
+
+	// maxAPIServerEntries is how many entries of its EndpointSlices, each endpoint with
+	// each port, are looked at for them: many may be the same.
+	maxAPIServerEntries = 30_000
+
+	// maxSlicePorts is how many ports the EndpointSlices of a Service may list together,
+	// those of its routes' backends included. Slices beyond it are ignored.
+	maxSlicePorts = 30_000
 )
 
 // Excess reports which limit a Service exceeds by itself, whatever its endpoints. It

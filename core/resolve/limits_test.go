@@ -84,7 +84,7 @@ func TestMoreEndpointsThanServed(t *testing.T) {
 		s.Endpoints = append(s.Endpoints, e)
 	}
 	r := resolve.Service(host(), svc, []*model.Slice{s})
-	const text = "100000 endpoints of 100 frontends (ports x addresses x endpoints), limit 30000: serving 300 of each port, ready and local ones first"
+	const text = "100000 entries (each endpoint of a port on each of its frontends, 100 in all), limit 30000: serving 300 endpoints of each port, ready and local ones first"
 	if len(r.Problems) != 1 || r.Problems[0].Detail != text || r.Problems[0].Why != model.WhyTooLarge {
 		t.Errorf("problems: %v", r.Problems)
 	}

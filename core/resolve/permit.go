@@ -15,6 +15,7 @@ import (
 type rejection struct {
 	why    model.Reason
 	detail string
+	fix    string // by an administrator; empty where nobody can allow it
 }
 
 // Permits reports whether a Service can have an address on a host at all, whatever
@@ -42,9 +43,9 @@ func rejectClusterIP(host *model.Host, svc *model.Service, a Address) rejection 
 	ip := a.At.Addr()
 	switch {
 	case isOwn(host, ip):
-		return rejection{model.WhyNodeAddress, fmt.Sprintf("%s %s", a.Kind, ip)}
+		return rejection{why: model.WhyNodeAddress, detail: fmt.Sprintf("%s %s", a.Kind, ip)}
 	case svc.Name != APIService && hasAPIServer(host, ip):
-		return rejection{model.WhyAPIServer, fmt.Sprintf("%s %s", a.Kind, ip)}
+		return rejection{why: model.WhyAPIServer, detail: fmt.Sprintf("%s %s", a.Kind, ip)}
 	}
 	return rejection{}
 }
@@ -56,7 +57,7 @@ func rejectExternal(host *model.Host, a Address) rejection {
 	external := a.Kind == model.KindExternalIP
 	switch mine := isOwn(host, ip); {
 	case a.Proto == model.TCP && containsSorted(g.APIServers, a.At):
-		return rejection{model.WhyAPIServer, fmt.Sprintf("%s %s", a.Kind, a.At)}
+		return rejection{why: model.WhyAPIServer, detail: fmt.Sprintf("%s %s", a.Kind, a.At)}
 	case contains(g.Allowed, ip):
 		return rejection{}
 	case external && g.AllowedOnly:
@@ -86,9 +87,9 @@ func rejectNodePort(host *model.Host, a Address) rejection {
 	switch {
 	case a.Proto != model.TCP:
 	case slices.Contains(g.ProtectedPorts, port):
-		return rejection{model.WhyNodeAddress, fmt.Sprintf("node port %d, which this node uses itself", port)}
+		return rejection{why: model.WhyNodeAddress, detail: fmt.Sprintf("node port %d, which this node uses itself", port)}
 	case slices.ContainsFunc(g.APIServers, answers):
-		return rejection{model.WhyAPIServer, fmt.Sprintf("node port %d, which the API server uses on this node", port)}
+		return rejection{why: model.WhyAPIServer, detail: fmt.Sprintf("node port %d, which the API server uses on this node", port)}
 	}
 	return rejection{}
 }
@@ -96,8 +97,10 @@ func rejectNodePort(host *model.Host, a Address) rejection {
 // unlessAllowed is a rejection that an administrator can lift.
 func unlessAllowed(why model.Reason, a Address, more string) rejection {
 	ip := a.At.Addr()
-	return rejection{why, fmt.Sprintf("%s %s%s (to allow it, add %s to --%s)",
-		a.Kind, ip, more, netip.PrefixFrom(ip, ip.BitLen()), config.AllowedExternalIPs)}
+	return rejection{
+		why: why, detail: fmt.Sprintf("%s %s%s", a.Kind, ip, more),
+		fix: fmt.Sprintf("to allow it, add %s to --%s", netip.PrefixFrom(ip, ip.BitLen()), config.AllowedExternalIPs),
+	}
 }
 
 // isOwn reports whether an address is one of this node's.
@@ -144,7 +147,7 @@ func apiServers(from []*model.Slice) (all []netip.AddrPort, more bool) {
 	for _, s := range from {
 		for _, port := range s.Ports {
 			for i := range s.Endpoints {
-				if looked == MaxEntries {
+				if looked == maxAPIServerEntries {
 					return once.List(), true
 				}
 				looked++

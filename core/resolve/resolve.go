@@ -65,7 +65,7 @@ func (r *Result) usable(host *model.Host, svc *model.Service, a Address) bool {
 	no := reject(host, svc, a)
 	switch {
 	case no != rejection{}:
-		r.Problem(svc, no.why, "%s", no.detail)
+		r.note(model.Problem{Object: "Service " + svc.Name.String(), Where: svc.Where, Why: no.why, Detail: no.detail, Fix: no.fix})
 	case !r.used.first(a):
 		r.Problem(svc, model.WhyDuplicateFrontend, "%s %s (%s)", a.Kind, a.At, a.Proto)
 	default:

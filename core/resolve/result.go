@@ -45,11 +45,14 @@ func (r *Result) first(id model.PortID) bool {
 // Problem notes a problem of a Service, once. Beyond those that are reported they
 // are only counted: there may be one for each endpoint of each port.
 func (r *Result) Problem(svc *model.Service, why model.Reason, format string, args ...any) {
+	r.note(model.Problem{Object: "Service " + svc.Name.String(), Where: svc.Where, Why: why, Detail: fmt.Sprintf(format, args...)})
+}
+
+func (r *Result) note(p model.Problem) {
 	if len(r.Problems) == model.MaxProblems {
 		r.More++
 		return
 	}
-	p := model.Problem{Object: "Service " + svc.Name.String(), Where: svc.Where, Why: why, Detail: fmt.Sprintf(format, args...)}
 	if !slices.Contains(r.Problems, p) {
 		r.Problems = append(r.Problems, p)
 	}

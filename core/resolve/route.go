@@ -131,8 +131,8 @@ func (r *Result) indexBackend(svc *model.Service, port model.ServicePort, route 
 	}
 	of, b := route.Route.Backends[i], route.Backends[i]
 	for _, slice := range b.Slices {
-		if s.listed += len(slice.Ports); s.listed > MaxEntries {
-			r.Problem(svc, model.WhyTooLarge, "%s: EndpointSlices ignored: together they list more than %d ports", route.Name, MaxEntries)
+		if s.listed += len(slice.Ports); s.listed > maxSlicePorts {
+			r.Problem(svc, model.WhyTooLarge, "%s: EndpointSlices ignored: together they list more than %d ports", route.Name, maxSlicePorts)
 			return
 		}
 		for _, p := range slice.Ports {

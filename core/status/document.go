@@ -42,7 +42,7 @@ type Document struct {
 	Inputs []Input `json:"inputs,omitempty"`
 
 	Services []Service `json:"services"`
-	Problems []Problem `json:"problems,omitempty"` // of the source: invalid objects
+	Problems []Problem `json:"problems,omitempty"` // of the sources, but of the Services that are listed
 }
 
 // Input is one kind of objects that Services are made from.
@@ -104,8 +104,10 @@ func Of(f Facts, s *engine.Snapshot) Document {
 		Version: f.Version, Node: f.Node, Mode: f.Mode, Fallback: f.Fallback, Source: f.Source, At: f.Health.At,
 		Syncs: s.Status.Syncs, Writes: s.Status.Writes, Objects: s.Backend.Objects, Drift: s.Status.Drift,
 		Inputs:  f.Inputs,
-		Healthy: f.Health.Healthy(), Reasons: f.Health.Reasons, Services: []Service{}, Problems: problems(s.Problems),
+		Healthy: f.Health.Healthy(), Reasons: f.Health.Reasons, Services: []Service{},
 	}
+	faults := faultsOf(s)
+	d.Problems = problems(faults.others)
 	if err := s.Backend.Left; err != nil {
 		d.Problems = append(d.Problems, Problem{Object: "data plane", Reason: model.Failing.String(), Detail: "obsolete objects not removed: " + err.Error()})
 	}
@@ -127,7 +129,7 @@ func Of(f Facts, s *engine.Snapshot) Document {
 		if !f.Only.Named(one.Name) {
 			continue
 		}
-		if one.describe(svc, s); f.Only.Match(one.Name, one.State) {
+		if one.describe(svc, s, faults.services[svc.Object.Name]); f.Only.Match(one.Name, one.State) {
 			d.Services = append(d.Services, one)
 		}
 	}
@@ -138,13 +140,45 @@ func Of(f Facts, s *engine.Snapshot) Document {
 	return d
 }
 
-// describe fills in everything but name and hash.
-func (out *Service) describe(of track.Service, s *engine.Snapshot) {
+// faults are the problems that the sources have with Services, and with all else.
+type faults struct {
+	services map[model.ServiceName][]model.Problem
+	others   []model.Problem
+}
+
+// faultsOf sorts the problems of the sources. Those of a Service of which nothing is known
+// besides are among the others.
+func faultsOf(s *engine.Snapshot) (f faults) {
+	known := map[model.ServiceName]bool{}
+	for _, p := range s.Problems {
+		if name, ok := p.Service(); ok {
+			known[name] = false
+		}
+	}
+	for _, svc := range s.Services {
+		if _, asked := known[svc.Object.Name]; asked {
+			known[svc.Object.Name] = true
+		}
+	}
+	f.services = map[model.ServiceName][]model.Problem{}
+	for _, p := range s.Problems {
+		if name, _ := p.Service(); known[name] {
+			f.services[name] = append(f.services[name], p)
+		} else {
+			f.others = append(f.others, p)
+		}
+	}
+	return f
+}
+
+// describe fills in everything but name and hash, given the problems of the sources with
+// the Service.
+func (out *Service) describe(of track.View, s *engine.Snapshot, found []model.Problem) {
 	n := 0
 	for _, p := range of.Ports {
 		n += len(p.Frontends)
 	}
-	out.Frontends, out.Problems = make([]Frontend, 0, n), problems(of.Problems)
+	out.Frontends, out.Problems = make([]Frontend, 0, n), problems(slices.Concat(found, of.Problems))
 	failing, pending := false, of.Queued
 	for _, p := range of.Ports {
 		for i := range p.Frontends {
@@ -257,7 +291,7 @@ func gap(p *model.Port, g model.Gap) string {
 
 func problems(ps []model.Problem) (out []Problem) {
 	for _, p := range ps {
-		out = append(out, Problem{Object: p.Object, Where: p.Where, Reason: p.Why.String(), Detail: p.Detail + ": " + p.Why.Text()})
+		out = append(out, Problem{Object: p.Object, Where: p.Where, Reason: p.Why.String(), Detail: p.Text()})
 	}
 	return out
 }

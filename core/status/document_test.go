@@ -24,9 +24,9 @@ func snapshot() *engine.Snapshot {
 	id := func(n string) model.PortID {
 		return model.PortID{Service: model.ServiceName{Namespace: "ns", Name: n}, Name: "http", Proto: model.TCP}
 	}
-	service := func(n string, problems ...model.Problem) track.Service {
+	service := func(n string, problems ...model.Problem) track.View {
 		act := model.Action{Pool: &model.Pool{Endpoints: make([]model.Endpoint, 2)}}
-		return track.Service{
+		return track.View{
 			Object:   &model.Service{Name: model.ServiceName{Namespace: "ns", Name: n}},
 			Ports:    []*model.Port{{ID: id(n), Frontends: []model.Frontend{{Kind: model.KindNodePort, At: netip.MustParseAddrPort("0.0.0.0:30080"), On: [model.Origins]model.Action{act, act, act}}}}},
 			Problems: problems,
@@ -34,7 +34,7 @@ func snapshot() *engine.Snapshot {
 	}
 	return &engine.Snapshot{
 		Status: engine.Status{Adopted: true, SourceSynced: true, Synced: true, SyncedAt: time.Unix(1, 0)},
-		Services: []track.Service{
+		Services: []track.View{
 			service("good"),
 			service("partial", model.Problem{Object: "Service ns/partial", Where: "a.yaml:3", Why: model.WhyFrontendTaken, Detail: "node port 30080"}),
 			service("failing"),
@@ -69,6 +69,32 @@ func TestDocument(t *testing.T) {
 	text, err := json.Marshal(d)
 	if err != nil || !strings.Contains(string(text), `"state":"Failing"`) {
 		t.Errorf("%v: %s", err, text)
+	}
+}
+
+// What a source has rejected of a Service makes it Partial, and is listed with it alone.
+func TestARejectedFieldIsTheServices(t *testing.T) {
+	in := snapshot()
+	in.Problems = append(in.Problems, model.Problem{Object: "Service ns/good", Where: "shop.yaml:24", Why: model.WhyBadAddress, Detail: "spec.externalIPs[0]: 127.0.0.1"})
+	d := status.Of(status.Facts{}, in)
+	if good := d.Services[0]; good.Name != "ns/good" || good.State != "Partial" || len(good.Problems) != 1 || good.Problems[0].Where != "shop.yaml:24" {
+		t.Errorf("%+v", good)
+	}
+	for _, p := range d.Problems {
+		if p.Where == "shop.yaml:24" {
+			t.Errorf("listed twice: %+v", p)
+		}
+	}
+	if !slices.ContainsFunc(d.Problems, func(p status.Problem) bool { return p.Where == "b.yaml:7" }) {
+		t.Errorf("the problem of a Service that is not there is lost: %+v", d.Problems)
+	}
+	track.SortServices(in.Services)
+	one, ok := status.ServiceOf(in, model.ServiceName{Namespace: "ns", Name: "good"}, nil)
+	if !ok {
+		t.Fatal("not found")
+	}
+	if s := one.Services[0]; s.State != "Partial" || len(s.Problems) != 1 {
+		t.Errorf("%+v", s)
 	}
 }
 

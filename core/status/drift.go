@@ -36,13 +36,14 @@ type Drifted struct {
 	Difference
 	FoundAt    time.Time  `json:"foundAt"`
 	RepairedAt *time.Time `json:"repairedAt,omitempty"`
-	By         []Writer   `json:"by,omitempty"` // one of these did it
+	By         []Writer   `json:"by,omitempty"`           // one of these did it, unless:
+	Incomplete bool       `json:"byIncomplete,omitempty"` // another may have written, too
 }
 
 // Writer is a program that wrote to the data plane.
 type Writer struct {
 	Name string    `json:"name"`
-	PID  int       `json:"pid"`
+	PID  int       `json:"pid"` // of the thread
 	At   time.Time `json:"at"`
 }
 
@@ -71,7 +72,8 @@ func drifted(d engine.Drift) Drifted {
 	if !d.Repaired.IsZero() {
 		x.RepairedAt = &d.Repaired
 	}
-	for _, w := range d.By {
+	x.Incomplete = d.By.Incomplete && len(d.By.Writers) > 0
+	for _, w := range d.By.Writers {
 		x.By = append(x.By, Writer(w))
 	}
 	return x
@@ -134,9 +136,9 @@ func (x Drifted) Write(b *strings.Builder) {
 		more = "  (Service " + printable.Text(x.Service) + ")"
 	}
 	x.Difference.write(b, more)
-	fmt.Fprintf(b, "           since   %s%s\n", x.FoundAt.Format(time.RFC3339), x.repaired())
+	fmt.Fprintf(b, "           found   %s%s\n", x.FoundAt.Format(time.RFC3339), x.repaired())
 	if len(x.By) > 0 {
-		fmt.Fprintf(b, "           by      %s\n", writers(x.By))
+		fmt.Fprintf(b, "           by      %s\n", writers(x.By, x.Incomplete))
 	}
 }
 
@@ -148,14 +150,18 @@ func (x Drifted) repaired() string {
 }
 
 // writers lists programs, the latest last.
-func writers(all []Writer) string {
+func writers(all []Writer, incomplete bool) string {
 	const most = 4
 	var parts []string
 	for _, w := range all[max(0, len(all)-most):] {
-		parts = append(parts, fmt.Sprintf("%s (process %d) at %s", printable.Text(w.Name), w.PID, w.At.Format("15:04:05")))
+		parts = append(parts, fmt.Sprintf("%s (thread %d) at %s", printable.Text(w.Name), w.PID, w.At.Format("15:04:05")))
 	}
+	text := strings.Join(parts, ", ")
 	if len(all) > 1 {
-		return "one of " + strings.Join(parts, ", ")
+		text = "one of " + text
 	}
-	return parts[0]
+	if incomplete {
+		return "perhaps " + text + "; not all writers are known"
+	}
+	return text
 }

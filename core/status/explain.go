@@ -20,7 +20,7 @@ import (
 type Subject struct {
 	Mode     string
 	Host     *model.Host
-	Services []track.Service
+	Services []track.View
 	Gaps     map[model.PortID][]model.Gap
 	Failures map[model.PortID]error // nil where nothing runs
 
@@ -36,13 +36,13 @@ func (s *Subject) ports() (all []*model.Port) {
 }
 
 // service returns the ports of a Service, and its problems.
-func (s *Subject) service(n model.ServiceName) (track.Service, bool) {
+func (s *Subject) service(n model.ServiceName) (track.View, bool) {
 	for _, svc := range s.Services {
 		if svc.Object.Name == n {
 			return svc, true
 		}
 	}
-	return track.Service{}, false
+	return track.View{}, false
 }
 
 // Explanation states why a connection goes where it does. Its JSON form is stable.

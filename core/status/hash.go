@@ -17,7 +17,7 @@ import (
 // and its endpoints. What one node derives from it, by traffic policies, zones and its
 // own addresses, and what it has seen of endpoints, is not in it, nor are resourceVersions: the same object may be known
 // in another version that differs in nothing that counts.
-func ServiceHash(s *track.Service) string {
+func ServiceHash(s *track.View) string {
 	h := newHasher()
 	h.service(s.Object)
 	for _, slice := range s.Slices { // in order of their names

@@ -12,9 +12,9 @@ import (
 	"github.com/tandem-proxy/tandem/core/track"
 )
 
-func known() *track.Service {
+func known() *track.View {
 	addr := netip.MustParseAddr
-	return &track.Service{
+	return &track.View{
 		Object: &model.Service{
 			Name: model.ServiceName{Namespace: "ns", Name: "web"}, ClusterIPs: []netip.Addr{addr("10.96.0.1")}, Version: 7,
 			ExternalIPs: []netip.Addr{addr("192.0.2.1"), addr("192.0.2.2")}, Ports: []model.ServicePort{{Name: "http", Proto: model.TCP, Port: 80}},
@@ -30,24 +30,24 @@ func TestHashIsOfWhatAllNodesKnow(t *testing.T) {
 	if want != "0887d1b122418a30" {
 		t.Errorf("hash %s: nodes of another version would seem to differ", want)
 	}
-	for name, change := range map[string]func(*track.Service){
-		"another version":      func(s *track.Service) { s.Object.Version, s.Slices[0].Version = 9, 9 },
-		"another order":        func(s *track.Service) { slices.Reverse(s.Object.ExternalIPs) },
-		"what this node makes": func(s *track.Service) { s.Ports = []*model.Port{{}} },
+	for name, change := range map[string]func(*track.View){
+		"another version":      func(s *track.View) { s.Object.Version, s.Slices[0].Version = 9, 9 },
+		"another order":        func(s *track.View) { slices.Reverse(s.Object.ExternalIPs) },
+		"what this node makes": func(s *track.View) { s.Ports = []*model.Port{{}} },
 	} {
 		s := known()
 		if change(s); status.ServiceHash(s) != want {
 			t.Errorf("%s has another hash", name)
 		}
 	}
-	for name, change := range map[string]func(*track.Service){
-		"an endpoint terminates": func(s *track.Service) { s.Slices[0].Endpoints[0].State = model.Serving | model.Terminating },
-		"an endpoint moved":      func(s *track.Service) { s.Slices[0].Endpoints[0].Node = "b" },
-		"an endpoint is gone":    func(s *track.Service) { s.Slices[0].Endpoints = nil },
-		"hints":                  func(s *track.Service) { s.Slices[0].Endpoints[0].Hints = &model.Hints{} },
-		"another policy":         func(s *track.Service) { s.Object.External = model.Local },
-		"source ranges":          func(s *track.Service) { s.Object.Restricted = true },
-		"another port":           func(s *track.Service) { s.Object.Ports[0].Port = 81 },
+	for name, change := range map[string]func(*track.View){
+		"an endpoint terminates": func(s *track.View) { s.Slices[0].Endpoints[0].State = model.Serving | model.Terminating },
+		"an endpoint moved":      func(s *track.View) { s.Slices[0].Endpoints[0].Node = "b" },
+		"an endpoint is gone":    func(s *track.View) { s.Slices[0].Endpoints = nil },
+		"hints":                  func(s *track.View) { s.Slices[0].Endpoints[0].Hints = &model.Hints{} },
+		"another policy":         func(s *track.View) { s.Object.External = model.Local },
+		"source ranges":          func(s *track.View) { s.Object.Restricted = true },
+		"another port":           func(s *track.View) { s.Object.Ports[0].Port = 81 },
 	} {
 		s := known()
 		if change(s); status.ServiceHash(s) == want {

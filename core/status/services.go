@@ -54,11 +54,12 @@ func ServicesOf(s *engine.Snapshot, only Filter) Services {
 	if only.All() {
 		out.Services = make([]ServiceDetail, 0, len(s.Services))
 	}
+	faults := faultsOf(s)
 	for _, svc := range s.Services {
 		if !only.Named(svc.Object.Name.String()) {
 			continue
 		}
-		if d := serviceDetail(s, svc, nil); only.Match(d.Name, d.State) {
+		if d := serviceDetail(s, svc, faults, nil); only.Match(d.Name, d.State) {
 			out.Services = append(out.Services, d)
 		}
 	}
@@ -85,7 +86,7 @@ func ServiceOf(s *engine.Snapshot, name model.ServiceName, since engine.Since) (
 	if !ok {
 		return out, false
 	}
-	d := serviceDetail(s, svc, since)
+	d := serviceDetail(s, svc, faultsOf(s), since)
 	for _, u := range resolve.EndpointUses(s.Host, resolve.MarkUnanswered(svc.Slices, s.Suspects), svc.Ports) {
 		e := EndpointDetail{
 			Port: u.Port.Name, Protocol: u.Port.Proto.String(), Address: u.Addr.String(), Node: u.Node,
@@ -100,17 +101,17 @@ func ServiceOf(s *engine.Snapshot, name model.ServiceName, since engine.Since) (
 }
 
 // Find returns a Service of a snapshot.
-func Find(s *engine.Snapshot, name model.ServiceName) (svc track.Service, ok bool) {
-	i, ok := slices.BinarySearchFunc(s.Services, name, func(svc track.Service, n model.ServiceName) int { return svc.Object.Name.Compare(n) })
+func Find(s *engine.Snapshot, name model.ServiceName) (svc track.View, ok bool) {
+	i, ok := slices.BinarySearchFunc(s.Services, name, func(svc track.View, n model.ServiceName) int { return svc.Object.Name.Compare(n) })
 	if !ok {
 		return svc, false
 	}
 	return s.Services[i], true
 }
 
-func serviceDetail(s *engine.Snapshot, svc track.Service, since engine.Since) ServiceDetail {
+func serviceDetail(s *engine.Snapshot, svc track.View, found faults, since engine.Since) ServiceDetail {
 	d := ServiceDetail{Service: Service{Name: svc.Object.Name.String(), Hash: ServiceHash(&svc)}}
-	d.describe(svc, s)
+	d.describe(svc, s, found.services[svc.Object.Name])
 	described := d.Service.Frontends // in the order of ports and theirs
 	d.Frontends = make([]FrontendDetail, 0, len(described))
 	d.Service.Frontends = nil

@@ -140,7 +140,7 @@ func (t *Tracker) lostTo(s *service, a resolve.Address) string {
 
 // Once resolves a whole set of inputs at once, for plans and tests. Services
 // are in order of name, and so are their ports.
-func Once(host *model.Host, in *model.Objects) ([]Service, []*model.Port) {
+func Once(host *model.Host, in *model.Objects) ([]View, []*model.Port) {
 	t := New()
 	t.SetHost(host)
 	t.Set(in)

@@ -15,10 +15,15 @@ func (t *Tracker) SetService(object *model.Service) {
 	s := t.get(object.Name)
 	s.excess = nil
 	if p, over := resolve.Excess(object); over {
-		s.excess = []model.Problem{p}
+		served := " (its last valid version is served)"
 		if object = s.object; object == nil {
 			object = &model.Service{Name: s.name, Where: p.Where}
 		}
+		if len(object.Ports) == 0 {
+			served = " (nothing of it is served)"
+		}
+		p.Detail, p.Fix = p.Detail+served, "split the Service"
+		s.excess = []model.Problem{p}
 	}
 	if s.object == nil {
 		t.objects++

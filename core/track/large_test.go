@@ -71,7 +71,7 @@ func TestAServiceBeyondTheLimits(t *testing.T) {
 	tr.SetService(over)
 	tr.SetSlice(slice("a-1", "a", 80, "10.0.0.2"))
 	want(t, tr, "~ns/a:p80 10.0.0.2")
-	const text = "Service ns/a: 40001 addresses, limit 1000: exceeds the limits of one Service"
+	const text = "Service ns/a: 40001 addresses, limit 1000 (its last valid version is served): exceeds the limits of one Service; split the Service"
 	if ps := tr.Service(name("a")).Problems; len(ps) != 1 || ps[0].String() != text {
 		t.Errorf("problems: %v", ps)
 	}
@@ -80,8 +80,11 @@ func TestAServiceBeyondTheLimits(t *testing.T) {
 	over.ExternalIPs = append(many("198.18.0.0", 40_000), netip.MustParseAddr("10.96.0.2"))
 	tr.SetService(over)
 	want(t, tr, "")
-	if s := tr.Service(name("c")); len(s.Problems) != 1 || s.Object == nil || len(s.Object.ExternalIPs) > 0 {
-		t.Errorf("%d problems, and the object is kept", len(s.Problems))
+	tr.SetService(over) // and again
+	want(t, tr, "")
+	const nothing = "Service ns/c: 40002 addresses, limit 1000 (nothing of it is served): exceeds the limits of one Service; split the Service"
+	if s := tr.Service(name("c")); len(s.Problems) != 1 || s.Object == nil || len(s.Object.ExternalIPs) > 0 || s.Problems[0].String() != nothing {
+		t.Errorf("problems %v, and the object is kept", s.Problems)
 	}
 	tr.SetService(service("c", "10.96.0.3", 80))
 	tr.SetService(service("a", "10.96.0.1", 81))

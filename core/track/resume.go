@@ -12,7 +12,7 @@ import (
 // Resume returns a Tracker with the state that another one has resolved for a host, given by
 // its Services and by the routes and grants of in: of what is set in it, Flush resolves that alone. It is for questions
 // of what an edit would change, and costs the claims of all Services.
-func Resume(host *model.Host, all []Service, in *model.Objects, suspects model.Suspects, now time.Time) *Tracker {
+func Resume(host *model.Host, all []View, in *model.Objects, suspects model.Suspects, now time.Time) *Tracker {
 	t := New()
 	t.services, t.slices = make(map[model.ServiceName]*service, len(all)), make(map[model.SliceName]*service, len(all))
 	t.claims.holder = make(map[claim]*service, 2*len(all)) // most have a cluster IP and a port
@@ -25,7 +25,7 @@ func Resume(host *model.Host, all []Service, in *model.Objects, suspects model.S
 	}
 	for _, v := range all {
 		s := t.get(v.Object.Name)
-		s.object, s.slices, s.ports, s.problems, s.since = v.Object, v.Slices, v.Ports, v.Problems, v.Ready
+		s.object, s.slices, s.ports, s.problems, s.ready = v.Object, v.Slices, v.Ports, v.Problems, v.Ready
 		s.shared = true
 		for _, slice := range s.slices {
 			t.slices[slice.Name] = s

@@ -20,7 +20,7 @@ type service struct {
 	ports    []*model.Port   // as last resolved
 	problems []model.Problem
 	queued   bool
-	since    map[netip.Addr]time.Time // when each endpoint became ready, with slow start; nil before
+	ready    map[netip.Addr]time.Time // when each endpoint became ready, with slow start; nil before
 
 	claimed     *model.Service // what it has claims for
 	rejected    []claim        // of those, claims that policy rejects

@@ -45,7 +45,7 @@ func (t *Tracker) warmed(s *service, from []*model.Slice) []*model.Slice {
 	if t.comeBack(from, &w); s.object.Choice.SlowStart > 0 {
 		t.startSlowly(s, from, &w)
 	} else {
-		s.since = nil
+		s.ready = nil
 	}
 	if len(w.steps) == 0 {
 		delete(t.warming, s)
@@ -105,21 +105,21 @@ func (t *Tracker) comeBack(from []*model.Slice, w *warming) {
 
 // startSlowly adds the endpoints that are new.
 func (t *Tracker) startSlowly(s *service, from []*model.Slice, w *warming) {
-	since := make(map[netip.Addr]time.Time, len(s.since))
+	since := make(map[netip.Addr]time.Time, len(s.ready))
 	for _, slice := range from {
 		for i := range slice.Endpoints {
 			e := &slice.Endpoints[i]
 			if !e.State.Has(model.Ready) {
 				continue
 			}
-			at, known := s.since[e.Addr]
-			if !known && s.since != nil {
+			at, known := s.ready[e.Addr]
+			if !known && s.ready != nil {
 				at = w.now
 			}
 			since[e.Addr] = at
 		}
 	}
-	s.since = since
+	s.ready = since
 	for a, at := range since {
 		w.add(a, at, s.object.Choice.SlowStart)
 	}
@@ -129,13 +129,13 @@ func (t *Tracker) startSlowly(s *service, from []*model.Slice, w *warming) {
 // Service is resolved again.
 func (t *Tracker) SetReady(n model.ServiceName, since map[netip.Addr]time.Time) {
 	if s := t.services[n]; s != nil {
-		s.since = since
+		s.ready = since
 		t.mark(s)
 	}
 }
 
 func (t *Tracker) stopWarming(s *service) {
-	s.since = nil
+	s.ready = nil
 	delete(t.warming, s)
 }
 

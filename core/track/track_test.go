@@ -411,7 +411,7 @@ func TestAListStays(t *testing.T) {
 	web := model.ServiceName{Namespace: "ns", Name: "web"}
 	tr.SetService(&model.Service{Name: web})
 	tr.SetSlice(slice("b", 1))
-	for _, list := range []func() []track.Service{tr.Services, func() []track.Service { return tr.Named(web) }} {
+	for _, list := range []func() []track.View{tr.Services, func() []track.View { return tr.Named(web) }} {
 		before := list()
 		was := slices.Clone(before[0].Slices)
 		tr.SetSlice(slice("a", was[0].Version+1))

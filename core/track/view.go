@@ -11,8 +11,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Service is the state of one Service, for people.
-type Service struct {
+// View is the state of one Service, for people.
+type View struct {
 	Object   *model.Service
 	Slices   []*model.Slice
 	Ports    []*model.Port
@@ -26,17 +26,17 @@ type Service struct {
 
 // Service returns one Service as last resolved; its Object is nil when there is
 // none of that name.
-func (t *Tracker) Service(name model.ServiceName) Service {
+func (t *Tracker) Service(name model.ServiceName) View {
 	if s := t.services[name]; s != nil {
 		return s.view()
 	}
-	return Service{}
+	return View{}
 }
 
 // Flushed ranges over what the last Flush looked at, by name. The Object of those
 // that are gone is nil. It costs what that Flush did.
-func (t *Tracker) Flushed() iter.Seq2[model.ServiceName, Service] {
-	return func(yield func(model.ServiceName, Service) bool) {
+func (t *Tracker) Flushed() iter.Seq2[model.ServiceName, View] {
+	return func(yield func(model.ServiceName, View) bool) {
 		for _, s := range t.flushed {
 			if !yield(s.name, s.view()) {
 				return
@@ -46,9 +46,9 @@ func (t *Tracker) Flushed() iter.Seq2[model.ServiceName, Service] {
 }
 
 // Named returns the Service of a name, if there is one, as a list.
-func (t *Tracker) Named(n model.ServiceName) []Service {
+func (t *Tracker) Named(n model.ServiceName) []View {
 	if s := t.services[n]; s != nil && s.object != nil {
-		return []Service{s.kept()}
+		return []View{s.kept()}
 	}
 	return nil
 }
@@ -56,7 +56,7 @@ func (t *Tracker) Named(n model.ServiceName) []Service {
 // Concerned returns the Services without which a packet to an address would fare
 // otherwise: they hold the address, its cluster IP or a port of that, or the node port of
 // its number.
-func (t *Tracker) Concerned(p model.Proto, to netip.AddrPort) (all []Service) {
+func (t *Tracker) Concerned(p model.Proto, to netip.AddrPort) (all []View) {
 	any := model.FamilyOf(to.Addr()).Unspecified()
 	whole := claim{at: netip.AddrPortFrom(to.Addr(), 0)}
 	found := slices.Clone(t.claims.rivals[whole]) // they may hold other ports
@@ -73,20 +73,20 @@ func (t *Tracker) Concerned(p model.Proto, to netip.AddrPort) (all []Service) {
 
 // Services lists all Services by name. It walks everything: for requests of
 // users, never for a change.
-func (t *Tracker) Services() []Service {
+func (t *Tracker) Services() []View {
 	all := t.Unsorted()
 	SortServices(all)
 	return all
 }
 
 // SortServices sorts by name: most of what a list costs.
-func SortServices(all []Service) {
-	order := make([]*Service, len(all)) // which are cheaper to move
+func SortServices(all []View) {
+	order := make([]*View, len(all)) // which are cheaper to move
 	for i := range all {
 		order[i] = &all[i]
 	}
-	slices.SortFunc(order, func(a, b *Service) int { return a.Object.Name.Compare(b.Object.Name) })
-	sorted := make([]Service, len(all))
+	slices.SortFunc(order, func(a, b *View) int { return a.Object.Name.Compare(b.Object.Name) })
+	sorted := make([]View, len(all))
 	for i, s := range order {
 		sorted[i] = *s
 	}
@@ -94,8 +94,8 @@ func SortServices(all []Service) {
 }
 
 // Unsorted lists all Services.
-func (t *Tracker) Unsorted() []Service {
-	all := make([]Service, 0, len(t.services))
+func (t *Tracker) Unsorted() []View {
+	all := make([]View, 0, len(t.services))
 	for _, s := range t.services {
 		if s.object != nil {
 			all = append(all, s.kept())
@@ -107,13 +107,13 @@ func (t *Tracker) Unsorted() []Service {
 // Len returns how many Services there are.
 func (t *Tracker) Len() int { return t.objects }
 
-func (s *service) view() Service {
-	return Service{s.object, s.slices, s.ports, s.problems, s.since, s.queued}
+func (s *service) view() View {
+	return View{Object: s.object, Slices: s.slices, Ports: s.ports, Problems: s.problems, Ready: s.ready, Queued: s.queued}
 }
 
 // kept is a view that stays unchanged: all but the list of slices is immutable, and
 // that is copied before its next change.
-func (s *service) kept() Service {
+func (s *service) kept() View {
 	s.shared = true
 	return s.view()
 }

@@ -21,7 +21,7 @@ const (
 	mostDrawn = 24 // of each; the table has them all
 	rowHeight = 34
 	boxWidth  = 250
-	gap       = 200
+	spacing   = 200
 )
 
 func picture(s *status.Service, ends []endpoint) template.HTML {
@@ -37,16 +37,16 @@ func picture(s *status.Service, ends []endpoint) template.HTML {
 		}
 	}
 	fmt.Fprintf(&b, `<svg class="picture" viewBox="0 0 %d %d" role="img" aria-labelledby="picture-title"><title id="picture-title">%s: %d frontends, %d endpoints, %d of them used</title>`,
-		2*boxWidth+gap, height, html.EscapeString(s.Name), len(s.Frontends), len(ends), used)
+		2*boxWidth+spacing, height, html.EscapeString(s.Name), len(s.Frontends), len(ends), used)
 	middle := float64(height-24) / 2
 	at := func(i, n int) float64 { return middle + (float64(i)-float64(n-1)/2)*rowHeight }
-	hub := float64(boxWidth) + gap/2
+	hub := float64(boxWidth) + spacing/2
 	for i := range fronts {
 		curve(&b, "line", boxWidth, at(i, fronts), hub, middle, 1.5)
 	}
 	for i, e := range ends[:drawn] {
 		if e.Used {
-			curve(&b, "line "+className(e.State), hub, middle, boxWidth+gap, at(i, drawn), 1.5+4*e.Share)
+			curve(&b, "line "+className(e.State), hub, middle, boxWidth+spacing, at(i, drawn), 1.5+4*e.Share)
 		}
 	}
 	fmt.Fprintf(&b, `<circle class="hub %s" cx="%.0f" cy="%.1f" r="7"/>`, className(s.State), hub, middle)
@@ -54,10 +54,10 @@ func picture(s *status.Service, ends []endpoint) template.HTML {
 		box(&b, "frontend", 0, at(i, fronts), f.Address+"/"+f.Proto, f.Kind)
 	}
 	for i, e := range ends[:drawn] {
-		box(&b, "endpoint "+className(e.State), boxWidth+gap, at(i, drawn), e.Address, e.State)
+		box(&b, "endpoint "+className(e.State), boxWidth+spacing, at(i, drawn), e.Address, e.State)
 	}
 	if more := len(ends) - drawn; more > 0 {
-		fmt.Fprintf(&b, `<text class="more" x="%d" y="%d">and %d more</text>`, boxWidth+gap, height-6, more)
+		fmt.Fprintf(&b, `<text class="more" x="%d" y="%d">and %d more</text>`, boxWidth+spacing, height-6, more)
 	}
 	if more := len(s.Frontends) - fronts; more > 0 {
 		fmt.Fprintf(&b, `<text class="more" x="0" y="%d">and %d more</text>`, height-6, more)
@@ -77,21 +77,32 @@ func curve(b *strings.Builder, class string, x1, y1, x2, y2, width float64) {
 }
 
 func box(b *strings.Builder, class string, x int, y float64, text, detail string) {
-	const longest = 24
-	if len(text) > longest {
-		text = text[:longest-1] + "…"
+	title := ""
+	if short := shorten(text); short != text {
+		title, text = "<title>"+html.EscapeString(text)+"</title>", short
 	}
-	fmt.Fprintf(b, `<g class="%s"><rect x="%d" y="%.1f" width="%d" height="26" rx="6"/><text x="%d" y="%.1f">%s</text><text class="detail" x="%d" y="%.1f" text-anchor="end">%s</text></g>`,
-		class, x, y-13, boxWidth, x+10, y+4.5, html.EscapeString(text), x+boxWidth-10, y+4.5, html.EscapeString(detail))
+	fmt.Fprintf(b, `<g class="%s">%s<rect x="%d" y="%.1f" width="%d" height="26" rx="6"/><text x="%d" y="%.1f">%s</text><text class="detail" x="%d" y="%.1f" text-anchor="end">%s</text></g>`,
+		class, title, x, y-13, boxWidth, x+10, y+4.5, html.EscapeString(text), x+boxWidth-10, y+4.5, html.EscapeString(detail))
+}
+
+// shorten cuts a text in its middle to what a box has room for: addresses of one range differ
+// at their end.
+func shorten(text string) string {
+	const longest, end = 24, 15 // the last group of an IPv6 address, a port and a protocol
+	runes := []rune(text)
+	if len(runes) <= longest {
+		return text
+	}
+	return string(runes[:longest-1-end]) + "…" + string(runes[len(runes)-end:])
 }
 
 // histogram is how long one stage took, over all changes that are remembered.
 type histogram struct {
-	Stage         string
-	Bars          []bar
-	Median, Worst history.Seconds // the worst is the 99th percentile
-	N             int
-	Picture       template.HTML
+	Stage       string
+	Bars        []bar
+	Median, P99 history.Seconds
+	N           int
+	Picture     template.HTML
 }
 
 type bar struct {
@@ -147,7 +158,7 @@ func histogramOf(stage string, values []float64) histogram {
 	if len(values) > 0 {
 		slices.Sort(values)
 		h.Median = history.Seconds(values[len(values)/2])
-		h.Worst = history.Seconds(values[min(len(values)-1, int(math.Ceil(0.99*float64(len(values))))-1)])
+		h.P99 = history.Seconds(values[min(len(values)-1, int(math.Ceil(0.99*float64(len(values))))-1)])
 	}
 	h.Picture = h.draw()
 	return h
@@ -160,7 +171,7 @@ func (h *histogram) draw() template.HTML {
 		most = max(most, b.N)
 	}
 	var b strings.Builder
-	label := fmt.Sprintf("%s: half of %d changes took up to %s, 99 %% up to %s", h.Stage, h.N, history.Short(h.Median), history.Short(h.Worst))
+	label := fmt.Sprintf("%s: half of %d changes took up to %s, 99 %% up to %s", h.Stage, h.N, history.Short(h.Median), history.Short(h.P99))
 	fmt.Fprintf(&b, `<svg class="histogram" viewBox="0 0 %d %d" role="img" aria-label="%s">`, len(h.Bars)*(width+space), height+2, html.EscapeString(label))
 	for i, bar := range h.Bars {
 		tall := float64(height) * float64(bar.N) / float64(most)

@@ -27,8 +27,8 @@ import (
 type Input struct {
 	Status   status.Document
 	Host     *model.Host
-	Services []track.Service // by name
-	Suspects model.Suspects  // endpoints that have stopped answering
+	Services []track.View   // by name
+	Suspects model.Suspects // endpoints that have stopped answering
 	History  history.Document
 	Snapshot bool // it is of a file, and stays unchanged
 }

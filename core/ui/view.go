@@ -138,17 +138,17 @@ func matches(s *status.Service, words []string) bool {
 	return true
 }
 
-func find(all []track.Service, name string) *track.Service {
+func find(all []track.View, name string) *track.View {
 	namespace, short, _ := strings.Cut(name, "/")
 	wanted := model.ServiceName{Namespace: namespace, Name: short}
-	i, ok := slices.BinarySearchFunc(all, wanted, func(s track.Service, n model.ServiceName) int { return s.Object.Name.Compare(n) })
+	i, ok := slices.BinarySearchFunc(all, wanted, func(s track.View, n model.ServiceName) int { return s.Object.Name.Compare(n) })
 	if !ok {
 		return nil
 	}
 	return &all[i]
 }
 
-func (r *serviceRow) count(s *track.Service) {
+func (r *serviceRow) count(s *track.View) {
 	for _, slice := range s.Slices {
 		for i := range slice.Endpoints {
 			if slice.Endpoints[i].State.Has(model.Ready) {
@@ -212,7 +212,7 @@ func serviceName(name string) model.ServiceName {
 }
 
 // endpoints lists the endpoints of each port of a Service with what becomes of them here.
-func endpoints(in *Input, s *track.Service) []endpoint {
+func endpoints(in *Input, s *track.View) []endpoint {
 	type target struct {
 		port model.PortID
 		at   netip.AddrPort

@@ -21,8 +21,8 @@ const (
 	maxAffinity     = 24 * time.Hour
 )
 
-// annotationKeepVIP is kube-proxy's, for Windows (kubernetes#74825).
-const annotationKeepVIP = "preserve-destination"
+// annotationPreserveDestination is kube-proxy's, for Windows (kubernetes#74825).
+const annotationPreserveDestination = "preserve-destination"
 
 // Service converts a Service. It returns nil for those that have no virtual IP or
 // that we do not serve: headless, ExternalName, without cluster IP, or labelled for
@@ -49,7 +49,7 @@ func Service(s *corev1.Service) (*model.Service, []model.Problem) {
 		svc.Internal = trafficPolicy(f, "spec.internalTrafficPolicy", string(*p))
 	}
 	svc.SessionAffinity = sessionAffinity(f, &s.Spec)
-	svc.PreserveDestination = s.Annotations[annotationKeepVIP] == "true"
+	svc.PreserveDestination = s.Annotations[annotationPreserveDestination] == "true"
 	if svc.Type == model.LoadBalancer {
 		loadBalancer(f, svc, s)
 	}

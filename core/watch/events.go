@@ -48,7 +48,7 @@ func (w *EventWriter) Write(ctx context.Context, r events.Record) error {
 	if r.Written {
 		err := w.patch(ctx, r)
 		if !apierrors.IsNotFound(err) {
-			return rejected(r, err)
+			return asRejected(r, err)
 		}
 	}
 	err := w.create(ctx, r)
@@ -58,11 +58,11 @@ func (w *EventWriter) Write(ctx context.Context, r events.Record) error {
 		}
 		err = w.patch(ctx, r) // of an earlier run
 	}
-	return rejected(r, err)
+	return asRejected(r, err)
 }
 
-// rejected marks errors that will be the same next time.
-func rejected(r events.Record, err error) error {
+// asRejected marks errors that will be the same next time.
+func asRejected(r events.Record, err error) error {
 	switch {
 	case err == nil:
 		return nil

@@ -19,7 +19,7 @@ import (
 // when a watch ended before its time, the object that changed last is read as it was at
 // that version, and one that was deleted still later: one or two objects, not a list.
 
-// historyTime is for reading one object. The watch begins afterwards in any case.
+// historyTime is for reading one object. Without an answer the server is asked again.
 const historyTime = 5 * time.Second
 
 // sameHistory returns errRestored if the server's versions are not those that led here,
@@ -27,10 +27,11 @@ const historyTime = 5 * time.Second
 func (f *follower) sameHistory(ctx context.Context) error {
 	for _, last := range f.versions.latest() {
 		found, err := f.foundAt(ctx, last.name)
-		if err == nil && found != last.number && (!last.deleted || found != 0) || tooLarge(err) {
+		gone := last.deleted && found == 0
+		switch {
+		case tooLarge(err), err == nil && found != last.number && !gone:
 			return errRestored
-		}
-		if err != nil && !untold(err) {
+		case err != nil && !untold(err):
 			return err
 		}
 	}

@@ -79,7 +79,7 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 	return s, nil
 }
 
-// target is the sink that Run is given: the kinds are made before.
+// target forwards to the sink that Run is given, since the kinds are made before, in Open.
 type target struct{ Sink }
 
 // EventWriter returns what writes Events to the same server.

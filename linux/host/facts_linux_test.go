@@ -3,9 +3,13 @@
 package host
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"runtime"
+	"strconv"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -34,14 +38,14 @@ func TestExamineSeesForwarding(t *testing.T) {
 		return "missing"
 	}
 	for _, c := range []struct {
-		value string
+		value int
 		want  diagnosis.Level
-	}{{"0", diagnosis.Fail}, {"1", diagnosis.OK}} {
-		if err := EnsureSysctl("net/ipv4/ip_forward", c.value); err != nil {
+	}{{0, diagnosis.Fail}, {1, diagnosis.OK}} {
+		if err := (Setting{Path: "proc/sys/net/ipv4/ip_forward", Want: c.value}).Apply("/", slog.New(slog.DiscardHandler)); err != nil {
 			t.Fatal(err)
 		}
 		if got := level(); got != c.want {
-			t.Errorf("ip_forward=%s: %s, want %s", c.value, got, c.want)
+			t.Errorf("ip_forward=%d: %s, want %s", c.value, got, c.want)
 		}
 	}
 }
@@ -60,18 +64,34 @@ func TestExaminedChecksAreComplete(t *testing.T) {
 	}
 }
 
-func TestEnsureSysctl(t *testing.T) {
+// What is changed is logged, once; what cannot be set says why and what to do.
+func TestApplyLogsWhatItChanges(t *testing.T) {
 	freshNamespace(t)
-	if err := EnsureSysctl("net/ipv4/no_such_thing", "1"); !errors.Is(err, fs.ErrNotExist) {
+	var log bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	if err := (Setting{Path: "proc/sys/net/ipv4/no_such_thing", Want: 1}).Apply("/", logger); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "sysctl -w net.ipv4.no_such_thing=1") {
 		t.Errorf("a parameter that does not exist: %v", err)
 	}
-	if err := EnsureSysctl("net/ipv4/ip_local_port_range", "20000 30000"); err != nil {
+	if _, err := Sysctl("net/ipv4/no_such_thing"); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "is not loaded") {
+		t.Errorf("reading it: %v", err)
+	}
+	was, err := Sysctl("net/ipv4/tcp_fin_timeout")
+	if err != nil {
 		t.Fatal(err)
 	}
-	if v, err := Sysctl("net/ipv4/ip_local_port_range"); err != nil || v != "20000\t30000" {
-		t.Errorf("got %q, %v", v, err)
+	n, err := strconv.Atoi(was)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := EnsureSysctl("net/ipv4/ip_local_port_range", "20000   30000"); err != nil {
-		t.Errorf("the same in other words: %v", err)
+	for range 2 {
+		if err := (Setting{Path: "proc/sys/net/ipv4/tcp_fin_timeout", Want: n + 1}).Apply("/", logger); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := Sysctl("net/ipv4/tcp_fin_timeout"); err != nil || got != strconv.Itoa(n+1) {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if text := log.String(); strings.Count(text, "kernel setting changed") != 1 || !strings.Contains(text, "net.ipv4.tcp_fin_timeout") {
+		t.Errorf("logged:\n%s", text)
 	}
 }

@@ -18,22 +18,20 @@ import (
 )
 
 // Prepare sets the kernel parameters that a node needs besides rules: connection
-// tracking and the OOM score of this process. It logs what it changes and returns
-// what it could not change, each with the command to do it manually; none of that
-// keeps Services from being served. root is "/" except in tests.
+// tracking and the OOM score of this process; those of mode ipvs alone are in linux/ipvs
+// (applySysctls). It logs what it changes and returns what it could not change, each with the
+// command to do it manually; none of that keeps Services from being served. root is "/" except
+// in tests.
 //
 // The sysctls are those of the calling thread's network namespace. Some of them
 // exist only once connection tracking is in use.
 func Prepare(root string, c *config.Config, log *slog.Logger) (failed []error) {
 	for _, s := range settings(root, c) {
-		changed, err := s.apply(root)
-		switch {
+		switch err := s.Apply(root, log); {
 		case err != nil && s.Path == oomScore && errors.Is(err, fs.ErrPermission):
 			log.Info("oom_score_adj unchanged", "err", err) // usual in containers; kube-proxy logs it at --v=2
 		case err != nil:
 			failed = append(failed, err)
-		case changed:
-			log.Info("kernel setting changed", "setting", s.name(), "value", s.Want)
 		}
 	}
 	return failed
@@ -63,7 +61,17 @@ func cpus(root string) int {
 	return n
 }
 
-// apply writes a setting unless the present value is good enough.
+// Apply sets a kernel parameter unless its value is good enough, and logs a change. The error
+// states what to do by hand. The file is below root, and of the calling thread's network
+// namespace.
+func (s Setting) Apply(root string, log *slog.Logger) error {
+	changed, err := s.apply(root)
+	if changed {
+		log.Info("kernel setting changed", "setting", s.name(), "value", s.Want)
+	}
+	return err
+}
+
 func (s Setting) apply(root string) (changed bool, err error) {
 	file := filepath.Join(root, s.Path)
 	b, err := os.ReadFile(file)
@@ -88,16 +96,20 @@ func (s Setting) apply(root string) (changed bool, err error) {
 // explain names the wanted value, why it cannot be set here, and the command that
 // sets it.
 func (s Setting) explain(err error) error {
-	why := "it cannot be set"
+	return fmt.Errorf("%s: %s (%w); on the host: %s", s, cause(err), err, s.fix())
+}
+
+// cause states why a kernel parameter cannot be read or set.
+func cause(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		why = "this kernel does not have it, or connection tracking is not loaded"
+		return "this kernel does not have it, or its module (connection tracking, IPVS) is not loaded"
 	case errors.Is(err, syscall.EROFS):
-		why = "it is read-only here"
+		return "it is read-only here"
 	case errors.Is(err, fs.ErrPermission):
-		why = "this process may not set it"
+		return "this process has no permission"
 	case errors.Is(err, syscall.EOPNOTSUPP):
-		why = "only the machine's first network namespace may set it"
+		return "only the machine's first network namespace may set it"
 	}
-	return fmt.Errorf("%s: %s (%w); on the host: %s", s, why, err, s.fix())
+	return "it cannot be read or set"
 }

@@ -88,7 +88,7 @@ func TestPrepareGoesOn(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(root, hashsize)); err == nil {
 		t.Error("a parameter was made that the kernel does not have")
 	}
-	for _, part := range []string{"connection tracking is not loaded", "on the host: echo ", "not a number"} {
+	for _, part := range []string{"its module (connection tracking, IPVS) is not loaded", "on the host: echo ", "not a number"} {
 		if text := errors.Join(failed...).Error(); !strings.Contains(text, part) {
 			t.Errorf("%q is missing in %s", part, text)
 		}

@@ -126,7 +126,7 @@ func (d *Driver) Commit(ctx context.Context, ops []op) []error {
 }
 
 func busy(err error) bool {
-	var b ledger.ErrBusy
+	var b ledger.BusyError
 	return errors.As(err, &b)
 }
 

@@ -279,7 +279,7 @@ func TestLockHeldByOthers(t *testing.T) {
 		}
 		s.backend.SetHost(s.world.Host)
 		_, err = s.backend.Sync(t.Context())
-		var busy ledger.ErrBusy
+		var busy ledger.BusyError
 		if !errors.As(err, &busy) || len(s.backend.Health().Failures) != 0 || s.backend.Next().IsZero() {
 			t.Fatalf("%v, %v", err, s.backend.Health().Failures)
 		}

@@ -30,7 +30,7 @@ func nat(f model.Family, chain string) chainID {
 // The constant chains. The names are kube-proxy's, which people and tools know,
 // except for those marked as Tandem's.
 const (
-	chainServices    = "KUBE-SERVICES"           // nat: dispatch by address; filter: cluster IPs without endpoints
+	chainServices    = "KUBE-SERVICES"           // nat: dispatch by address; filter: rejects cluster IPs without endpoints, and ports that a cluster IP does not have
 	chainExternal    = "KUBE-EXTERNAL-SERVICES"  // filter: other addresses without endpoints
 	chainNodePorts   = "KUBE-NODEPORTS"          // nat: dispatch by port; filter: health check ports
 	chainUnserved    = "KUBE-NODEPORTS-UNSERVED" // filter: node ports without endpoints; Tandem's
@@ -42,8 +42,8 @@ const (
 
 // The prefixes of the names of chains that belong to one port.
 const (
-	prefixCluster  = "KUBE-SVC-" // an endpoint of the cluster
-	prefixLocal    = "KUBE-SVL-" // an endpoint on this node
+	prefixCluster  = "KUBE-SVC-" // chooses among the endpoints of the cluster
+	prefixLocal    = "KUBE-SVL-" // chooses among those on this node
 	prefixExternal = "KUBE-EXT-" // by origin, to one of the two above
 	prefixFirewall = "KUBE-FW-"  // by source range, to KUBE-EXT-
 	prefixEndpoint = "KUBE-SEP-" // one endpoint
@@ -189,15 +189,15 @@ func invalid() xtables.Rule {
 // tables are the tables with our chains, in the order in which they are written.
 func tables() [2]xtables.Table { return [...]xtables.Table{xtables.Filter, xtables.NAT} }
 
-// Key names an object: a whole chain that belongs to one port, or one rule of a
-// shared chain. A shared chain's rules are its objects in the order of Position.
+// Key names an object: a whole chain, of one port or the same for all such as
+// KUBE-MARK-MASQ, or one rule of a shared chain. A shared chain's rules are its objects in the order of Position.
 type Key struct {
 	chainID
 	Position
 }
 
 // Position is the place of a rule in a shared chain. The zero Position is the chain
-// itself: with all its rules if it belongs to one port, without any if it is shared.
+// itself: with all its rules if it is written as a whole, without any if it is shared.
 type Position struct {
 	Rank     Rank
 	Index    uint32           // its index in the chain, of unexpected rules

@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// packetCounter sums up the packets that invalid has dropped in each family, also when
+// packetCounter sums up the packets that the rule for invalid ones has dropped in each family, also when
 // the rule is rewritten, which resets its counter. It is safe for concurrent use.
 type packetCounter struct {
 	families []model.Family

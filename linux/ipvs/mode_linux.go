@@ -104,22 +104,22 @@ func Prepare(c *config.Config, log *slog.Logger) error {
 // applySysctls sets the kernel parameters that IPVS needs. The first is required for
 // masquerading; a failure of the others is only logged.
 func applySysctls(c config.IPVS, log *slog.Logger) error {
-	if err := host.EnsureSysctl("net/ipv4/vs/conntrack", "1"); err != nil {
+	if err := (host.Setting{Path: "proc/sys/net/ipv4/vs/conntrack", Want: 1}).Apply("/", log); err != nil {
 		return err
 	}
-	more := [][2]string{
-		{"net/ipv4/vs/expire_nodest_conn", "1"},        // connections to a removed endpoint end at once
-		{"net/ipv4/vs/expire_quiescent_template", "1"}, // persistent clients leave a draining endpoint
-		{"net/ipv4/ip_forward", "1"},
+	more := []host.Setting{
+		{Path: "proc/sys/net/ipv4/vs/expire_nodest_conn", Want: 1},        // connections to a removed endpoint end at once
+		{Path: "proc/sys/net/ipv4/vs/expire_quiescent_template", Want: 1}, // persistent clients leave a draining endpoint
+		{Path: "proc/sys/net/ipv4/ip_forward", Want: 1},
 	}
 	if reuseIsDelayed() {
-		more = append(more, [2]string{"net/ipv4/vs/conn_reuse_mode", "0"})
+		more = append(more, host.Setting{Path: "proc/sys/net/ipv4/vs/conn_reuse_mode", Want: 0})
 	}
 	if c.StrictARP {
-		more = append(more, [2]string{"net/ipv4/conf/all/arp_ignore", "1"}, [2]string{"net/ipv4/conf/all/arp_announce", "2"})
+		more = append(more, host.Setting{Path: "proc/sys/net/ipv4/conf/all/arp_ignore", Want: 1}, host.Setting{Path: "proc/sys/net/ipv4/conf/all/arp_announce", Want: 2})
 	}
 	for _, s := range more {
-		if err := host.EnsureSysctl(s[0], s[1]); err != nil {
+		if err := s.Apply("/", log); err != nil {
 			log.Warn("setting a sysctl failed", "mode", Name, "err", err)
 		}
 	}

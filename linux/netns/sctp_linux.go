@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -67,6 +68,7 @@ func answerSCTP(c *net.IPConn, addr netip.AddrPort, ended func() bool) {
 			if ended() {
 				return
 			}
+			time.Sleep(retryAfter)
 			continue
 		}
 		in, ok := decode(buf[:n])

@@ -91,7 +91,7 @@ func (s *Server) tcp(addr netip.AddrPort) error {
 				if s.ended() {
 					return
 				}
-				time.Sleep(time.Millisecond) // out of descriptors: some connection will end
+				time.Sleep(retryAfter) // out of descriptors: some connection will end
 				continue
 			}
 			s.done.Go(func() { s.converse(c, addr) })
@@ -139,21 +139,29 @@ func (s *Server) udp(addr netip.AddrPort) error {
 		return err
 	}
 	s.stop = c.Close
-	s.done.Go(func() {
-		buf := make([]byte, 64)
-		for {
-			_, peer, err := c.ReadFromUDPAddrPort(buf)
-			switch {
-			case err == nil:
-				// The client may have closed.
-				_, _ = c.WriteToUDPAddrPort([]byte(introduce(addr, plain(peer))), peer)
-			case s.ended():
-				return
-			}
-		}
-	})
+	s.done.Go(func() { answerUDP(c, addr, s.ended) })
 	return nil
 }
+
+// answerUDP answers until ended.
+func answerUDP(c *net.UDPConn, addr netip.AddrPort, ended func() bool) {
+	buf := make([]byte, 64)
+	for {
+		_, peer, err := c.ReadFromUDPAddrPort(buf)
+		switch {
+		case err == nil:
+			// The client may have closed.
+			_, _ = c.WriteToUDPAddrPort([]byte(introduce(addr, plain(peer))), peer)
+		case ended():
+			return
+		default:
+			time.Sleep(retryAfter)
+		}
+	}
+}
+
+// retryAfter is the time between attempts of a server whose socket fails.
+const retryAfter = time.Millisecond
 
 func (s *Server) sctp(addr netip.AddrPort) error {
 	c, err := listenSCTP(addr)

@@ -296,7 +296,7 @@ func (d *Driver) blame(ops []Op, errs []error, seq uint32, errno unix.Errno, m n
 	errs[i] = err
 	switch errno {
 	case unix.EEXIST, unix.ENOENT, unix.EBUSY: // EBUSY: an existing element has another value
-		errs[i] = ledger.ErrConflict{Err: err}
+		errs[i] = ledger.ConflictError{Err: err}
 	}
 	return err
 }

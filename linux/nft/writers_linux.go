@@ -36,6 +36,7 @@ type Writers struct {
 	file *os.File
 	mu   sync.Mutex     // also held from the receipt of a notice until it is judged
 	ring []Writer       // the latest, oldest first
+	lost time.Time      // until when commits may be missing: forgotten, lost by the socket, or made while it was mute
 	own  map[int]string // children of this process, by process id, and their names: see Child
 }
 
@@ -61,14 +62,22 @@ func OpenWriters() (*Writers, error) {
 }
 
 // Mute leaves the kernel's group, or joins it again: a commit in between
-// costs nothing more, and is not recorded. It takes about a microsecond.
+// costs nothing more, and is not recorded, whoever makes it. It takes about a microsecond.
 func (w *Writers) Mute(on bool) error {
+	defer w.missed()
 	const group = 7 // NFNLGRP_NFTABLES
 	option := unix.NETLINK_ADD_MEMBERSHIP
 	if on {
 		option = unix.NETLINK_DROP_MEMBERSHIP
 	}
 	return w.control(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_NETLINK, option, group) })
+}
+
+// missed notes that commits until now may be missing.
+func (w *Writers) missed() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lost = time.Now()
 }
 
 // control calls f with the socket, while that is open.
@@ -130,7 +139,9 @@ func (w *Writers) receive(fd int) error {
 		switch {
 		case errors.Is(err, unix.EAGAIN):
 			return nil
-		case errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR): // after ENOBUFS some notices were lost: who wrote is not known then
+		case errors.Is(err, unix.ENOBUFS): // the socket has lost notices
+			w.lost = time.Now()
+		case errors.Is(err, unix.EINTR):
 		case err != nil:
 			return err
 		default:
@@ -162,11 +173,20 @@ func (w *Writers) note(m netlink.Message) {
 			one.Name = netlink.Text(v)
 		}
 	}
-	if w.isOwn(one) {
-		return
+	if !w.isOwn(one) {
+		w.add(one)
 	}
+}
+
+// add remembers a commit of another program. The oldest is forgotten first.
+func (w *Writers) add(one Writer) {
 	w.ring = append(w.ring, one)
-	w.ring = slices.Delete(w.ring, 0, max(0, len(w.ring)-maxWriters))
+	if more := len(w.ring) - maxWriters; more > 0 {
+		if last := w.ring[more-1].At; last.After(w.lost) {
+			w.lost = last
+		}
+		w.ring = slices.Delete(w.ring, 0, more)
+	}
 }
 
 // isOwn reports whether a writer is a thread of this process or a child of it. Where the
@@ -230,17 +250,18 @@ func Child(ctx context.Context, pid int, program string) (ended func()) {
 	}
 }
 
-// Since returns the programs that have written since a time, oldest first.
-func (w *Writers) Since(t time.Time) (all []Writer) {
+// Since returns the programs that have written since a time, oldest first, and whether these are
+// all.
+func (w *Writers) Since(t time.Time) (found []Writer, all bool) {
 	w.drain()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, one := range w.ring {
 		if one.At.After(t) {
-			all = append(all, one)
+			found = append(found, one)
 		}
 	}
-	return all
+	return found, !w.lost.After(t)
 }
 
 // Close ends it.

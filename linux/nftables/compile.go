@@ -232,7 +232,7 @@ func (p *portCompiler) frontend(host *model.Host, f *model.Frontend) {
 	if f.Kind == model.KindClusterIP {
 		p.once(nft.AddrKey(setClusterIPs, f.At.Addr()), nft.Value{})
 	}
-	if f.Restricted && !p.guard(f) {
+	if f.Restricted && !p.restrict(f) {
 		p.answer(maps[model.FromOutside], f, nft.DropValue(p.comment))
 		return
 	}
@@ -286,8 +286,8 @@ func (p *portCompiler) answer(set *nft.Set, f *model.Frontend, v nft.Value) {
 	p.emit(element(set, p.port.ID.Proto, f), v)
 }
 
-// guard emits a frontend's source ranges, and reports whether it could.
-func (p *portCompiler) guard(f *model.Frontend) bool {
+// restrict emits a frontend's source ranges, and reports whether it could.
+func (p *portCompiler) restrict(f *model.Frontend) bool {
 	if f.Kind == model.KindNodePort {
 		p.gap(f, "source ranges of node ports cannot be distinguished in this mode: closed to all")
 		return false

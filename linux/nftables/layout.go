@@ -40,7 +40,7 @@ var (
 	// setClusterIPs may have frontends of other kinds, too: their other ports are rejected.
 	setClusterIPs = &nft.Set{Name: "cluster-ips", Key: addrKey}
 
-	// setRestricted are frontends with source ranges, Allowed such a frontend and a range
+	// setRestricted are frontends with source ranges, setAllowed such a frontend and a range
 	// that may use it.
 	setRestricted = &nft.Set{Name: "guarded", Key: frontKey}
 	setAllowed    = &nft.Set{Name: "allowed", Key: handleKey, Interval: true, Loads: rangeLoad}
@@ -49,12 +49,12 @@ var (
 	// to itself.
 	setHairpin = &nft.Set{Name: "hairpin", Key: []nft.Field{nft.Saddr, nft.Daddr}}
 
-	// setNodePortAddresses is where node ports answer, ServiceCIDRs where cluster IPs are
+	// setNodePortAddresses is where node ports answer, setServiceCIDRs where cluster IPs are
 	// and nothing else.
 	setNodePortAddresses = &nft.Set{Name: "nodeport-addresses", Key: addrKey, Interval: true}
 	setServiceCIDRs      = &nft.Set{Name: "service-cidrs", Key: addrKey, Interval: true}
 
-	// setEndpointPorts are protocols and ports from which endpoints answer, L4 the
+	// setEndpointPorts are protocols and ports from which endpoints answer, setL4 the
 	// protocols with ports.
 	setEndpointPorts = &nft.Set{Name: "endpoint-ports", Key: []nft.Field{nft.L4Proto, nft.Sport}}
 	setL4            = &nft.Set{Name: "l4", Key: protoKey}
@@ -77,7 +77,7 @@ var (
 
 // The sets and maps of ports with ClientIP affinity (affinity.go).
 var (
-	// setAffinityPorts state what a frontend's port is known by in Affinity.
+	// setAffinityPorts state what a frontend's port is known by in setAffinity.
 	setAffinityPorts     = &nft.Set{Name: "affinity-ports", Key: frontKey, Data: nft.DataAddress, Loads: cameFor}
 	setAffinityNodePorts = &nft.Set{Name: "affinity-nodeports", Key: nodeKey, Data: nft.DataAddress}
 
@@ -99,7 +99,7 @@ var (
 		Loads: []nft.Field{nft.CtSaddr, nft.Saddr, nft.L4Proto},
 	}
 
-	// setAffinityFull are protocols whose clients found no room in Affinity lately.
+	// setAffinityFull are protocols whose clients found no room in setAffinity lately.
 	setAffinityFull = &nft.Set{Name: "affinity-full", Key: protoKey, Size: 8}
 )
 

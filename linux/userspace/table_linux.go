@@ -105,7 +105,7 @@ func (t natTable) Write(ctx context.Context, f model.Family, edits []edit) error
 }
 
 // restore runs a transaction and waits for the lock. A lock held for too long is an
-// ordinary failure, not ledger.ErrBusy: without its chains the mode serves nothing.
+// ordinary failure, not ledger.BusyError: without its chains the mode serves nothing.
 func (t natTable) restore(ctx context.Context, f model.Family, b *batch) error {
 	t.watch.BeforeWrite()
 	if err := t.commands.RestoreWait(ctx, f, b.Text(xtables.NAT)); err != nil {

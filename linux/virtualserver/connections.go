@@ -69,15 +69,16 @@ func parseConnection(line string) (c Connection, ok bool) {
 	}
 	c.State = words[7]
 	for i, at := range []*netip.AddrPort{&c.Client, &c.Dst, &c.To} {
-		if *at, ok = parseHex(words[1+2*i], words[2+2*i]); !ok {
+		if *at, ok = parseAddrPort(words[1+2*i], words[2+2*i]); !ok {
 			return c, false
 		}
 	}
 	return c, c.Proto != 0 && c.Client.Port() != 0
 }
 
-// parseHex reads an address and a port.
-func parseHex(addr, port string) (netip.AddrPort, bool) {
+// parseAddrPort reads an address, IPv4 in hexadecimal or IPv6 as text, and a port in
+// hexadecimal.
+func parseAddrPort(addr, port string) (netip.AddrPort, bool) {
 	n, err := strconv.ParseUint(port, 16, 16)
 	if err != nil {
 		return netip.AddrPort{}, false

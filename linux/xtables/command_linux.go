@@ -187,7 +187,7 @@ const (
 )
 
 // Restore runs a transaction, or several: each table is written as a whole or not
-// at all. It is busy (ledger.ErrBusy) while others hold the lock.
+// at all. It is busy (ledger.BusyError) while others hold the lock.
 func (t Tools) Restore(ctx context.Context, f model.Family, text []byte) error {
 	args := []string{"--noflush"}
 	if t.Variant == Legacy { // the other has no lock
@@ -197,7 +197,7 @@ func (t Tools) Restore(ctx context.Context, f model.Family, text []byte) error {
 	var exit *exec.ExitError
 	const resourceProblem = 4 // in the nft variant also other errors
 	if errors.As(err, &exit) && exit.ExitCode() == resourceProblem && t.Variant == Legacy && strings.Contains(err.Error(), "holding the xtables lock") {
-		return fmt.Errorf("another program holds the xtables lock: %w", ledger.ErrBusy{After: lockAgain})
+		return fmt.Errorf("another program holds the xtables lock: %w", ledger.BusyError{After: lockAgain})
 	}
 	return withScriptLine(err, text)
 }
@@ -233,12 +233,12 @@ func retryWhileBusy(ctx context.Context, limit time.Duration, f func() error) er
 	end := time.Now().Add(limit)
 	for {
 		err := f()
-		var busy ledger.ErrBusy
+		var busy ledger.BusyError
 		if !errors.As(err, &busy) {
 			return err
 		}
 		if time.Now().Add(busy.After).After(end) {
-			return fmt.Errorf("after %s: %v", limit, err) // no longer ErrBusy
+			return fmt.Errorf("after %s: %v", limit, err) // no longer BusyError
 		}
 		if !sleep.For(ctx, busy.After) {
 			return ctx.Err()

@@ -135,7 +135,7 @@ func TestLockOfTheLegacyVariant(t *testing.T) {
 	for path, busy := range map[string]bool{held: true, "/nonexistent/lock": false} {
 		t.Setenv("XTABLES_LOCKFILE", path)
 		err := tools.Restore(t.Context(), model.IPv4, []byte("*nat\nCOMMIT\n"))
-		if err == nil || errors.As(err, new(ledger.ErrBusy)) != busy {
+		if err == nil || errors.As(err, new(ledger.BusyError)) != busy {
 			t.Errorf("%s: busy should be %t: %v", path, busy, err)
 		}
 	}

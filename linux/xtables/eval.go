@@ -18,7 +18,7 @@ type Packet struct {
 	In     string // the interface it came in by; empty for packets of the host
 	Mark   uint32
 	DNATed bool
-	Odds   float64 // how likely a packet of a new client gets here, if it was set to 1
+	Odds   float64 // probability that a new client's packet reaches this rule; 1 at the start
 }
 
 // ChainID names a chain of one table of one family.
@@ -46,7 +46,8 @@ type End struct {
 	By Target // nil for the end of the chain, or RETURN
 }
 
-// maxDepth bounds nested jumps; the modes use far fewer.
+// maxDepth bounds nested jumps; the modes use far fewer. Beyond its own bound, the room for jumps
+// of a table, the kernel drops a packet, too.
 const maxDepth = 32
 
 // Run returns how a packet may leave a chain of its family.

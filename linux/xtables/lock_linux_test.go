@@ -17,7 +17,7 @@ import (
 // takes too long.
 func TestLockOfIPTablesIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		locked := fmt.Errorf("another program holds the lock: %w", ledger.ErrBusy{After: time.Second})
+		locked := fmt.Errorf("another program holds the lock: %w", ledger.BusyError{After: time.Second})
 		free := time.Now().Add(5 * time.Second)
 		restore := func() error {
 			if time.Now().Before(free) {
@@ -29,7 +29,7 @@ func TestLockOfIPTablesIsWaitedFor(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		free = time.Now().Add(time.Hour)
-		if err := retryWhileBusy(t.Context(), time.Minute, restore); err == nil || errors.As(err, new(ledger.ErrBusy)) {
+		if err := retryWhileBusy(t.Context(), time.Minute, restore); err == nil || errors.As(err, new(ledger.BusyError)) {
 			t.Errorf("a lock that is never free: %v", err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())

@@ -35,7 +35,8 @@ func TestOwnCommandsAreNoOtherWriters(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for _, one := range w.Since(before) {
+		found, _ := w.Since(before)
+		for _, one := range found {
 			names = append(names, one.Name)
 		}
 		return names

@@ -45,7 +45,7 @@ func (c *commit) install(k Key, want LoadBalancer) error {
 		return err
 	}
 	if err := c.create(k, want); err != nil {
-		return ledger.ErrLeft[Value]{Err: err}
+		return ledger.LeftError[Value]{Err: err}
 	}
 	return nil
 }

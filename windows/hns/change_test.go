@@ -67,7 +67,7 @@ func TestOlderHNSReplacesLoadBalancers(t *testing.T) {
 		r.sync()
 		r.serves("10.96.0.10", "10.244.1.2 10.244.2.3")
 		r.gaps(1)
-		if g := r.emu.Gaps()[0]; g.For != 1e6 {
+		if g := r.emu.Outages()[0]; g.For != 1e6 {
 			r.Errorf("the gap was %v: something is done within it", g.For)
 		}
 		r.spent(7, 3)

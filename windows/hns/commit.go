@@ -175,7 +175,7 @@ func (c *commit) balance(k Key, v Value) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return ledger.ErrLeft[Value]{
+	return ledger.LeftError[Value]{
 		Value: without(v, missing), There: true,
 		Err: fmt.Errorf("not in HNS yet, and left out: %s", list(missing)),
 	}

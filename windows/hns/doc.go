@@ -15,9 +15,9 @@
 //	                   HNS (interface) ── hcn_windows.go, or windows/hnsemu
 //
 // Objects name things by address only. What a name means in one HNS, such as the
-// ids of endpoints, the driver finds out and remembers (table.go). Any of it that
-// differs from its desired value is the Drift of an observed object, so that the
-// ledger repairs it. Objects are listed only at the start, by audits and on doubt.
+// ids of endpoints, the driver finds out and remembers (table.go). Where such a
+// thing is not as desired, Observe says so in the object's Drift, and the ledger
+// repairs the object. Objects are listed only at the start, by audits and on doubt.
 //
 // # Ownership
 //

@@ -129,7 +129,7 @@ func (f *figures) note(r *rig, what string, theirs, changed, most int) {
 			f.rows[what].theirs = "none made"
 		}
 	}
-	gaps := r.emu.Gaps()
+	gaps := r.emu.Outages()
 	var longest time.Duration
 	for _, g := range gaps {
 		longest = max(longest, g.For)

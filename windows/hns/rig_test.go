@@ -227,7 +227,7 @@ func (r *rig) spent(most, writes int) {
 // gaps demands how many times a frontend had no load balancer meanwhile.
 func (r *rig) gaps(want int) {
 	r.Helper()
-	if got := r.emu.Gaps(); len(got) != want {
+	if got := r.emu.Outages(); len(got) != want {
 		r.Errorf("gaps: %v, want %d", got, want)
 	}
 }

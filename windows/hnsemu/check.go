@@ -20,17 +20,17 @@ func (e *Emulator) vanished(lb hns.LoadBalancer) {
 func (e *Emulator) appeared(lb hns.LoadBalancer) {
 	for _, f := range frontends(lb) {
 		if since, ok := e.absent[f]; ok {
-			e.gaps = append(e.gaps, Gap{f, e.now - since})
+			e.outages = append(e.outages, Outage{f, e.now - since})
 			delete(e.absent, f)
 		}
 	}
 }
 
-// Gaps returns the gaps so far.
-func (e *Emulator) Gaps() []Gap {
+// Outages returns the outages so far.
+func (e *Emulator) Outages() []Outage {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return slices.Clone(e.gaps)
+	return slices.Clone(e.outages)
 }
 
 // Log returns the calls so far.
@@ -40,11 +40,11 @@ func (e *Emulator) Log() []Call {
 	return slices.Clone(e.log)
 }
 
-// Forget empties the log and the gaps.
+// Forget empties the log and the outages.
 func (e *Emulator) Forget() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.log, e.gaps = nil, nil
+	e.log, e.outages = nil, nil
 }
 
 // Calls returns how many calls there were, of these functions or of all.

@@ -6,7 +6,7 @@
 //	hns.Driver ── Client ─────────────────────────────────┐
 //	tandem.exe ── hcsshim ── dll/computenetwork.c ── wire ──┴─▶ Emulator.Do ─▶ log
 //	   (Wine)                          (Serve)                     │
-//	                                               VFP.Decide ◀── objects ──▶ Check, Gaps
+//	                                               VFP.Decide ◀── objects ──▶ Check, Outages
 //
 // It refuses what HNS refuses, has versions and switchable faults (Behaviour,
 // Hook), counts every call and handle, and works out how long each frontend had

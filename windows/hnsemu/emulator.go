@@ -80,10 +80,10 @@ type Emulator struct {
 	handles map[uint64]handle
 	next    uint64 // the number of the last handle or id
 
-	now    time.Duration // since the start, as calls make it pass
-	log    []Call
-	absent map[string]time.Duration // frontends that were deleted, and when
-	gaps   []Gap
+	now     time.Duration // since the start, as calls make it pass
+	log     []Call
+	absent  map[string]time.Duration // frontends that were deleted, and when
+	outages []Outage
 }
 
 type handle struct {
@@ -162,9 +162,9 @@ func (e *Emulator) Endpoints() []hns.Endpoint {
 	return sorted(e.endpoints)
 }
 
-// Gap is a time in which a frontend had no load balancer, between two that it
+// Outage is a time in which a frontend had no load balancer, between two that it
 // had.
-type Gap struct {
+type Outage struct {
 	Frontend string // "VIP/protocol/port"
 	For      time.Duration
 }

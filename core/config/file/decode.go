@@ -145,7 +145,7 @@ func (d *decoder) field(line int, v *yaml.Node, s *config.Setting) {
 		return
 	}
 	k := s.Value(new(config.Config)).Kind
-	words, fault := read(v, k)
+	words, fault := valueWords(v, k)
 	if fault != nil {
 		d.problem(fault.line, s.Path, "%s", fault.text)
 		return

@@ -20,8 +20,8 @@ type fault struct {
 	text string
 }
 
-// read returns the words of a value of a kind.
-func read(n *yaml.Node, k config.Kind) ([]string, *fault) {
+// valueWords returns the words of a value of a kind.
+func valueWords(n *yaml.Node, k config.Kind) ([]string, *fault) {
 	switch {
 	case !k.Many():
 		word, bad := scalar(n, k)
@@ -135,7 +135,7 @@ func scalar(n *yaml.Node, k config.Kind) (string, *fault) {
 }
 
 func mistyped(n *yaml.Node, k config.Kind) *fault {
-	text := fmt.Sprintf("%s, must be a %s", strictyaml.Describe(n), k)
+	text := fmt.Sprintf("%s, must be %s", strictyaml.Describe(n), k.Phrase())
 	if n.Kind == yaml.ScalarNode {
 		switch {
 		case k == config.Duration && n.ShortTag() == "!!int":
@@ -144,7 +144,7 @@ func mistyped(n *yaml.Node, k config.Kind) *fault {
 			text += fmt.Sprintf(": put it in quotes, %q", n.Value)
 		}
 	}
-	return &fault{n.Line, strings.Replace(text, "a true or false", "true or false", 1)}
+	return &fault{n.Line, text}
 }
 
 // text returns the value of a string, or "".

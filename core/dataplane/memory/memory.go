@@ -150,18 +150,18 @@ func (d *Driver[K, V]) check(op ledger.Op[K, V]) error {
 	have, ok := d.Objects[op.Key]
 	switch {
 	case op.Verb == ledger.Create && ok:
-		return ledger.ErrConflict{Err: ErrExists}
+		return ledger.ConflictError{Err: ErrExists}
 	case op.Verb != ledger.Create && !ok:
-		return ledger.ErrConflict{Err: ErrMissing}
+		return ledger.ConflictError{Err: ErrMissing}
 	case op.Verb != ledger.Create && !d.Equal(have, op.Old):
-		return ledger.ErrConflict{Err: ErrStale}
+		return ledger.ConflictError{Err: ErrStale}
 	}
 	return nil
 }
 
 // undone is the result of an op that failed with another one.
 func undone(failed error) error {
-	var c ledger.ErrConflict
+	var c ledger.ConflictError
 	if errors.As(failed, &c) {
 		return c.Err
 	}

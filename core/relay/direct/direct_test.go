@@ -314,7 +314,7 @@ func TestBusyIsNoFailure(t *testing.T) {
 	at := netip.MustParseAddrPort("192.0.2.20:80")
 	d.assigned[at.Addr()] = true
 	_, err := net.Listen("tcp", at.String())
-	var busy ledger.ErrBusy
+	var busy ledger.BusyError
 	if !errors.As(d.busyOr(Key{At: at}, err), &busy) {
 		t.Errorf("got %v", d.busyOr(Key{At: at}, err))
 	}

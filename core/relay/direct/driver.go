@@ -272,10 +272,10 @@ func (d *Driver) listen(k Key, p relay.Policy) (*relay.Relay, error) {
 // assigned and is not ready yet.
 const addressRetry = 100 * time.Millisecond
 
-// busyOr returns the error, or ErrBusy for an address that is not ready yet.
+// busyOr returns the error, or BusyError for an address that is not ready yet.
 func (d *Driver) busyOr(k Key, err error) error {
 	if relay.Absent(err) && d.isAssigned(k.At.Addr()) {
-		return ledger.ErrBusy{After: addressRetry}
+		return ledger.BusyError{After: addressRetry}
 	}
 	return err
 }

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package platform
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/engine"
+)
+
+// lasting is a data plane whose connections do not end.
+type lasting struct{ dataplane.Backend }
+
+func (lasting) Drain(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (lasting) Close() error { return nil }
+
+// A mode that is to be used again is no leftover: only the end of the proxy leaves something to
+// clean up.
+func TestWhyAnOldModeIsNotRemoved(t *testing.T) {
+	const mode config.Mode = "iptables"
+	for _, again := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			var log bytes.Buffer
+			running, end := context.WithCancel(t.Context())
+			defer end()
+			s := &switcher{
+				log: slog.New(slog.NewTextHandler(&log, nil)), running: running, group: &sync.WaitGroup{}, retiring: map[config.Mode]retirement{},
+			}
+			if !s.retire(engine.DataPlane{Mode: dataplane.Mode{Name: mode}, Backend: lasting{}}) {
+				t.Error("the mode does not drain")
+			}
+			if again {
+				if err := s.cancelRetirement(t.Context(), mode); err != nil {
+					t.Error(err)
+				}
+			}
+			end()
+			s.group.Wait()
+			if got := log.String(); strings.Count(got, "\n") != 1 || strings.Contains(got, "will be used again") != again || strings.Contains(got, "run tandem cleanup") == again {
+				t.Errorf("used again: %v, logged:\n%s", again, got)
+			}
+		})
+	}
+}
