@@ -48,6 +48,7 @@ func later() []deferred {
 			pkg: "ci/guest", tests: "TestForcedEngines TestUMLOnCPUWithoutAMX TestStoppedGuest TestSkippedWithReason",
 			why: "kernels that boot without KVM: 2 min",
 		},
+		{pkg: "core/ui", tests: "TestAxe", why: "axe judges each page in Chromium, in all sizes and themes: 2 min"},
 		{pkg: "ci/simulate", tests: "TestEachCrashPoint", why: "a proxy killed at each single write, in virtual time: 1 min"},
 		{pkg: "platform", tests: "TestBackendIsOneFolderAndOneLine", why: "builds the program with another backend: 20 s of processor time"},
 		{pkg: "installers/packages", why: "packages on a Debian machine with systemd: 1 min"},
