@@ -36,7 +36,7 @@ type Writers struct {
 	file *os.File
 	mu   sync.Mutex     // also held from the receipt of a notice until it is judged
 	ring []Writer       // the latest, oldest first
-	lost time.Time      // until when commits may be missing: forgotten, lost by the socket, or made while it was mute
+	lost time.Time      // until when commits may be missing: forgotten, or lost by the socket
 	own  map[int]string // children of this process, by process id, and their names: see Child
 }
 
@@ -63,21 +63,15 @@ func OpenWriters() (*Writers, error) {
 
 // Mute leaves the kernel's group, or joins it again: a commit in between
 // costs nothing more, and is not recorded, whoever makes it. It takes about a microsecond.
+// Since does not count that as missing: it would have to say so after each change of ours,
+// for the moment of our commit.
 func (w *Writers) Mute(on bool) error {
-	defer w.missed()
 	const group = 7 // NFNLGRP_NFTABLES
 	option := unix.NETLINK_ADD_MEMBERSHIP
 	if on {
 		option = unix.NETLINK_DROP_MEMBERSHIP
 	}
 	return w.control(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_NETLINK, option, group) })
-}
-
-// missed notes that commits until now may be missing.
-func (w *Writers) missed() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.lost = time.Now()
 }
 
 // control calls f with the socket, while that is open.
@@ -251,7 +245,7 @@ func Child(ctx context.Context, pid int, program string) (ended func()) {
 }
 
 // Since returns the programs that have written since a time, oldest first, and whether these are
-// all.
+// all, but for commits while it was mute.
 func (w *Writers) Since(t time.Time) (found []Writer, all bool) {
 	w.drain()
 	w.mu.Lock()
