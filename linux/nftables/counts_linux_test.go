@@ -201,7 +201,7 @@ func TestCountersAreBounded(t *testing.T) {
 		}
 		return w.Ops
 	}
-	b, d := start()
+	b, _ := start()
 	var all []model.Delta
 	for i := range 20 {
 		all = append(all, model.Delta{New: service(i)})
@@ -225,6 +225,7 @@ func TestCountersAreBounded(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
+	var d *Driver
 	b, d = start()
 	if ops := sync(b, all...); ops != 0 || len(b.Full()) != 1 {
 		t.Errorf("a restart writes %d objects; %v", ops, b.Full())
