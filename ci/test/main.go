@@ -116,11 +116,16 @@ func backends() []string {
 	return []string{"./linux/nftables", "./linux/iptables", "./linux/ipvs", "./linux/userspace", "./windows/hns"}
 }
 
-// race runs core and platform under the race detector, which needs a C compiler.
+// race runs core and platform under the race detector, which needs a C compiler, but for
+// the tests that slow runs: these wait for other programs, a compiler or Chromium.
 func (r *runner) race(ctx context.Context) {
 	r.setenv("CGO_ENABLED=1")
 	defer r.setenv("CGO_ENABLED=0")
-	r.goTest(ctx, "core under the race detector", ".", "-race", "./core/...", "./platform/...")
+	var others []string
+	for _, l := range later() {
+		others = append(others, strings.Fields(l.tests)...)
+	}
+	r.goTest(ctx, "core under the race detector", ".", "-race", "-skip", pattern(others), "./core/...", "./platform/...")
 }
 
 // matrix runs a sample of every mode on every kernel that takes a few minutes.
