@@ -20,6 +20,14 @@ type deferred struct {
 	alone bool // they measure a load of connections: verify runs nothing beside them
 }
 
+// single returns the names of the tests that are deferred without their packages.
+func single(later []deferred) (tests []string) {
+	for _, d := range later {
+		tests = append(tests, strings.Fields(d.tests)...)
+	}
+	return tests
+}
+
 func (d deferred) name() string { return strings.TrimSpace(d.pkg + " " + d.tests) }
 
 func later() []deferred {
@@ -62,7 +70,6 @@ func later() []deferred {
 // would otherwise run nowhere.
 func split(all []string, later []deferred, declared map[string][]string) (now []string, skip string, err error) {
 	rest := slices.Clone(all)
-	var names []string
 	for _, d := range later {
 		i := slices.Index(rest, d.pkg)
 		if i < 0 {
@@ -75,13 +82,12 @@ func split(all []string, later []deferred, declared map[string][]string) (now []
 			if at := declared[test]; !slices.Equal(at, []string{d.pkg}) {
 				return nil, "", fmt.Errorf("ci/test/later.go: %s is not a test of %s alone but of %q", test, d.pkg, at)
 			}
-			names = append(names, test)
 		}
 	}
 	for _, pkg := range rest {
 		now = append(now, "./"+pkg)
 	}
-	return now, pattern(names), nil
+	return now, pattern(single(later)), nil
 }
 
 // pattern matches tests by their names, for -run and -skip.

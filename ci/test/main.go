@@ -121,11 +121,7 @@ func backends() []string {
 func (r *runner) race(ctx context.Context) {
 	r.setenv("CGO_ENABLED=1")
 	defer r.setenv("CGO_ENABLED=0")
-	var others []string
-	for _, l := range later() {
-		others = append(others, strings.Fields(l.tests)...)
-	}
-	r.goTest(ctx, "core under the race detector", ".", "-race", "-skip", pattern(others), "./core/...", "./platform/...")
+	r.goTest(ctx, "core under the race detector", ".", "-race", "-skip", pattern(single(later())), "./core/...", "./platform/...")
 }
 
 // matrix runs a sample of every mode on every kernel that takes a few minutes.
