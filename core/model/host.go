@@ -118,8 +118,9 @@ func (m PodMatch) Match(src netip.Addr, iface string) bool {
 }
 
 // NodePortMatch states on which of the host's own addresses NodePorts answer: the
-// local ones inside Prefixes. A family without a prefix has none. Loopback
-// addresses answer only where Loopback is set, and only in modes that can.
+// local ones inside Prefixes. A family without a prefix has none. Of loopback
+// addresses 127.0.0.1 and ::1 answer, only where Loopback is set, and only in modes that
+// can; no others, as relays listen on one address each.
 type NodePortMatch struct {
 	Prefixes []netip.Prefix
 	Loopback bool
@@ -128,7 +129,7 @@ type NodePortMatch struct {
 // Contains reports whether NodePorts answer on a, which must be one of the
 // host's own addresses.
 func (m NodePortMatch) Contains(a netip.Addr) bool {
-	if a.IsLoopback() && !m.Loopback {
+	if a.IsLoopback() && (!m.Loopback || a != FamilyOf(a).Loopback()) {
 		return false
 	}
 	return slices.ContainsFunc(m.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) })

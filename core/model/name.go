@@ -116,6 +116,14 @@ func (f Family) Unspecified() netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
+// Loopback is 127.0.0.1 or ::1.
+func (f Family) Loopback() netip.Addr {
+	if f == IPv4 {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return netip.IPv6Loopback()
+}
+
 // Bits is the length of an address of this family: 32 or 128.
 func (f Family) Bits() int {
 	if f == IPv4 {

@@ -3,6 +3,7 @@
 package userspace
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -92,24 +93,30 @@ type hookChain struct {
 }
 
 func (w hookChain) rules(f model.Family, host *model.Host) []xtables.Rule {
-	here := []xtables.Match{xtables.DstLocal{}}
 	rules := []xtables.Rule{xtables.JumpTo(chainGuard)}
 	for _, r := range w.pods {
 		r.Target, r.Comment = xtables.Jump{Chain: w.pod}, "pods of this node"
 		rules = append(rules, r)
 	}
 	rules = append(rules, xtables.JumpTo(w.other), xtables.JumpTo(chainClosed))
-	if !host.NodePorts.Loopback {
-		rules = append(rules, xtables.Rule{Dst: xtables.Within(xtables.Loopback(f)), Target: xtables.Return})
+	if a := f.Loopback(); host.NodePorts.Contains(a) {
+		rules = append(rules, w.nodePorts(netip.PrefixFrom(a, a.BitLen()))...)
 	}
+	rules = append(rules, xtables.Rule{Dst: xtables.Within(xtables.Loopback(f)), Target: xtables.Return})
 	for _, p := range f.Prefixes(host.NodePorts.Prefixes) {
-		for _, r := range w.pods {
-			r.Dst, r.Target = xtables.Within(p), xtables.Jump{Chain: w.nodePod}
-			rules = append(rules, r.With(xtables.DstLocal{}))
-		}
-		rules = append(rules, xtables.Rule{Dst: xtables.Within(p), Matches: here, Target: xtables.Jump{Chain: w.nodeOther}})
+		rules = append(rules, w.nodePorts(p)...)
 	}
 	return rules
+}
+
+// nodePorts returns the jumps to the chains of node ports for local addresses of a prefix.
+func (w hookChain) nodePorts(p netip.Prefix) (rules []xtables.Rule) {
+	to, here := xtables.Within(p), xtables.DstLocal{}
+	for _, r := range w.pods {
+		r.Dst, r.Target = to, xtables.Jump{Chain: w.nodePod}
+		rules = append(rules, r.With(here))
+	}
+	return append(rules, xtables.Rule{Dst: to, Matches: []xtables.Match{here}, Target: xtables.Jump{Chain: w.nodeOther}})
 }
 
 // unallocated returns the rules that drop packets to unallocated cluster IPs, except

@@ -51,7 +51,7 @@ func fallbacks(at netip.AddrPort) (others []netip.AddrPort) {
 	if at.Port() < privileged {
 		others = append(others, netip.AddrPortFrom(at.Addr(), 8000+at.Port()))
 	}
-	one := loopbackOf(at.Addr())
+	one := model.FamilyOf(at.Addr()).Loopback()
 	return append(others, netip.AddrPortFrom(at.Addr(), 0), netip.AddrPortFrom(one, 0))
 }
 

@@ -23,7 +23,7 @@ type NodePorts struct{}
 
 // Addresses implements Placement.
 func (NodePorts) Addresses(host *model.Host, f *model.Frontend) (at []netip.AddrPort, why string) {
-	if l := loopbackOf(f.At.Addr()); f.Kind == model.KindNodePort && host.NodePorts.Contains(l) {
+	if l := model.FamilyOf(f.At.Addr()).Loopback(); f.Kind == model.KindNodePort && host.NodePorts.Contains(l) {
 		return []netip.AddrPort{netip.AddrPortFrom(l, f.At.Port())}, ""
 	}
 	return nil, ""

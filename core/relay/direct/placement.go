@@ -33,7 +33,7 @@ func (Adapter) Addresses(host *model.Host, f *model.Frontend) (at []netip.AddrPo
 			at = append(at, netip.AddrPortFrom(a, f.At.Port()))
 		}
 	}
-	if l := loopbackOf(f.At.Addr()); host.NodePorts.Contains(l) {
+	if l := model.FamilyOf(f.At.Addr()).Loopback(); host.NodePorts.Contains(l) {
 		at = append(at, netip.AddrPortFrom(l, f.At.Port()))
 	}
 	return at, ""
@@ -45,13 +45,6 @@ func (Adapter) NeedsAddresses() bool { return true }
 // Note implements Placement.
 func (Adapter) Note() string { return "" }
 
-func loopbackOf(a netip.Addr) netip.Addr {
-	if a.Is4() {
-		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	}
-	return netip.IPv6Loopback()
-}
-
 // Loopback makes relays listen on loopback addresses: 127.x.y.z for a.x.y.z, so that
 // nearly all Services have different, recognisable ones. It needs no privileges.
 type Loopback struct{}
@@ -62,7 +55,7 @@ func (Loopback) Addresses(_ *model.Host, f *model.Frontend) (at []netip.AddrPort
 	case f.At.Addr().Is6():
 		return nil, "IPv6 has only one loopback address; not served"
 	case f.Kind == model.KindNodePort:
-		return []netip.AddrPort{netip.AddrPortFrom(loopbackOf(f.At.Addr()), f.At.Port())}, ""
+		return []netip.AddrPort{netip.AddrPortFrom(model.FamilyOf(f.At.Addr()).Loopback(), f.At.Port())}, ""
 	}
 	b := f.At.Addr().As4()
 	b[0] = 127
