@@ -82,19 +82,12 @@ func TestUserspaceWithoutIPTables(t *testing.T) {
 	})
 	t.Logf("a deleted table: repaired after %s", took.Round(time.Millisecond))
 
-	traffic := s.traffic()
-	t.Cleanup(traffic.end)
-	for _, name := range []config.Mode{config.NFTables, relay.Mode, config.NFTables} {
-		mode, err := platform.Find(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.switchUnder(traffic, mode)
-		if name == config.NFTables {
+	for _, m := range []struct{ from, to config.Mode }{{relay.Mode, config.NFTables}, {config.NFTables, relay.Mode}, {relay.Mode, config.NFTables}} {
+		s.switchUnderLoad(m.from, m.to)
+		if m.to == config.NFTables {
 			s.eventually(time.Minute, "the tables go", func() error { return s.noTable("tandem-userspace") })
 		}
 	}
-	traffic.end()
 	s.kill()
 	s.must(s.bin, "cleanup")
 	after := s.must("nft", "list", "ruleset")
