@@ -107,6 +107,23 @@ func TestForcedEngines(t *testing.T) {
 	}
 }
 
+// UML, the faster one, is taken where it runs, unless a kernel or modules are asked for.
+func TestChosenEngine(t *testing.T) {
+	uml, qemu := probe(t, "uml"), probe(t, "qemu")
+	for _, c := range []struct{ args, want string }{
+		{"-probe", uml},
+		{"-probe -append quiet", uml},
+		{"-probe -kernel 6.12", qemu},
+		{"-probe -without nf_tables", qemu},
+	} {
+		cmd, _ := command(t, "", strings.Fields(c.args)...)
+		out, err := cmd.Output()
+		if got := strings.TrimSpace(string(out)); err != nil || got != c.want {
+			t.Errorf("guest %s: %q, %v, want %s", c.args, got, err, c.want)
+		}
+	}
+}
+
 // UML runs where the CPU has no more registers than it can save, such as the one that QEMU
 // emulates: there the probe chooses it, and it has IPVS.
 func TestUMLOnCPUWithoutAMX(t *testing.T) {

@@ -78,7 +78,7 @@ func (g *guest) choose(ctx context.Context) (engine, error) {
 		return nil, fmt.Errorf("there is no engine %q: qemu, uml or auto", name)
 	}
 	var problems []error
-	if name == "uml" || name == "auto" && g.Kernel == "" && g.Without == nil {
+	if name == "uml" || name == "auto" && g.Kernel == "" && len(g.Without) == 0 {
 		e, err := findUML(ctx, g)
 		if err == nil {
 			return e, nil

@@ -53,7 +53,7 @@ func later() []deferred {
 		},
 		{pkg: "ci/netns", tests: "TestSharesInEveryMode TestConnectivityInEveryMode", why: "10,000 connections and all kinds of frontends in each mode: 30 s"},
 		{
-			pkg: "ci/guest", tests: "TestForcedEngines TestUMLOnCPUWithoutAMX TestStoppedGuest TestSkippedWithReason",
+			pkg: "ci/guest", tests: "TestForcedEngines TestChosenEngine TestUMLOnCPUWithoutAMX TestStoppedGuest TestSkippedWithReason",
 			why: "kernels that boot without KVM: 2 min",
 		},
 		{pkg: "core/ui", tests: "TestAxe", why: "axe judges each page in Chromium, in all sizes and themes: 2 min"},
