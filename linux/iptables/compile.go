@@ -184,7 +184,7 @@ func unallocated(host *model.Host, at chainID, emit func(Key, Value)) {
 // Port implements dataplane.Compiler.
 func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) []model.Gap {
 	if !c.serves(port.ID.Family) {
-		return []model.Gap{{Missing: true, Detail: port.ID.Family.String() + " is not served: this host has no iptables for it"}}
+		return []model.Gap{{Missing: true, Detail: port.ID.Family.String() + " is not served: this node has none, or no iptables for it"}}
 	}
 	p := &portCompiler{
 		branches: &c.branches, host: host, port: port, emit: emit,

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
 	"slices"
 	"time"
 
@@ -262,7 +261,7 @@ func findSchedulers(usual string) (have []string, err error) {
 // checkIPv6 returns an error if IPv6 or its iptables are missing in the network
 // namespace of the calling thread.
 func checkIPv6(ctx context.Context, commands *xtables.Commands) error {
-	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
+	if err := host.CheckIPv6(); err != nil {
 		return err
 	}
 	if !slices.Contains(commands.Families, model.IPv6) {

@@ -26,9 +26,13 @@ func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (datap
 	if err := nft.Check(table, model.IPv4); errors.Is(err, dataplane.ErrAbsent) {
 		return nil, nft.Advise(err)
 	}
-	switch err := Probe(ctx, model.IPv6); {
+	err := host.CheckIPv6()
+	if err == nil {
+		err = Probe(ctx, model.IPv6)
+	}
+	switch {
 	case lacking(err):
-		log.Warn("IPv6 not served: the kernel lacks nftables for it", "err", err)
+		log.Warn("IPv6 not served", "mode", config.NFTables, "err", err)
 		o.Families = []model.Family{model.IPv4}
 	case err != nil:
 		return nil, fmt.Errorf("nftables for IPv6: %w", err)
