@@ -189,11 +189,28 @@ func reply(w http.ResponseWriter, r *http.Request, v any, err error) {
 	if err == nil {
 		text, err = wire.Marshal(kind, v)
 	}
+	send(w, kind, text, err)
+}
+
+// send sends an answer, or the error in its place.
+func send(w http.ResponseWriter, kind string, text []byte, err error) {
 	if err != nil {
 		w.WriteHeader(http.StatusConflict)
 		_, _ = io.WriteString(w, err.Error()) // fails only when the client has closed
 		return
 	}
 	w.Header().Set("Content-Type", kind)
-	_, _ = w.Write(text)
+	_, _ = bounded{w}.Write(text)
+}
+
+// answerWait is how long a client may take to read a part of its answer: a pager may have
+// stopped it. After that its connection is closed.
+const answerWait = 5 * time.Minute
+
+// bounded is a client that must read.
+type bounded struct{ http.ResponseWriter }
+
+func (w bounded) Write(text []byte) (int, error) {
+	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(answerWait)) // every connection has them
+	return w.ResponseWriter.Write(text)
 }

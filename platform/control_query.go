@@ -9,6 +9,8 @@ import (
 	"io"
 	"net/http"
 	"slices"
+
+	"github.com/tandem-proxy/tandem/core/wire"
 )
 
 // maxRequest bounds a question: plan sends manifests.
@@ -30,17 +32,34 @@ func (p *Proxy) queryRoute() route {
 			reply(w, r, nil, err)
 			return
 		}
-		found, err := p.ask(r.Context(), r.PathValue("name"), body)
-		reply(w, r, found, err)
+		kind := wire.Type(r.Header.Get("Accept"))
+		text, err := p.ask(r.Context(), r.PathValue("name"), body, kind)
+		send(w, kind, text, err)
 	}}
 }
 
-// ask finds the query and has it answered.
-func (p *Proxy) ask(ctx context.Context, name string, body []byte) (any, error) {
+// ask finds the query and returns its answer as content of a type. However many clients ask, one answer
+// is made at a time, and beside it one of those that read the data plane: changes find a
+// processor. What a client takes to read its answer is nobody's wait.
+func (p *Proxy) ask(ctx context.Context, name string, body []byte, kind string) (text []byte, err error) {
 	all := queries()
 	i := slices.IndexFunc(all, func(q query) bool { return q.name() == name })
 	if i < 0 {
 		return nil, fmt.Errorf("unknown query %.40q: is the running tandem another version?", name)
 	}
-	return all[i].ask(ctx, p, body)
+	q, turn, limit := all[i], p.answers, answerLimit
+	if q.reads() {
+		turn, limit = p.kernel, readLimit
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if err := turn.take(ctx); err != nil {
+		return nil, fmt.Errorf("other queries are answered: %w", err)
+	}
+	defer turn.give()
+	found, err := q.ask(ctx, p, body)
+	if err != nil {
+		return nil, err
+	}
+	return wire.Marshal(kind, found)
 }

@@ -47,7 +47,7 @@ func (p *Proxy) snapshotRoute() route {
 			reply(w, r, nil, err)
 			return
 		}
-		_ = snapshot.Write(w, f) // fails only when the client has disconnected
+		_ = snapshot.Write(bounded{w}, f) // fails only when the client has disconnected
 	}}
 }
 
@@ -55,6 +55,14 @@ func (p *Proxy) snapshotRoute() route {
 func (p *Proxy) file(ctx context.Context) (*snapshot.File, error) {
 	start := time.Now()
 	readAt, failed := p.read(ctx)
+	counts, err := p.counts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.answers.take(ctx); err != nil {
+		return nil, err
+	}
+	defer p.answers.give()
 	s, err := p.Snapshot(ctx)
 	if err != nil {
 		return nil, err
@@ -67,14 +75,7 @@ func (p *Proxy) file(ctx context.Context) (*snapshot.File, error) {
 			Suspects: s.Suspects,
 		},
 		CIDRs: s.CIDRs, Routes: s.Routes, Grants: s.Grants, Status: p.documentOf(s, status.Filter{}), History: p.engine.History().Find(history.Filter{}),
-		Drift: status.DriftOf(s, "", time.Time{}),
-	}
-	if _, counted := dataplane.As[dataplane.ConnectionCounter](p.engine.Current().Backend); counted {
-		t, err := top(ctx, p, TopRequest{Frontends: true})
-		if err != nil {
-			return nil, err
-		}
-		f.Top = &t
+		Drift: status.DriftOf(s, "", time.Time{}), Top: counts,
 	}
 	f.Drift.Node, f.Drift.Mode = p.config.NodeName, string(mode.Name)
 	if failed == nil {
@@ -103,6 +104,22 @@ func (p *Proxy) read(ctx context.Context) (at time.Time, err error) {
 	}
 	defer p.kernel.give()
 	return p.engine.Audit(ctx)
+}
+
+// counts are the connections that the data plane has counted, as tandem top shows them; nil where it does
+// not count.
+func (p *Proxy) counts(ctx context.Context) (*status.Top, error) {
+	if _, counted := dataplane.As[dataplane.ConnectionCounter](p.engine.Current().Backend); !counted {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
+	if err := p.kernel.take(ctx); err != nil {
+		return nil, err
+	}
+	defer p.kernel.give()
+	t, err := top(ctx, p, TopRequest{Frontends: true})
+	return &t, err
 }
 
 // observed are the differences that were found since start, or are not repaired.

@@ -27,7 +27,6 @@ func linuxFacts(ctx context.Context, c *config.Config) *diagnosis.Facts {
 	f := host.Facts()
 	f.BaseChains, _ = nft.BaseChains(ctx) // not there: no nftables in this kernel
 	f.Flowtables, _ = nft.Flowtables(ctx)
-	f.Offload = c.Accelerate == config.Flowtable
 	for _, chain := range f.BaseChains {
 		if (chain.Family == "ip" || chain.Family == "ip6") && (chain.Name == "PREROUTING" || chain.Name == "INPUT") {
 			f.NFTTables = append(f.NFTTables, chain.Family+" "+chain.Table)

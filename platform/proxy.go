@@ -51,6 +51,7 @@ type Proxy struct {
 	report   *reporter
 	servers  servers
 	kernel   turn // of the one query at a time that reads the data plane
+	answers  turn // of the one at a time that does not
 	memory   *releaser
 
 	group   sync.WaitGroup  // of what Run starts
@@ -83,7 +84,7 @@ func (p *Proxy) document(ctx context.Context, only status.Filter) (status.Docume
 func (p *Proxy) documentOf(s *engine.Snapshot, only status.Filter) status.Document {
 	return status.Of(status.Facts{
 		Only:    only,
-		Version: p.version, Node: p.config.NodeName, Mode: p.mode(), Fallback: p.fallback(), Source: p.config.Source(), Health: p.health(), Inputs: p.source.inputs(),
+		Version: p.version, Node: p.config.NodeName, Mode: p.mode(), Fallback: p.fallback(), Offload: p.config.Accelerate == config.Flowtable, Source: p.config.Source(), Health: p.health(), Inputs: p.source.inputs(),
 	}, s)
 }
 

@@ -20,22 +20,28 @@ import (
 // added, not changed. There is one for each verb that asks; queries lists them.
 type Query[Request, Answer any] struct {
 	Name string
-	// Reads means that it reads the kernel or HNS: of those there is one at a time, and
-	// not for longer than readLimit.
+	// Reads means that it reads the kernel or HNS.
 	Reads  bool
 	answer func(context.Context, *Proxy, Request) (Answer, error)
 }
 
-// readLimit is how long a query that reads the data plane may take.
-const readLimit = 30 * time.Second
+// readLimit is how long a query that reads the data plane may take, its wait for others
+// included, answerLimit any other.
+const (
+	readLimit   = 30 * time.Second
+	answerLimit = 30 * time.Second
+)
 
 // query is a Query whatever its types.
 type query interface {
 	name() string
+	reads() bool
 	ask(context.Context, *Proxy, []byte) (any, error)
 }
 
 func (q Query[Request, Answer]) name() string { return q.Name }
+
+func (q Query[Request, Answer]) reads() bool { return q.Reads }
 
 // Ask puts the question to the proxy that runs here.
 func (q Query[Request, Answer]) Ask(ctx context.Context, r Request) (a Answer, err error) {
@@ -58,15 +64,6 @@ func (q Query[Request, Answer]) ask(ctx context.Context, p *Proxy, body []byte) 
 	d.DisallowUnknownFields()
 	if err := d.Decode(&r); err != nil {
 		return nil, fmt.Errorf("query %s: %w", q.Name, err)
-	}
-	if q.Reads {
-		limited, cancel := context.WithTimeout(ctx, readLimit)
-		defer cancel()
-		ctx = limited
-		if err := p.kernel.take(ctx); err != nil {
-			return nil, fmt.Errorf("another query reads the data plane: %w", err)
-		}
-		defer p.kernel.give()
 	}
 	return q.answer(ctx, p, r)
 }

@@ -20,15 +20,16 @@ const dropRules = `table ip bench { chain output { type filter hook output prior
 	ip saddr 192.0.2.1 tcp dport { 80, 8080 } ct state new drop; }; }`
 
 // prepareDrop loads the rules on the node.
-func (n *testNode) prepareDrop() error {
-	return n.net.Do(lab.Node, func() error {
-		cmd := exec.Command("nft", "-f", "-")
-		cmd.Stdin = strings.NewReader(dropRules)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("nft: %w: %s", err, out)
-		}
-		return nil
-	})
+func (n *testNode) prepareDrop() error { return n.net.Do(lab.Node, loadDropRules) }
+
+// loadDropRules loads the rules in the network namespace of the calling thread.
+func loadDropRules() error {
+	cmd := exec.Command("nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(dropRules)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("nft: %w: %s", err, out)
+	}
+	return nil
 }
 
 // firstPacket returns the seconds that a new connection's first packet costs the node: it
@@ -58,28 +59,49 @@ func (n *testNode) firstPacket(w world) (each float64, err error) {
 
 // flood sends for some time and returns the seconds for each packet.
 func flood(fd int, w world, span time.Duration) (float64, error) {
-	packet := make([]byte, 40)
-	packet[0], packet[8], packet[9] = 0x45, 64, unix.IPPROTO_TCP
-	copy(packet[12:16], nodeIP.AsSlice())
-	packet[32], packet[33] = 5<<4, 2 // the header's length, SYN
-	binary.BigEndian.PutUint16(packet[22:], servicePort)
-	binary.BigEndian.PutUint16(packet[34:], 65535)
-	to := &unix.SockaddrInet4{}
-	begin := time.Now()
-	for n := 0; ; n++ {
-		// A step that shares no factor with any number of Services in use.
-		vip := w.vip(n * 7919 % w.services).Addr().As4()
-		copy(packet[16:20], vip[:])
-		to.Addr = vip
-		binary.BigEndian.PutUint16(packet[20:], uint16(1024+n%60000))
-		// A packet dropped on its way out is reported as EPERM.
-		if err := unix.Sendto(fd, packet, 0, to); err != nil && err != unix.EPERM {
-			return 0, fmt.Errorf("send to %v: %w", vip, err)
+	begin, all := time.Now(), newSYNs(fd, w)
+	for n := 1; ; n++ {
+		if err := all.send(64); err != nil {
+			return 0, err
 		}
-		if n%64 == 63 {
-			if took := time.Since(begin); took > span {
-				return took.Seconds() / float64(n+1), nil
-			}
+		if took := time.Since(begin); took > span {
+			return took.Seconds() / float64(64*n), nil
 		}
 	}
+}
+
+// syns are first packets of connections from the node to Services, each of a new flow.
+type syns struct {
+	world
+	fd     int // a raw socket
+	packet []byte
+	sent   int
+}
+
+func newSYNs(fd int, w world) *syns {
+	s := &syns{world: w, fd: fd, packet: make([]byte, 40)}
+	s.packet[0], s.packet[8], s.packet[9] = 0x45, 64, unix.IPPROTO_TCP
+	copy(s.packet[12:16], nodeIP.AsSlice())
+	s.packet[32], s.packet[33] = 5<<4, 2 // the header's length, SYN
+	binary.BigEndian.PutUint16(s.packet[22:], servicePort)
+	binary.BigEndian.PutUint16(s.packet[34:], 65535)
+	return s
+}
+
+// send sends some more.
+func (s *syns) send(n int) error {
+	to := &unix.SockaddrInet4{}
+	for range n {
+		// A step that shares no factor with any number of Services in use.
+		vip := s.vip(s.sent * 7919 % s.services).Addr().As4()
+		copy(s.packet[16:20], vip[:])
+		to.Addr = vip
+		binary.BigEndian.PutUint16(s.packet[20:], uint16(1024+s.sent%60000))
+		s.sent++
+		// A packet dropped on its way out is reported as EPERM.
+		if err := unix.Sendto(s.fd, s.packet, 0, to); err != nil && err != unix.EPERM {
+			return fmt.Errorf("send to %v: %w", vip, err)
+		}
+	}
+	return nil
 }

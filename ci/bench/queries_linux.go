@@ -58,7 +58,7 @@ func queries() bench {
 				{What: "changes measured", of: "change", by: number},
 				{What: "resident memory before", of: "before", by: median, Unit: memory},
 				{What: "resident memory 30 s after", of: "after", by: median, Unit: memory},
-				{What: "growth, with the history full", of: "growth", by: most, Unit: memory, Goal: goal{AtMost: 4 << 20}},
+				{What: "growth, with what the folder's changes leave in the history", of: "growth", by: most, Unit: memory, Goal: goal{AtMost: 4 << 20}},
 			}
 			for _, q := range o.queryWorld().questions() {
 				rows = append(rows,

@@ -84,6 +84,16 @@ func (s *site) unasked() {
 // metric returns the value of a series.
 func (s *site) metric(name string) float64 {
 	s.t.Helper()
+	n, there := s.metrics()[name]
+	if !there {
+		s.t.Fatalf("no metric %s", name)
+	}
+	return n
+}
+
+// metrics scrapes the program: its series by name and labels, with their values.
+func (s *site) metrics() map[string]float64 {
+	s.t.Helper()
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(context.Context, string, string) (conn net.Conn, err error) {
@@ -99,16 +109,16 @@ func (s *site) metric(name string) float64 {
 		s.t.Fatal(err)
 	}
 	defer resp.Body.Close()
+	all := map[string]float64{}
 	lines := bufio.NewScanner(resp.Body)
 	for lines.Scan() {
-		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
-			n, err := strconv.ParseFloat(value, 64)
-			if err != nil {
-				s.t.Fatal(err)
-			}
-			return n
+		name, value, ok := strings.Cut(lines.Text(), " ")
+		if n, err := strconv.ParseFloat(value, 64); ok && err == nil {
+			all[name] = n
 		}
 	}
-	s.t.Fatalf("no metric %s (%v)", name, lines.Err())
-	return 0
+	if err := lines.Err(); err != nil {
+		s.t.Fatal(err)
+	}
+	return all
 }

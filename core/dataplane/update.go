@@ -123,10 +123,13 @@ func (c *change[K, V]) end() {
 	}
 }
 
+// objectsOfPort is how many objects a port has at least, of most.
+const objectsOfPort = 4
+
 // Compile returns all objects of a desired state, the skeleton
 // included, and what cannot be done.
 func Compile[K comparable, V any](c Compiler[K, V], host *model.Host, ports []*model.Port) (objects map[K]V, gaps map[model.PortID][]model.Gap) {
-	objects, gaps = map[K]V{}, map[model.PortID][]model.Gap{}
+	objects, gaps = make(map[K]V, objectsOfPort*len(ports)), map[model.PortID][]model.Gap{}
 	emit := func(k K, v V) { objects[k] = v }
 	c.Base(host, emit)
 	for _, p := range ports {

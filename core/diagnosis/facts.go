@@ -22,7 +22,6 @@ type Facts struct {
 	Routes     [2]bool // whether there is a default route, by family
 	BaseChains []BaseChain
 	Flowtables []Flowtable
-	Offload    bool // flow offload is asked for
 	// EarlyRules are rules of iptables that end a packet's way through the nat table
 	// before Services are looked up.
 	EarlyRules []string
@@ -118,6 +117,7 @@ type Running struct {
 	Inputs    map[string]time.Duration // since each kind of object was last known to be up to date
 	NodePorts []uint16                 // TCP, of its Services
 	IPv6      bool                     // some have IPv6 addresses
+	Offload   bool                     // flow offload is asked for
 }
 
 // sysctl returns a parameter as a number.

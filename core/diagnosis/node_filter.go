@@ -146,7 +146,7 @@ func flowOffload(f *Facts) Check {
 		return Check{}
 	case len(others) > 0 && len(own) > 0:
 		return warn("other agents have made flowtables beside that of flow offload: "+strings.Join(others, ", ")+": a connection is in either", "turn off either theirs or --accelerate=flowtable")
-	case len(others) > 0 && f.Offload:
+	case len(others) > 0 && f.Running != nil && f.Running.Offload:
 		return warn("flow offload is not in effect beside flowtables of other agents: "+strings.Join(others, ", "), "turn off either theirs or --accelerate=flowtable")
 	case len(own) == 0:
 		return ok("packets of established connections to Services meet all rules")

@@ -119,7 +119,7 @@ func brokenLinux() []broken {
 			f.Flowtables = append(f.Flowtables, diagnosis.Flowtable{Family: "inet", Table: "tandem-offload", Name: "services", Devices: []string{"eth0"}, Own: true})
 		}},
 		{"flow-offload", warn, func(f *diagnosis.Facts) {
-			f.Offload, f.Flowtables = true, append(f.Flowtables, diagnosis.Flowtable{Family: "inet", Table: "filter", Name: "fast"})
+			f.Running.Offload, f.Flowtables = true, append(f.Flowtables, diagnosis.Flowtable{Family: "inet", Table: "filter", Name: "fast"})
 		}},
 		{"flow-offload", warn, func(f *diagnosis.Facts) {
 			f.Flowtables = append(f.Flowtables, diagnosis.Flowtable{Family: "inet", Table: "filter", Name: "fast"},

@@ -79,11 +79,14 @@ func TestStatesAreReportedWhenTheyChange(t *testing.T) {
 			{Object: "Service ns/b", Why: model.WhyBadAddress, Detail: "spec.externalIPs[0]: 127.0.0.1"},
 			{Object: "Service ns/unknown", Why: model.WhyInvalid, Detail: "spec.prots: unknown field"},
 			{Object: "EndpointSlice ns/b", Why: model.WhyBadAddress, Detail: "endpoints[0]"},
+			{Object: "EndpointSlice ns/x", Why: model.WhyBadAddress, Detail: "endpoints[0]", Of: model.ServiceName{Namespace: "ns", Name: "c"}},
 		}
-		b.Problems("manifests", rejected)
+		b.Problems("manifests", rejected[:3])
 		expect("an external IP rejected", "b Programmed>Partial", 1, 1, 0)
+		b.Problems("manifests", rejected)
+		expect("an endpoint of a slice rejected", "c Programmed>Partial", 0, 2, 0)
 		b.Problems("manifests", rejected[:2])
-		expect("the same", "", 1, 1, 0)
+		expect("and corrected", "c Partial>Programmed", 1, 1, 0)
 		b.SetService(service("unknown", "10.96.0.9"))
 		expect("a Service that was unknown", "unknown Programmed>Partial", 1, 2, 0)
 		b.Problems("manifests", nil)

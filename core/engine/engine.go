@@ -113,7 +113,7 @@ type Engine struct {
 	node         *model.Node // as last delivered; nil before
 	cidrs        map[string]*model.ServiceCIDR
 	problems     map[string][]model.Problem          // by source
-	faulty       map[model.ServiceName]model.Problem // one of the problems that sources have with a Service
+	faulty       map[model.ServiceName]model.Problem // the first of the problems that sources have with a Service
 	sourceSynced bool
 	incomplete   bool // the source could not understand all there is
 	adopted      bool

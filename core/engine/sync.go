@@ -335,6 +335,8 @@ func (e *Engine) stateOf(name model.ServiceName, s track.View, failing error) St
 		now.Detail = failing.Error()
 	case len(s.Problems) > 0:
 		now.Detail = s.Problems[0].Text()
+	case faulty && fault.Of == name: // one of its EndpointSlices has it
+		now.Detail = fault.Object + ": " + fault.Text()
 	case faulty:
 		now.Detail = fault.Text()
 	case len(gaps) > 0:

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 const (
@@ -197,8 +199,32 @@ endpoints:
 		"x.yaml:38: EndpointSlice default/e: endpoints[1].addresses[0]: 169.254.169.254 (link-local): not usable as an endpoint or virtual IP",
 	})
 	equal(t, "objects", objects, []string{"default/web x.yaml:1", "default/e x.yaml:31"})
+	if name, ok := r.Problems[4].Model().Service(); !ok || name.String() != "default/web" {
+		t.Errorf("the slice's problem is one of %v", name)
+	}
 	if got := r.Problems[0].Model().String(); got != problems[0] {
 		t.Errorf("as a problem of the model: %s", got)
+	}
+}
+
+// What is wrong with an EndpointSlice is a problem of its Service, also where all of it is rejected.
+func TestProblemsOfSlicesAreTheirServices(t *testing.T) {
+	const slice = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: e, labels: {kubernetes.io/service-name: web}}\n"
+	for name, text := range map[string]string{
+		"unknown field":   slice + "addressType: IPv4\nendpoint: []\n",
+		"no address type": slice + "endpoints: []\n",
+		"an endpoint":     slice + "addressType: IPv4\nendpoints: [{addresses: [127.0.0.1]}]\n",
+		"twice":           slice + "addressType: IPv4\nendpoints: []\n---\n" + slice + "addressType: IPv4\nendpoints: []\n",
+		"in a list":       "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: e, labels: {kubernetes.io/service-name: web}}, addresType: IPv4}\n",
+	} {
+		_, problems, r := readFiles(t, map[string]string{"x.yaml": text})
+		if len(problems) != 1 {
+			t.Errorf("%s: %q", name, problems)
+			continue
+		}
+		if of, ok := r.Problems[0].Model().Service(); !ok || of != (model.ServiceName{Namespace: "default", Name: "web"}) {
+			t.Errorf("%s: the problem is one of %v", name, of)
+		}
 	}
 }
 

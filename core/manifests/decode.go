@@ -199,10 +199,23 @@ func (d decoder) decodeObject(n *yaml.Node, c class) *object {
 	case halted:
 		return rejected(key{}, asFaults(faults)...)
 	case len(faults) > 0:
-		return rejected(identify(n, c), asFaults(faults)...)
+		return rejectedNode(n, c, asFaults(faults))
 	}
 	o := convert(c, into, d.limits.nodePorts)
 	o.findLines(n)
+	return o
+}
+
+// rejectedNode returns a rejected object with its name, and of an EndpointSlice its Service, as far as they can
+// be read.
+func rejectedNode(n *yaml.Node, c class, faults []fault) *object {
+	o := rejected(identify(n, c), faults...)
+	label := strictyaml.String(strictyaml.Get(strictyaml.Get(n, "metadata"), "labels"), discoveryv1.LabelServiceName)
+	if c == slice && label != "" && o.key != (key{}) {
+		for i := range o.faults {
+			o.faults[i].of = model.ServiceName{Namespace: o.key.namespace, Name: label}
+		}
+	}
 	return o
 }
 
@@ -303,7 +316,7 @@ func convert(c class, typed metav1.Object, nodePorts config.PortRange) *object {
 func converted[T any](o object, v *T, problems []model.Problem) *object {
 	for _, p := range problems {
 		o.faults = append(o.faults, fault{
-			object: p.Object, path: watch.FieldPath(p), text: p.Detail + ": " + p.Why.Text(), why: p.Why,
+			object: p.Object, of: p.Of, path: watch.FieldPath(p), text: p.Detail + ": " + p.Why.Text(), why: p.Why,
 		})
 	}
 	if v == nil {

@@ -59,6 +59,14 @@ func with[T any](o object, v *T) *object {
 	return &both.object
 }
 
+// service is the Service of an EndpointSlice; the zero value for other objects.
+func (o *object) service() (n model.ServiceName) {
+	if s, ok := o.value.(*model.Slice); ok {
+		n = model.ServiceName{Namespace: s.Name.Namespace, Name: s.Service}
+	}
+	return n
+}
+
 // usable reports whether the object is passed to the sink.
 func (o *object) usable() bool { return o.value != nil }
 

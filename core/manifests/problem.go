@@ -20,12 +20,13 @@ type Problem struct {
 	Object string // "Service default/web", "document", "file" or "folder"
 	Text   string // field and cause: "spec.ports[0].prot: unknown field"
 	Why    model.Reason
+	Of     model.ServiceName // as in model.Problem
 }
 
 // Model returns the problem in the form that all sources share.
 func (p Problem) Model() model.Problem {
 	return model.Problem{
-		Object: p.Object, Where: where(p.File, p.Line), Why: p.Why,
+		Object: p.Object, Of: p.Of, Where: where(p.File, p.Line), Why: p.Why,
 		Detail: strings.TrimSuffix(p.Text, ": "+p.Why.Text()),
 	}
 }
@@ -49,6 +50,7 @@ type fault struct {
 	line   int    // counted from 0, from the document's first line
 	path   string // of the field it is about, while its line is not known
 	object string
+	of     model.ServiceName // as in model.Problem
 	text   string
 	why    model.Reason // 0 for model.WhyInvalid
 	first  *int         // the line of what this repeats, or nil
@@ -56,7 +58,7 @@ type fault struct {
 
 // at returns the problem of a document that starts in a line of a file.
 func (f fault) at(file string, line int) Problem {
-	p := Problem{File: file, Line: line + f.line, Object: f.object, Text: f.text, Why: f.why}
+	p := Problem{File: file, Line: line + f.line, Object: f.object, Of: f.of, Text: f.text, Why: f.why}
 	if p.Why == 0 {
 		p.Why = model.WhyInvalid
 	}

@@ -317,7 +317,7 @@ func (f *folder) add(p placed) {
 	if i, twice := f.index[p.key]; twice {
 		f.problems = append(f.problems, Problem{
 			File: p.file, Line: p.line + int(p.start), Object: p.key.String(), Why: model.WhyInvalid,
-			Text: "defined twice: using the one in " + f.objects[i].whereNow(),
+			Text: "defined twice: using the one in " + f.objects[i].whereNow(), Of: p.service(),
 		})
 		return
 	}

@@ -120,11 +120,18 @@ type Problem struct {
 	Detail string // what exactly: the address, the other Service, ...
 	Fix    string // what to do about this one; mostly empty, as the reason has it
 	Unfit  bool   // the node is unfit for traffic while it lasts
+
+	// Of is the Service of an EndpointSlice, as far as that can be read; the zero value for
+	// other objects.
+	Of ServiceName
 }
 
-// Service returns the Service that the problem is about; ok is false where it is about
-// something else.
+// Service returns the Service that the problem is about, or one of its EndpointSlices; ok is
+// false where it is about something else.
 func (p Problem) Service() (name ServiceName, ok bool) {
+	if p.Of != (ServiceName{}) {
+		return p.Of, true
+	}
 	kind, full, _ := strings.Cut(p.Object, " ")
 	name.Namespace, name.Name, ok = strings.Cut(full, "/")
 	return name, ok && kind == "Service"

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -86,20 +87,35 @@ func (f *File) slots() resolve.Slots {
 }
 
 // KeepSlots adds the orders of the pools of desired ports that the inputs do not give
-// by themselves.
+// by themselves. Even pools have the order of addresses then; what weighted ones have shows only when the
+// inputs are resolved again.
 func (f *File) KeepSlots(desired []*model.Port) {
-	plain := map[model.PortID]*model.Port{}
-	for _, p := range f.Resolve().Ports {
-		plain[p.ID] = p
-	}
+	plain := sync.OnceValue(func() map[model.PortID]*model.Port {
+		all := map[model.PortID]*model.Port{}
+		for _, p := range f.Resolve().Ports {
+			all[p.ID] = p
+		}
+		return all
+	})
 	for _, p := range desired {
-		if p.Equal(plain[p.ID]) {
+		even, ordered := shapeOf(p)
+		if even && ordered || !even && p.Equal(plain()[p.ID]) {
 			continue
 		}
 		for i := range p.Frontends {
 			f.keepSlots(p.ID.Proto, &p.Frontends[i])
 		}
 	}
+}
+
+// shapeOf reports whether all pools of a port are even, and in the order of addresses.
+func shapeOf(p *model.Port) (even, ordered bool) {
+	even, ordered = true, true
+	for _, pool := range p.Pools() {
+		even = even && pool.Table == nil
+		ordered = ordered && slices.IsSortedFunc(pool.Endpoints, func(a, b model.Endpoint) int { return a.Addr.Compare(b.Addr) })
+	}
+	return even, ordered
 }
 
 // keepSlots adds the order of a frontend's pools.

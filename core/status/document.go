@@ -24,9 +24,12 @@ type Document struct {
 	Node    string `json:"node"`
 	Mode    string `json:"mode"`
 	// Fallback states why another mode than the configured one is in use.
-	Fallback string    `json:"fallback,omitempty"`
-	Source   string    `json:"source"`
-	At       time.Time `json:"at"`
+	Fallback string `json:"fallback,omitempty"`
+	// Offload means that flow offload is asked for (--accelerate=flowtable): Problems state why
+	// it is not in effect.
+	Offload bool      `json:"offload,omitempty"`
+	Source  string    `json:"source"`
+	At      time.Time `json:"at"`
 
 	Healthy  bool       `json:"healthy"`
 	Reasons  []string   `json:"reasons,omitempty"` // why not, and what is out of date
@@ -93,6 +96,7 @@ type Problem struct {
 type Facts struct {
 	Version, Node, Mode, Source string
 	Fallback                    string
+	Offload                     bool // flow offload is asked for
 	Health                      Health
 	Inputs                      []Input
 	Only                        Filter // of the Services that are listed
@@ -101,7 +105,7 @@ type Facts struct {
 // Of renders a snapshot.
 func Of(f Facts, s *engine.Snapshot) Document {
 	d := Document{
-		Version: f.Version, Node: f.Node, Mode: f.Mode, Fallback: f.Fallback, Source: f.Source, At: f.Health.At,
+		Version: f.Version, Node: f.Node, Mode: f.Mode, Fallback: f.Fallback, Offload: f.Offload, Source: f.Source, At: f.Health.At,
 		Syncs: s.Status.Syncs, Writes: s.Status.Writes, Objects: s.Backend.Objects, Drift: s.Status.Drift,
 		Inputs:  f.Inputs,
 		Healthy: f.Health.Healthy(), Reasons: f.Health.Reasons, Services: []Service{},

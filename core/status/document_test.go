@@ -55,7 +55,7 @@ func snapshot() *engine.Snapshot {
 }
 
 func TestDocument(t *testing.T) {
-	d := status.Of(status.Facts{Version: "v1", Node: "n", Mode: "nftables", Health: status.Health{Synced: true}}, snapshot())
+	d := status.Of(status.Facts{Offload: true, Version: "v1", Node: "n", Mode: "nftables", Health: status.Health{Synced: true}}, snapshot())
 	var states []string
 	for _, s := range d.Services {
 		states = append(states, s.Name+"="+s.State)
@@ -65,6 +65,9 @@ func TestDocument(t *testing.T) {
 	}
 	if !d.Healthy || d.Services[0].Frontends[0].Address != "*:30080" || d.Services[0].Frontends[0].Endpoints != 2 {
 		t.Errorf("%+v", d.Services[0])
+	}
+	if !d.Running().Offload {
+		t.Error("flow offload is not reported")
 	}
 	text, err := json.Marshal(d)
 	if err != nil || !strings.Contains(string(text), `"state":"Failing"`) {
@@ -87,6 +90,12 @@ func TestARejectedFieldIsTheServices(t *testing.T) {
 	}
 	if !slices.ContainsFunc(d.Problems, func(p status.Problem) bool { return p.Where == "b.yaml:7" }) {
 		t.Errorf("the problem of a Service that is not there is lost: %+v", d.Problems)
+	}
+	in.Problems = append(in.Problems[:len(in.Problems)-1], model.Problem{
+		Object: "EndpointSlice ns/x", Where: "shop.yaml:44", Why: model.WhyBadAddress, Detail: "endpoints[0]", Of: model.ServiceName{Namespace: "ns", Name: "good"},
+	})
+	if good := status.Of(status.Facts{}, in).Services[0]; good.State != "Partial" || len(good.Problems) != 1 || good.Problems[0].Object != "EndpointSlice ns/x" {
+		t.Errorf("of a slice: %+v", good)
 	}
 	track.SortServices(in.Services)
 	one, ok := status.ServiceOf(in, model.ServiceName{Namespace: "ns", Name: "good"}, nil)

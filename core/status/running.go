@@ -14,7 +14,7 @@ import (
 
 // Running returns the parts of a status that doctor's checks need.
 func (d *Document) Running() *diagnosis.Running {
-	r := &diagnosis.Running{Healthy: d.Healthy, Reasons: d.Reasons, Mode: d.Mode, Drift: d.Drift, Inputs: map[string]time.Duration{}}
+	r := &diagnosis.Running{Healthy: d.Healthy, Reasons: d.Reasons, Mode: d.Mode, Drift: d.Drift, Offload: d.Offload, Inputs: map[string]time.Duration{}}
 	for _, in := range d.Inputs {
 		r.Inputs[in.Name] = time.Duration(in.Age * float64(time.Second))
 	}

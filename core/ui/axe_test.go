@@ -3,11 +3,8 @@
 package ui_test
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
-	"html"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -15,24 +12,18 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tandem-proxy/tandem/core/ui"
 )
 
-// runAxe has axe look at a page, and writes what it finds into it.
-const runAxe = `</script><script>
-addEventListener("load", () => axe.run(document, {resultTypes: ["violations", "incomplete"]}).then(r => {
-	const out = document.createElement("pre");
-	out.id = "axe";
-	out.textContent = JSON.stringify({passes: r.passes.length, violations: r.violations.map(v => v.id + ": " + v.help + ": " + v.nodes.map(n => n.html).slice(0, 3).join(" "))});
-	document.body.append(out);
-}));
-</script></body>`
+// runAxe has axe look at the page, and is a promise of what it finds as JSON.
+const runAxe = `axe.run(document, {resultTypes: ["violations", "incomplete"]}).then(r => JSON.stringify({
+	passes: r.passes.length, violations: r.violations.map(v => v.id + ": " + v.help + ": " + v.nodes.map(n => n.html).slice(0, 3).join(" ")),
+}))`
 
 // axeProgram reads axe.min.js of the npm package axe-core, which is not part of this
 // repository: ci/setup/axe fetches it.
-func axeProgram(t *testing.T) []byte {
+func axeProgram(t *testing.T) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -46,7 +37,7 @@ func axeProgram(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return text
+	return string(text)
 }
 
 // Axe itself, in Chromium, has nothing against any page, light or dark, on a phone, a laptop and a wide screen.
@@ -64,25 +55,18 @@ func TestAxe(t *testing.T) {
 		w.Header().Set("Content-Type", "text/html")
 		fmt.Fprint(w, "<html><body><input name=q><img src=x></body></html>")
 	})
-	// The pages' own policy refuses foreign scripts: they are served without it here.
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		answer := get(h, r.URL.RequestURI())
-		body := answer.Body.Bytes()
-		if strings.HasPrefix(answer.Header().Get("Content-Type"), "text/html") {
-			body = bytes.Replace(body, []byte("</body>"), []byte("<script>"+string(axe)+runAxe), 1)
-		}
-		w.Header().Set("Content-Type", answer.Header().Get("Content-Type"))
-		_, _ = w.Write(body) // fails where the browser has left
-	}))
+	server := httptest.NewServer(h)
 	defer server.Close()
-	if r := axed(t, browser, server.URL+"/broken", "500,900", "light"); len(r.Violations) < 3 {
+	p := openPage(t, browser)
+	if r := p.axed(axe, server.URL, "/broken"); len(r.Violations) < 3 {
 		t.Errorf("axe finds only %v in a page without language, title, label and alt", r.Violations)
 	}
-	for _, path := range []string{"/ui", "/ui?q=checkout", "/ui/service/shop/checkout-0", "/ui/history"} {
-		for _, window := range []string{"500,900", "1366,860", "2200,1200"} {
-			for _, theme := range []string{"light", "dark"} {
+	for _, window := range [][2]int{{500, 900}, {1366, 860}, {2200, 1200}} {
+		for _, theme := range []string{"light", "dark"} {
+			p.as(window, theme)
+			for _, path := range []string{"/ui", "/ui?q=checkout", "/ui/service/shop/checkout-0", "/ui/history"} {
 				name := fmt.Sprint(path, " ", window, " ", theme)
-				if r := axed(t, browser, server.URL+path, window, theme); len(r.Violations) > 0 || r.Passes < 10 {
+				if r := p.axed(axe, server.URL, path); len(r.Violations) > 0 || r.Passes < 10 {
 					t.Errorf("%s: %d rules passed, violated: %s", name, r.Passes, strings.Join(r.Violations, "\n"))
 				} else {
 					t.Logf("%s: %d rules passed", name, r.Passes)
@@ -92,31 +76,28 @@ func TestAxe(t *testing.T) {
 	}
 }
 
+// as gives the page the size of a window and a theme.
+func (p *page) as(window [2]int, theme string) {
+	p.t.Helper()
+	p.ask("Emulation.setDeviceMetricsOverride", map[string]any{"width": window[0], "height": window[1], "deviceScaleFactor": 1, "mobile": false}, nil)
+	p.ask("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": theme}}}, nil)
+}
+
 // found is what axe says of a page.
 type found struct {
 	Passes     int
 	Violations []string
 }
 
-func axed(t *testing.T, browser, address, window, theme string) (r found) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
-	defer cancel()
-	args := []string{
-		"--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--user-data-dir=" + t.TempDir(), "--window-size=" + window,
-		"--virtual-time-budget=20000", "--dump-dom",
-	}
-	if theme == "dark" {
-		args = append(args, "--blink-settings=preferredColorScheme=0")
-	}
-	out, err := exec.CommandContext(ctx, browser, append(args, address)...).Output()
-	if err != nil {
-		t.Fatalf("%s: %v", address, err)
-	}
-	_, text, _ := strings.Cut(string(out), `<pre id="axe">`)
-	text, _, _ = strings.Cut(text, "</pre>")
-	if err := json.Unmarshal([]byte(html.UnescapeString(text)), &r); err != nil {
-		t.Fatalf("%s: axe said nothing: %v", address, err)
+// axed shows an address and has axe look at it. Scripts of the protocol are not bound by the
+// page's own policy.
+func (p *page) axed(axe, address, path string) (r found) {
+	p.t.Helper()
+	p.open(address, path)
+	var answer struct{ Result struct{ Value string } }
+	p.ask("Runtime.evaluate", map[string]any{"expression": axe + ";" + runAxe, "awaitPromise": true}, &answer)
+	if err := json.Unmarshal([]byte(answer.Result.Value), &r); err != nil {
+		p.t.Fatalf("%s: axe said nothing: %v: %q", path, err, answer.Result.Value)
 	}
 	return r
 }

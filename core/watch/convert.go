@@ -17,6 +17,7 @@ import (
 type faults struct {
 	kind  string
 	meta  *metav1.ObjectMeta
+	of    model.ServiceName // of an EndpointSlice: its Service
 	found []model.Problem
 	more  int
 }
@@ -36,7 +37,7 @@ func (f *faults) add(why model.Reason, detail, remark string) {
 	if remark != "" {
 		detail += " (" + remark + ")"
 	}
-	f.found = append(f.found, model.Problem{Object: f.object(), Why: why, Detail: detail})
+	f.found = append(f.found, model.Problem{Object: f.object(), Of: f.of, Why: why, Detail: detail})
 }
 
 // problems returns the collected problems.

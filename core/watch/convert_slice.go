@@ -24,7 +24,8 @@ func Slice(s *discoveryv1.EndpointSlice) (*model.Slice, []model.Problem) {
 	if _, headless := s.Labels[corev1.IsHeadlessService]; headless {
 		return nil, nil
 	}
-	f := &faults{kind: "EndpointSlice", meta: &s.ObjectMeta}
+	of := model.ServiceName{Namespace: intern(s.Namespace), Name: intern(s.Labels[discoveryv1.LabelServiceName])}
+	f := &faults{kind: "EndpointSlice", meta: &s.ObjectMeta, of: of}
 	family, ok := addressType(s.AddressType)
 	if !ok {
 		f.bad(model.WhyInvalid, "addressType", string(s.AddressType), "not IPv4, IPv6 or FQDN")
@@ -32,8 +33,8 @@ func Slice(s *discoveryv1.EndpointSlice) (*model.Slice, []model.Problem) {
 	}
 	weight, weighted := weight(f)
 	return &model.Slice{
-		Name:      model.SliceName{Namespace: intern(s.Namespace), Name: s.Name},
-		Service:   intern(s.Labels[discoveryv1.LabelServiceName]),
+		Name:      model.SliceName{Namespace: of.Namespace, Name: s.Name},
+		Service:   of.Name,
 		Family:    family,
 		Ports:     slicePorts(f, s.Ports),
 		Endpoints: endpoints(f, family, s.Endpoints),

@@ -87,6 +87,9 @@ func TestSliceNotOurs(t *testing.T) {
 		if got != nil {
 			t.Errorf("%q: %+v", addressType, got)
 		}
+		if name, ok := problems[0].Service(); !ok || name != (model.ServiceName{Namespace: "default", Name: "web"}) {
+			t.Errorf("%q: the problem is of %v", addressType, name)
+		}
 	}
 }
 

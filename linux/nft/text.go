@@ -18,8 +18,10 @@ import (
 // it shows those objects.
 func (t *Table) Script(objects map[Key]Value) string {
 	s := script{Table: t, objects: objects, elements: map[Key][]Key{}}
+	s.Grow(elementText * len(objects))
 	var tables [2][]Key // the rest of each family
-	for _, k := range t.Sorted(objects) {
+	keys := t.Sorted(objects)
+	for i, k := range keys {
 		switch k.Kind {
 		case KindForeign:
 			continue
@@ -28,7 +30,7 @@ func (t *Table) Script(objects map[Key]Value) string {
 			if _, defined := objects[set]; !defined && len(s.elements[set]) == 0 {
 				tables[k.Family] = append(tables[k.Family], set)
 			}
-			s.elements[set] = append(s.elements[set], k)
+			s.elements[set] = keys[i-len(s.elements[set]) : i+1] // those of a set are side by side
 		default:
 			tables[k.Family] = append(tables[k.Family], k)
 		}
@@ -43,7 +45,9 @@ func (t *Table) Script(objects map[Key]Value) string {
 
 // Sorted returns the keys of objects in the order of Script.
 func (t *Table) Sorted(objects map[Key]Value) []Key {
-	return slices.SortedFunc(maps.Keys(objects), t.compare)
+	keys := slices.AppendSeq(make([]Key, 0, len(objects)), maps.Keys(objects))
+	slices.SortFunc(keys, t.compare)
+	return keys
 }
 
 // compare orders objects for people: by family and kind, then sets as the table
@@ -66,6 +70,9 @@ func (t *Table) setOrder(k Key) int {
 	}
 	return s.order
 }
+
+// elementText is about as long as the line of an element, in bytes.
+const elementText = 64
 
 type script struct {
 	*Table
@@ -110,14 +117,16 @@ func (s *script) set(k Key) {
 		s.setFlags(def)
 	}
 	for i, e := range s.elements[k] {
-		lead, sep := "\t\t\t     ", ","
+		lead, sep := "\t\t\t     ", ",\n"
 		if i == 0 {
 			lead = "\t\telements = { "
 		}
 		if i == len(s.elements[k])-1 {
-			sep = " }"
+			sep = " }\n"
 		}
-		s.linef("%s%s%s", lead, e.Text(s.objects[e]), sep)
+		s.WriteString(lead)
+		s.WriteString(e.Text(s.objects[e]))
+		s.WriteString(sep)
 	}
 	s.linef("\t}")
 }

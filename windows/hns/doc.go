@@ -113,7 +113,7 @@
 //
 // Objects can exist and have no effect, Tandem's or others': degraded load balancers and
 // endpoints, load balancers without port mappings, DSR without loopback. Full counts
-// them, for status, doctor and a metric. Whether an object is degraded is in its State, which
+// them, for status, doctor and a metric; those of our own without port mappings are surplus. Whether an object is degraded is in its State, which
 // audits read; those of remote endpoints, by far the most, for a minute at a time and in
 // turn. Our own are re-created, with back-off; endpoints of pods are the CNI plug-in's:
 // it knows their policies, routes and namespaces, and without one a pod has no network.

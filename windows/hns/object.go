@@ -43,7 +43,8 @@ const (
 	// (Windows-Containers#631).
 	KindDuplicate
 	// KindSurplus are load balancers of ours that a frontend has beside its own, and those
-	// with several frontends. They are never wanted: which of two HNS takes is unknown.
+	// with several frontends or with none: then the port is 0. They are never wanted: which of
+	// two HNS takes is unknown.
 	KindSurplus
 )
 
@@ -73,6 +74,9 @@ func (k Key) String() string {
 }
 
 func (k Key) frontend() string {
+	if k.Port == 0 {
+		return k.Addr.String() + " without a frontend"
+	}
 	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(k.Addr, k.Port), k.Proto)
 }
 

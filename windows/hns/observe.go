@@ -13,19 +13,7 @@ import (
 // keysOf returns the frontends of a load balancer, and whether it has exactly
 // one: owned ones always do.
 func keysOf(lb LoadBalancer) (keys []Key, single bool) {
-	vips := []netip.Addr{netip.IPv4Unspecified()}
-	if lb.Flags&FlagIPv6 != 0 {
-		vips[0] = netip.IPv6Unspecified()
-	}
-	if len(lb.FrontendVIPs) > 0 {
-		vips = vips[:0]
-	}
-	for _, s := range lb.FrontendVIPs {
-		if a, err := netip.ParseAddr(s); err == nil {
-			vips = append(vips, a.Unmap())
-		}
-	}
-	for _, a := range vips {
+	for _, a := range vipsOf(lb) {
 		for _, m := range lb.PortMappings {
 			if m.Protocol > 255 {
 				continue // no protocol of IP
@@ -34,6 +22,40 @@ func keysOf(lb LoadBalancer) (keys []Key, single bool) {
 		}
 	}
 	return keys, len(keys) == 1 && len(lb.FrontendVIPs) <= 1 && len(lb.PortMappings) == 1
+}
+
+// vipsOf returns the addresses of a load balancer: the unspecified one of its family for
+// those of the node.
+func vipsOf(lb LoadBalancer) (vips []netip.Addr) {
+	for _, s := range lb.FrontendVIPs {
+		if a, err := netip.ParseAddr(s); err == nil {
+			vips = append(vips, a.Unmap())
+		}
+	}
+	if len(lb.FrontendVIPs) == 0 {
+		vips = append(vips, lb.unspecified())
+	}
+	return vips
+}
+
+// surplusKey names a load balancer of ours that is not of one frontend, by the first of them; without
+// any, which HNS may make of one (kubernetes#141488), by its address.
+func surplusKey(lb LoadBalancer) Key {
+	if keys, _ := keysOf(lb); len(keys) > 0 {
+		return keys[0].surplus()
+	}
+	for _, a := range vipsOf(lb) {
+		return Key{Kind: KindSurplus, Addr: a}
+	}
+	return Key{Kind: KindSurplus, Addr: lb.unspecified()}
+}
+
+// unspecified is the unspecified address of a load balancer's family.
+func (lb LoadBalancer) unspecified() netip.Addr {
+	if lb.Flags&FlagIPv6 != 0 {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
 }
 
 // differs lists the settings in which an installed load balancer is not as wanted.

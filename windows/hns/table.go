@@ -30,7 +30,7 @@ type table struct {
 	root      string // its id; empty where it is not there
 
 	retries  retries
-	unmapped int      // load balancers without port mappings, when they were read last
+	unmapped int      // load balancers of others without port mappings, when they were read last
 	found    findings // of the last reading
 
 	reading bool            // a reading is on its way
@@ -247,10 +247,10 @@ func (t *table) sort(all []LoadBalancer, own func(id string) bool) (by map[Key]i
 		keys, single := keysOf(lb)
 		ours := own(lb.ID)
 		switch {
-		case t.touched[lb.ID], len(keys) == 0:
+		case t.touched[lb.ID]:
 			continue
 		case ours && !single:
-			k := keys[0].surplus()
+			k := surplusKey(lb)
 			surplus[k] = append(surplus[k], lb.ID)
 			continue
 		}
@@ -287,7 +287,7 @@ func (t *table) end(r *reading, own func(id string) bool) {
 	before, surplus := t.balancers, t.surplus
 	t.unmapped = 0
 	for _, lb := range r.balancers {
-		if len(lb.PortMappings) == 0 {
+		if len(lb.PortMappings) == 0 && !own(lb.ID) {
 			t.unmapped++
 		}
 	}

@@ -47,9 +47,10 @@ func tamperings() map[string]tampering {
 			}
 			r.emu.Change(lost.ID, func(lb *hns.LoadBalancer) { *lb = lost })
 		}, "surplus load balancer 10.96.0.10:80"},
-		"a load balancer at two addresses":    {change(func(lb *hns.LoadBalancer) { lb.FrontendVIPs = append(lb.FrontendVIPs, "10.96.0.99") }), "surplus load balancer 10.96.0.10:80"},
-		"a load balancer of two Services":     {change(func(lb *hns.LoadBalancer) { lb.FrontendVIPs = append(lb.FrontendVIPs, "10.96.0.11") }), "surplus load balancer 10.96.0.10:80"},
-		"a load balancer of another protocol": {change(func(lb *hns.LoadBalancer) { lb.PortMappings[0].Protocol = 17 }), vip},
+		"a load balancer at two addresses":      {change(func(lb *hns.LoadBalancer) { lb.FrontendVIPs = append(lb.FrontendVIPs, "10.96.0.99") }), "surplus load balancer 10.96.0.10:80"},
+		"a load balancer of two Services":       {change(func(lb *hns.LoadBalancer) { lb.FrontendVIPs = append(lb.FrontendVIPs, "10.96.0.11") }), "surplus load balancer 10.96.0.10:80"},
+		"a load balancer without port mappings": {change(func(lb *hns.LoadBalancer) { lb.PortMappings = nil }), "surplus load balancer 10.96.0.10 without a frontend"},
+		"a load balancer of another protocol":   {change(func(lb *hns.LoadBalancer) { lb.PortMappings[0].Protocol = 17 }), vip},
 		"the network made anew under another name": {func(r *rig) {
 			for _, lb := range r.emu.Balancers() {
 				r.emu.Remove(lb.ID)
@@ -90,6 +91,9 @@ func TestTamperingIsNamed(t *testing.T) {
 				served(r)
 				if drift := r.audit(); drift != 0 {
 					r.Errorf("after the repair: drift %d", drift)
+				}
+				if n := len(r.emu.Balancers()); n != 2 {
+					r.Errorf("%d load balancers after the repair, not one for each Service", n)
 				}
 			})
 		})

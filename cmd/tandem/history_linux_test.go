@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/history"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/watch/apitest"
+	"github.com/tandem-proxy/tandem/linux/netns"
+)
+
+// fullHistory is how much memory a full history may take, in bytes.
+const fullHistory = 4 << 20
+
+// A running tandem whose history is full of changes of an API server, each with a sync of its own, has at most
+// 4 MB more in memory than after the first 500. That is anonymous memory: how many pages of the program are mapped
+// in is the kernel's.
+func TestMemoryOfAFullHistory(t *testing.T) {
+	if err := netns.Available(); err != nil {
+		t.Skipf("no network namespaces here: %v", err)
+	}
+	node, err := netns.New(t.Context(), netns.Plan{Node: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { node.Close() })
+	h := &historian{T: t, node: node}
+	h.api, err = apitest.Start(apitest.Options{Plain: true, Listen: func() (l net.Listener, err error) {
+		err = node.Do(netns.Node, func() error { l, err = net.Listen("tcp", "127.0.0.1:0"); return err })
+		return l, err
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.api.Stop)
+	for i := range historians {
+		h.api.Put(apitest.Service(&model.Service{
+			Name: model.ServiceName{Namespace: "shop", Name: fmt.Sprint("service-", i)}, Type: model.ClusterIP,
+			ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(10 + i)})}, Ports: []model.ServicePort{{Proto: model.TCP, Port: 80}},
+		}))
+	}
+	running, log := h.program("run", "--master", h.api.URL(), "--hostname-override", "node-1", "--proxy-mode", "nftables", "--cluster-cidr", "10.244.0.0/16")
+	t.Cleanup(func() {
+		_ = running.Process.Signal(os.Interrupt)
+		_ = running.Wait()
+	})
+	log.await(t, "services programmed")
+	h.pid = running.Process.Pid
+
+	h.fill(500)
+	resident, anonymous := h.rest()
+	h.fill(history.Most)
+	fullResident, fullAnonymous := h.rest()
+	t.Logf("with the history full: resident %.1f -> %.1f MB, anonymous %.1f -> %.1f MB", mb(resident), mb(fullResident), mb(anonymous), mb(fullAnonymous))
+	if fullAnonymous > anonymous+fullHistory {
+		t.Errorf("a full history takes %.1f MB", mb(fullAnonymous-anonymous))
+	}
+}
+
+// historians is how many Services there are.
+const historians = 100
+
+// historian is a node with a tandem whose history fills.
+type historian struct {
+	*testing.T
+	node *netns.Net
+	api  *apitest.Server
+	pid  int
+	made int
+}
+
+func (h *historian) program(args ...string) (cmd *exec.Cmd, out *written) {
+	h.Helper()
+	if err := h.node.Do(netns.Node, func() (err error) {
+		cmd, out, err = program(h.Context(), args...)
+		return err
+	}); err != nil {
+		h.Fatal(err)
+	}
+	return cmd, out
+}
+
+// fill changes EndpointSlices until so many changes, and so many syncs, have come. What the sync under
+// way leaves no time for shares the next one.
+func (h *historian) fill(most uint64) {
+	h.Helper()
+	for end := time.Now().Add(5 * time.Minute); h.syncs() < most; {
+		if time.Now().After(end) {
+			h.Fatalf("%d syncs after %d changes", h.syncs(), h.made)
+		}
+		for range 500 {
+			i := h.made % historians
+			h.api.Put(apitest.Slice(&model.Slice{
+				Name: model.SliceName{Namespace: "shop", Name: fmt.Sprintf("service-%d-abcde", i)}, Service: fmt.Sprint("service-", i),
+				Ports: []model.SlicePort{{Proto: model.TCP, Port: 8080}},
+				Endpoints: []model.SliceEndpoint{{
+					Addr: netip.AddrFrom4([4]byte{10, 244, byte(h.made / historians % 250), byte(10 + i)}), State: model.Ready | model.Serving,
+				}},
+			}))
+			h.made++
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+// syncs is the number of the last sync that applied a change.
+func (h *historian) syncs() uint64 {
+	h.Helper()
+	asked, out := h.program("history", "--limit", "1", "-o", "json")
+	err := asked.Wait()
+	var d history.Document
+	if err = errors.Join(err, json.Unmarshal([]byte(out.String()), &d)); err != nil {
+		h.Fatalf("%v: %s", err, out)
+	}
+	if len(d.Entries) == 0 || d.Entries[0].Sync == nil {
+		return 0
+	}
+	return min(d.Total, d.Entries[0].Sync.Number)
+}
+
+// rest returns, in bytes, resident memory and the least that its anonymous part was in a time in which garbage goes
+// back: two seconds after the last change, and at most 20 seconds after the time before.
+func (h *historian) rest() (resident, anonymous uint64) {
+	h.Helper()
+	anonymous = math.MaxUint64
+	for range 40 {
+		time.Sleep(time.Second)
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.pid))
+		if err != nil {
+			h.Fatal(err)
+		}
+		resident, anonymous = h.field(text, "VmRSS:"), min(anonymous, h.field(text, "RssAnon:"))
+	}
+	return resident, anonymous
+}
+
+// field returns a field of /proc/PID/status in bytes.
+func (h *historian) field(text []byte, name string) uint64 {
+	h.Helper()
+	_, rest, _ := strings.Cut(string(text), name)
+	line, _, _ := strings.Cut(rest, " kB")
+	kb, err := strconv.ParseUint(strings.TrimSpace(line), 10, 64)
+	if err != nil {
+		h.Fatal(err)
+	}
+	return kb << 10
+}
+
+func mb(bytes uint64) float64 { return float64(bytes) / (1 << 20) }

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package platform
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	inmemory "github.com/tandem-proxy/tandem/core/dataplane/memory"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/wire"
+	"github.com/tandem-proxy/tandem/linux/nft"
+	"github.com/tandem-proxy/tandem/linux/nftables"
+)
+
+// questioned is a running proxy on a machine in memory.
+type questioned struct {
+	*testing.T
+	proxy   *Proxy
+	dir     string
+	changed int
+}
+
+func startQuestioned(t *testing.T) *questioned {
+	a := &questioned{T: t, dir: t.TempDir()}
+	a.put()
+	mode := nftables.Mode()
+	mode.Name, mode.Conntrack = config.NFTables, false
+	mode.Probe = func(context.Context) error { return nil }
+	mode.Open = func(_ context.Context, _ *config.Config, _ *slog.Logger) (dataplane.Backend, error) {
+		compiler := nftables.NewCompiler(nftables.Options{})
+		return dataplane.New(compiler, inmemory.New[nft.Key](compiler.Equal, dataplane.Limits{Batch: 1000})), nil
+	}
+	c := config.Default()
+	c.NodeName, c.Manifests, c.Mode, c.HealthAddress, c.HTTPAddress, c.Failover = "here", a.dir, config.NFTables, "", "", config.FailoverOff
+	unsupported := func(context.Context, string, string) (net.Listener, error) { return nil, errors.New("no listeners") }
+	machine := Simulation{
+		Modes: []dataplane.Mode{mode}, Listen: unsupported,
+		Lock:      func() (io.Closer, error) { return io.NopCloser(nil), nil },
+		Control:   func() (net.Listener, error) { return net.Listen("unix", filepath.Join(t.TempDir(), "control")) },
+		Addresses: func() ([]model.LocalAddress, error) { return nil, nil },
+	}
+	p, err := machine.Open(t.Context(), &c, "test", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.proxy = p
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	if !p.Ready(ctx) {
+		t.Fatal("not ready")
+	}
+	return a
+}
+
+// put writes Services, the first with another endpoint each time.
+func (a *questioned) put() {
+	a.Helper()
+	var b strings.Builder
+	for i := range 20 {
+		fmt.Fprintf(&b, "apiVersion: v1\nkind: Service\nmetadata: {name: web-%[1]d}\nspec: {clusterIP: 10.96.0.%[2]d, ports: [{port: 80}]}\n---\n"+
+			"apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: web-%[1]d-1, labels: {kubernetes.io/service-name: web-%[1]d}}\n"+
+			"addressType: IPv4\nports: [{port: 8080}]\nendpoints: [{addresses: [10.244.%[3]d.%[2]d]}]\n---\n", i, 10+i, a.changed%250)
+	}
+	file := filepath.Join(a.dir, "all.yaml")
+	if err := errors.Join(os.WriteFile(file+".new", []byte(b.String()), 0o600), os.Rename(file+".new", file)); err != nil {
+		a.Fatal(err)
+	}
+	a.changed++
+}
+
+// changes makes so many changes, each of which must be in the data plane before the next.
+func (a *questioned) changes(n int) {
+	a.Helper()
+	for range n {
+		before := a.proxy.Status()
+		a.put()
+		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+			if now := a.proxy.Status(); now.Done.Slices >= before.Done.Slices+20 && now.Syncs > before.Syncs {
+				break
+			}
+			if time.Now().After(end) {
+				a.Fatalf("a change waits: %+v", a.proxy.Status())
+			}
+		}
+	}
+}
+
+// questions are all queries, as clients send them.
+func clientQuestions() map[string]string {
+	const packet = `{"from": "198.51.100.7", "to": "default/web-1:80"}`
+	return map[string]string{
+		"explain": packet, "outcomes": "[" + packet + "]", "trace": packet, "drift": "{}", "services": "{}", "history": "{}", "top": "{}",
+		"preview": `{"services": [], "slices": []}`,
+	}
+}
+
+// stuck is a client that does not read its answer until it is let go.
+type stuck struct {
+	*httptest.ResponseRecorder
+	writing func()
+	let     <-chan struct{}
+}
+
+func (s stuck) Write(b []byte) (int, error) {
+	s.writing()
+	<-s.let
+	return s.ResponseRecorder.Write(b)
+}
+
+// Clients that do not read their answers hold up neither changes nor each other, and one
+// answer is made at a time, with one of those that read the data plane: the rest wait, and changes do not.
+func TestQuestionsHoldUpNothing(t *testing.T) {
+	a := startQuestioned(t)
+	query, takeSnapshot := a.proxy.queryRoute().answer, a.proxy.snapshotRoute().answer
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /query/{name}", query)
+	ask := func(w http.ResponseWriter, name, question string) {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/query/"+name, strings.NewReader(question))
+		r.Header.Set("Accept", wire.Accept)
+		mux.ServeHTTP(w, r)
+	}
+
+	const clients = 5 // for each query
+	all, let := clientQuestions(), make(chan struct{})
+	if len(all) != len(queries()) {
+		t.Fatalf("%d of %d queries", len(all), len(queries()))
+	}
+	var writing, done atomic.Int64
+	begin := func(name, question string) {
+		go func() {
+			w := stuck{httptest.NewRecorder(), func() { writing.Add(1) }, let}
+			if name == "snapshot" {
+				takeSnapshot(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/snapshot", nil))
+			} else {
+				ask(w, name, question)
+			}
+			if w.Code != http.StatusOK {
+				t.Errorf("%s: %d %s", name, w.Code, w.Body)
+			}
+			done.Add(1)
+		}()
+	}
+	await := func(what string, n *atomic.Int64, want int) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); n.Load() < int64(want); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s: %d of %d", what, n.Load(), want)
+			}
+		}
+	}
+	for name, question := range all {
+		for range clients {
+			begin(name, question)
+		}
+	}
+	begin("snapshot", "")
+	await("answers, none of which is read", &writing, clients*len(all)+1)
+	a.changes(20)
+	close(let)
+	await("answers read", &done, clients*len(all)+1)
+
+	for _, turn := range []struct {
+		turn  turn
+		reads bool
+	}{{a.proxy.answers, false}, {a.proxy.kernel, true}} {
+		if err := turn.turn.take(t.Context()); err != nil { // one is being made
+			t.Fatal(err)
+		}
+		writing.Store(0)
+		done.Store(0)
+		waiting := 0
+		for _, q := range queries() {
+			if q.reads() == turn.reads {
+				waiting += clients
+			}
+			for range clients {
+				begin(q.name(), all[q.name()])
+			}
+		}
+		await("answers of the others", &done, clients*len(all)-waiting)
+		a.changes(20)
+		if n := int(done.Load()); n != clients*len(all)-waiting || waiting == 0 {
+			t.Errorf("%d of %d are answered while another answer is made", n, clients*len(all))
+		}
+		turn.turn.give()
+		await("answers of those that have waited", &done, clients*len(all))
+	}
+}
