@@ -200,9 +200,17 @@ func (j *judge) rest() {
 	}
 }
 
+// settled reports whether the judge starts from the last world.
+func (j *judge) settled() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.worlds) == 1 && !j.shaken && !j.blind && !j.rising
+}
+
 // right reports in what the data plane differs from what a fresh start would program
 // for the last world; empty is in nothing, and then that is where the next changes
-// start from.
+// start from, if the process knows that world. It need not: where a change is undone before the process
+// has heard of it, all is right, and will be otherwise for a moment.
 func (j *judge) right() (differs string) {
 	j.mu.Lock()
 	w := j.worlds[len(j.worlds)-1]
@@ -220,9 +228,10 @@ func (j *judge) right() (differs string) {
 			kept = append(kept, probe{Packet: p, before: want})
 		}
 	}
+	known := j.run.knows(w)
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if w == j.worlds[len(j.worlds)-1] {
+	if known && w == j.worlds[len(j.worlds)-1] {
 		j.worlds, j.probes, j.touched = []*world{w}, kept, map[model.ServiceName]bool{}
 		j.shaken, j.blind, j.rising = false, false, false
 	}
