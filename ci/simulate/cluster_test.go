@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/track"
 	"github.com/tandem-proxy/tandem/core/watch"
@@ -166,6 +167,18 @@ type world struct {
 	services map[model.ServiceName]*model.Service
 	slices   map[model.SliceName]*model.Slice
 	ports    []*model.Port
+
+	fresh  decide          // as a fresh start would leave it
+	probes []oracle.Packet // of which each look takes others
+}
+
+// prepared returns the world with fresh and probes, which take most of a look and are
+// made once. The run's own goroutine calls it.
+func (w *world) prepared(p plane) *world {
+	if w.fresh == nil {
+		w.fresh, w.probes = p.fresh(w.host, w.ports), conformance.Probes(w.host, w.ports)
+	}
+	return w
 }
 
 // world resolves everything from scratch.

@@ -75,3 +75,16 @@ func TestViolationsAreFound(t *testing.T) {
 		})
 	}
 }
+
+// What an API server has undone before the proxy has heard of it may be in effect for a
+// moment, when the proxy does hear of it: no change touches that any more, and it is no
+// violation. Here a restored server lists slices before the Service that they make serve is
+// replaced.
+func TestUndoneBeforeItIsHeardOf(t *testing.T) {
+	for range 5 { // not each order of goroutines shows it
+		j := job{"kernelspace", "F29+F07", 90001}
+		if res := play(t, j, j.plan(), false); len(res.violations) > 0 {
+			t.Fatal(strings.Join(res.violations, "\n"))
+		}
+	}
+}

@@ -61,10 +61,9 @@ func (j *judge) change(f func() (touched []model.ServiceName, shaken bool)) {
 	j.shaken = j.shaken || shaken
 	j.worlds = append(j.worlds, j.run.cluster.world())
 	if len(j.worlds) == 2 && !j.shaken {
-		w := j.worlds[1]
-		fresh := j.run.plane.fresh(w.host, w.ports)
+		w := j.worlds[1].prepared(j.run.plane)
 		for i := range j.probes {
-			j.probes[i].after = sorted(fresh(j.probes[i].Packet))
+			j.probes[i].after = sorted(w.fresh(j.probes[i].Packet))
 		}
 	}
 }
@@ -103,10 +102,9 @@ func (j *judge) look(at func(*model.Host) decide) {
 func (j *judge) expect() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	w := j.worlds[0]
-	fresh := j.run.plane.fresh(w.host, w.ports)
-	for _, p := range conformance.Probes(w.host, w.ports) {
-		if want := sorted(fresh(p)); want.Fate == oracle.Forward && len(j.probes) < probesKept {
+	w := j.worlds[0].prepared(j.run.plane)
+	for _, p := range w.probes {
+		if want := sorted(w.fresh(p)); want.Fate == oracle.Forward && len(j.probes) < probesKept {
 			j.probes = append(j.probes, probe{Packet: p, before: want})
 		}
 	}
@@ -202,19 +200,27 @@ func (j *judge) rest() {
 	}
 }
 
+// settled reports whether the judge starts from the last world.
+func (j *judge) settled() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.worlds) == 1 && !j.shaken && !j.blind && !j.rising
+}
+
 // right reports in what the data plane differs from what a fresh start would program
 // for the last world; empty is in nothing, and then that is where the next changes
-// start from.
+// start from, if the process knows that world. It need not: where a change is undone before the process
+// has heard of it, all is right, and will be otherwise for a moment.
 func (j *judge) right() (differs string) {
 	j.mu.Lock()
 	w := j.worlds[len(j.worlds)-1]
 	j.mu.Unlock()
-	fresh, now := j.run.plane.fresh(w.host, w.ports), j.run.plane.now(w.host)
-	all := conformance.Probes(w.host, w.ports)
+	w.prepared(j.run.plane)
+	now, all := j.run.plane.now(w.host), w.probes
 	j.rng.Shuffle(len(all), func(a, b int) { all[a], all[b] = all[b], all[a] })
 	var kept []probe
 	for _, p := range all[:min(len(all), probesAtEnd)] {
-		want := sorted(fresh(p))
+		want := sorted(w.fresh(p))
 		if d := conformance.Diff(want, sorted(now(p))); d != "" {
 			return conformance.Show(p) + ": " + d
 		}
@@ -222,9 +228,10 @@ func (j *judge) right() (differs string) {
 			kept = append(kept, probe{Packet: p, before: want})
 		}
 	}
+	known := j.run.knows(w)
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if w == j.worlds[len(j.worlds)-1] {
+	if known && w == j.worlds[len(j.worlds)-1] {
 		j.worlds, j.probes, j.touched = []*world{w}, kept, map[model.ServiceName]bool{}
 		j.shaken, j.blind, j.rising = false, false, false
 	}

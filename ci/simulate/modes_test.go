@@ -5,6 +5,7 @@ package simulate
 import (
 	"math/rand/v2"
 	"slices"
+	"strings"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -71,7 +72,7 @@ func iptablesInUse(objects map[iptables.Key]iptables.Value, key iptables.Key) bo
 		return false
 	}
 	for k, v := range objects {
-		if k.Family != key.Family || k.Table != key.Table {
+		if k.Family != key.Family || k.Table != key.Table || !strings.Contains(v.String(), key.Chain) {
 			continue
 		}
 		for r := range v.All() {

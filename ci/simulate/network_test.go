@@ -4,11 +4,15 @@ package simulate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"sync"
 	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // network is a network in memory. It is safe for concurrent use.
@@ -42,14 +46,21 @@ func (n *network) listen(_ context.Context, _, address string) (net.Listener, er
 	return l, nil
 }
 
+// dialTimeout is how long a SYN is sent again, at most.
+const dialTimeout = 30 * time.Second
+
 // dial implements watch.Dialer.
 func (n *network) dial(ctx context.Context, _, address string) (net.Conn, error) {
 	n.mu.Lock()
 	l, dead := n.listeners[address], n.dead
 	n.mu.Unlock()
 	if dead {
-		<-ctx.Done()
-		return nil, ctx.Err()
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(dialTimeout): // net/http's dial outlives its request, but not this
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ETIMEDOUT}
+		}
 	}
 	if l == nil {
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
@@ -164,4 +175,16 @@ func (c *conn) Close() error {
 		delete(c.network.links, c.link)
 	})
 	return c.Conn.Close()
+}
+
+// A dial ends, whatever becomes of the network and of what asked for it: net/http dials on
+// for a request that has ended.
+func TestDialsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		n.lose(true)
+		if _, err := n.dial(context.Background(), "tcp", apiServer.String()); !errors.Is(err, syscall.ETIMEDOUT) {
+			t.Error(err)
+		}
+	})
 }

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -269,13 +270,16 @@ func (r *run) settle(when string, limit time.Duration) {
 	}
 	differs, seen := "nothing was looked at", -1
 	for begin := time.Now(); time.Since(begin) < limit; time.Sleep(pollEvery(time.Since(begin))) {
-		if _, writes := r.plane.state(); writes != seen {
+		if _, writes := r.plane.state(); writes != seen || differs == "" {
 			seen = writes
 			differs = r.judge.right()
 		}
-		if differs == "" && r.served() {
+		if differs == "" && r.served() && r.judge.settled() {
 			return
 		}
+	}
+	if differs == "" {
+		differs = "the proxy does not know all there is, or is not synced"
 	}
 	r.violate("I4: %s: not right after %s: %s", when, limit, differs)
 }
@@ -288,6 +292,55 @@ func pollEvery(waited time.Duration) time.Duration {
 func (r *run) served() bool {
 	p := r.super.current()
 	return p != nil && p.proxy.Status().Synced
+}
+
+// knows reports whether the process that runs has the Services and slices of a world. One
+// that will be started gets them before it writes anything.
+func (r *run) knows(w *world) bool {
+	p := r.super.current()
+	if p == nil {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	known, err := p.proxy.Snapshot(ctx)
+	if err != nil || len(known.Services) != len(w.services) {
+		return false
+	}
+	n := 0
+	for _, s := range known.Services {
+		is := w.services[s.Object.Name]
+		if is == nil || !reflect.DeepEqual(withoutVersion(s.Object), withoutVersion(is)) {
+			return false
+		}
+		for _, slice := range s.Slices {
+			n++
+			if is := w.slices[slice.Name]; is == nil || !reflect.DeepEqual(withoutVersion(slice), withoutVersion(is)) {
+				return false
+			}
+		}
+	}
+	for _, slice := range w.slices {
+		if w.services[model.ServiceName{Namespace: slice.Name.Namespace, Name: slice.Service}] != nil {
+			n--
+		}
+	}
+	return n == 0
+}
+
+// withoutVersion copies a Service or slice without what an API server adds to it.
+func withoutVersion(o any) any {
+	switch o := o.(type) {
+	case *model.Service:
+		copied := *o
+		copied.Version, copied.Created = 0, o.Created.UTC()
+		return copied
+	case *model.Slice:
+		copied := *o
+		copied.Version = 0
+		return copied
+	}
+	return nil
 }
 
 // rest demands that nothing happens when nothing changes.

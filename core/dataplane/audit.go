@@ -10,6 +10,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
@@ -28,6 +29,7 @@ var ErrReading = errors.New("another read of the data plane is in progress")
 const (
 	readTries = 10   // how often an interrupted read is repeated
 	readChunk = 256  // objects that are compared at once: 50 µs or so
+	readAhead = 2    // chunks that wait for that
 	mostGets  = 1024 // suspects that are read one by one; for more there is a second full read first
 )
 
@@ -92,29 +94,44 @@ func (b *backend[K, V]) read(ctx context.Context, r *ledger.Review[K, V]) error 
 	return RetryInterrupted(func() error { return b.readOnce(ctx, r, func(K, V) {}) })
 }
 
-// readOnce reads everything and compares it with the ledger.
+// readOnce reads everything and compares it with the ledger: what was read is compared while
+// more is read.
 func (b *backend[K, V]) readOnce(ctx context.Context, r *ledger.Review[K, V], found func(K, V)) error {
 	b.incomplete.Store(false)
-	chunk := make([]object[K, V], 0, readChunk)
-	compare := func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		for _, o := range chunk {
-			r.See(o.key, o.value)
-		}
-		chunk = chunk[:0]
+	chunks, empty := make(chan []object[K, V], readAhead), make(chan []object[K, V], readAhead+2)
+	for range cap(empty) {
+		empty <- nil
 	}
+	var comparing sync.WaitGroup
+	comparing.Go(func() {
+		for chunk := range chunks {
+			b.compare(r, chunk)
+			empty <- chunk[:0]
+		}
+	})
+	chunk := <-empty
 	err := b.driver.Observe(ctx, func(k K, v V) {
 		found(k, v)
 		if chunk = append(chunk, object[K, V]{k, v}); len(chunk) == readChunk {
-			compare()
+			chunks <- chunk
+			chunk = <-empty
 		}
 	})
-	compare()
+	chunks <- chunk
+	close(chunks)
+	comparing.Wait()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r.Sweep(err == nil, b.pause)
 	return err
+}
+
+func (b *backend[K, V]) compare(r *ledger.Review[K, V], chunk []object[K, V]) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, o := range chunk {
+		r.See(o.key, o.value)
+	}
 }
 
 // pause releases the lock for a moment.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -257,4 +258,26 @@ func TestBadFileNames(t *testing.T) {
 		`"a\n\x1b[31m.yaml":1: document: is a list, must be an object with apiVersion and kind`,
 		`é b.yaml:1: document: is a list, must be an object with apiVersion and kind`,
 	})
+}
+
+// apiVersion and kind are found wherever they are, and what is there twice is rejected, as by the
+// slow path.
+func TestKindWhereverItIs(t *testing.T) {
+	const rest = `"metadata":{"name":"web"},"spec":{"clusterIP":"10.96.0.1","ports":[{"port":80}]}`
+	for text, want := range map[string]bool{
+		`{"apiVersion":"v1","kind":"Service",` + rest + `}`:                   true,
+		` { "kind" : "Service" , "apiVersion" : "v1" , ` + rest + `}`:         true,
+		`{` + rest + `,"kind":"Service","apiVersion":"v1"}`:                   true,
+		`{"apiVersion":"v1","kind":"Serv\u0069ce",` + rest + `}`:              true,
+		`{"apiVersion":"v1","kind":"Service",` + rest + `,"kind":"Node"}`:     false,
+		`{"apiVersion":"v1","kind":"Service",` + rest + `,"apiVersion":"v2"}`: false,
+		`{"apiVersion":"v1","apiVersion":"v1","kind":"Service",` + rest + `}`: false,
+		`{"apiVersion":"v1","kind":"Service",` + rest:                         false,
+		`{"apiVersion":"v1","kind":"Service","Kind":"Service",` + rest + `}`:  false,
+	} {
+		got, err := ReadFS(t.Context(), fstest.MapFS{"a.json": {Data: []byte(text)}})
+		if err != nil || (len(got.Services) == 1) != want || !want && len(got.Problems) == 0 {
+			t.Errorf("%s: %d Services, %v, %v", text, len(got.Services), got.Problems, err)
+		}
+	}
 }

@@ -210,6 +210,9 @@ func (c class) String() string {
 // clusterScoped reports whether objects of the kind are in no namespace.
 func (c class) clusterScoped() bool { return c == node || c == serviceCIDR }
 
+// typed reports whether objects of the kind are decoded.
+func (c class) typed() bool { return service <= c && c <= referenceGrant }
+
 var kinds = [...]struct {
 	kind, apiVersion string
 	class            class

@@ -20,8 +20,8 @@ import (
 // whatever the size of the pool. New endpoints are taken in their given order,
 // so equal inputs give equal results.
 func Reslot(endpoints []Endpoint, old []netip.AddrPort) {
-	if len(old) == 0 {
-		return
+	if len(old) == 0 || slices.EqualFunc(endpoints, old, func(e Endpoint, a netip.AddrPort) bool { return e.Addr == a }) {
+		return // new, or as nearly always at a restart: in address order as it was
 	}
 	var few [2 * someSlots]int // most pools need no memory for this
 	slot := slotsOf(endpoints, old, few[:0:someSlots], few[someSlots:someSlots])

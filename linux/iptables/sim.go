@@ -50,14 +50,22 @@ type Sim struct {
 	host  *model.Host
 }
 
-// NewSim returns a simulator of the objects on a host.
+// NewSim returns a simulator of the objects on a host. It keeps both and changes
+// neither.
 func NewSim(objects map[Key]Value, host *model.Host) *Sim {
-	chains := map[chainID][]xtables.Rule{}
-	for _, k := range slices.SortedFunc(maps.Keys(objects), compareKeys) {
-		chains[k.chainID] = slices.AppendSeq(chains[k.chainID], objects[k].All())
+	keys := map[chainID][]Key{}
+	for k := range objects {
+		keys[k.chainID] = append(keys[k.chainID], k)
+	}
+	rules := func(id chainID) (rules []xtables.Rule) {
+		slices.SortFunc(keys[id], compareKeys)
+		for _, k := range keys[id] {
+			rules = slices.AppendSeq(rules, objects[k].All())
+		}
+		return rules
 	}
 	local := func(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(host.IPs, a) }
-	return &Sim{&xtables.Sim{Rules: chains, Local: local}, host}
+	return &Sim{&xtables.Sim{Rules: rules, Local: local}, host}
 }
 
 // Decide returns what happens to a packet: every endpoint that it may reach. If

@@ -4,7 +4,6 @@ package ipvs
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 
@@ -121,10 +120,15 @@ func newFWMarks(b markBits) *fwmarks {
 // fwmarksOf numbers the servers of a set of objects, in their order.
 func fwmarksOf(b markBits, objects map[Key]Value) *fwmarks {
 	m := newFWMarks(b)
-	for _, k := range slices.SortedFunc(maps.Keys(objects), compareKeys) {
+	var servers []Key
+	for k := range objects {
 		if k.Kind == kindServer && k.Via != ByAddress {
-			_, _ = m.of(k) // a plan may have more than the kernel can
+			servers = append(servers, k)
 		}
+	}
+	slices.SortFunc(servers, compareKeys)
+	for _, k := range servers {
+		_, _ = m.of(k) // a plan may have more than the kernel can
 	}
 	return m
 }

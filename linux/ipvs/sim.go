@@ -35,7 +35,8 @@ func NewSim(o Options, objects map[Key]Value, host *model.Host) *Sim {
 		objects: objects, host: host, marks: fwmarksOf(bitsFor(o.Mark), objects),
 		servers: virtualserver.Table{}, weights: map[virtualserver.ID]map[netip.AddrPort]float64{}, ranges: map[SetID][]Key{},
 	}
-	s.rules = &xtables.Sim{Rules: map[xtables.ChainID][]xtables.Rule{}, Local: s.local, Set: s.set}
+	chains := map[xtables.ChainID]xtables.Rules{}
+	s.rules = &xtables.Sim{Rules: func(id xtables.ChainID) []xtables.Rule { return slices.Collect(chains[id].All()) }, Local: s.local, Set: s.set}
 	for k, v := range objects {
 		switch {
 		case k.Kind == kindServer:
@@ -49,7 +50,7 @@ func NewSim(o Options, objects map[Key]Value, host *model.Host) *Sim {
 			s.ranges[k.Set] = append(s.ranges[k.Set], k)
 		case k.Kind == KindChain:
 			at := xtables.ChainID{Family: k.Family, Table: k.Chain.table(), Chain: k.Chain.name()}
-			s.rules.Rules[at] = slices.Collect(v.Rules.All())
+			chains[at] = v.Rules
 		}
 	}
 	return s

@@ -315,7 +315,7 @@ func (c *Compiler) Slots(have func(nft.Key) (nft.Value, bool), proto model.Proto
 	if !ok || chain.slots != slotsOf(&f) && chain.slots != affinitySlotsOf(&f) {
 		return nil
 	}
-	var endpoints []netip.AddrPort
+	endpoints := make([]netip.AddrPort, 0, min(chain.count, bankSize))
 	k := element(chain.slots, proto, &f)
 	for i := range chain.count {
 		k.Slot = uint16(chain.first() + i)

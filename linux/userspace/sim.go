@@ -18,41 +18,53 @@ import (
 // Sim is a host with some objects: its nat table, packet by packet, and its
 // relays.
 type Sim struct {
-	rules  *xtables.Sim
-	relays map[RelayID]Value
-	ports  map[uint16]RelayID
+	rules   *xtables.Sim
+	relays  map[RelayID]Value
+	ports   map[uint16]RelayID
+	listens map[RelayID]uint16
 }
 
-// NewSim returns a simulator of a host with some objects.
+// NewSim returns a simulator of a host with some objects, which it keeps and does not
+// change.
 func NewSim(objects map[Key]Value, host *model.Host) *Sim {
-	s := &Sim{relays: map[RelayID]Value{}, ports: map[uint16]RelayID{}}
-	chains := map[xtables.ChainID][]xtables.Rule{}
-	ports := map[RelayID]uint16{} // as if all listened
-	for _, k := range sorted(objects, kindRelay, KindChain, kindEntry, kindJump) {
-		v := objects[k]
-		id := xtables.ChainID{Family: k.Family, Table: xtables.NAT, Chain: k.Chain}
+	s := &Sim{relays: map[RelayID]Value{}, ports: map[uint16]RelayID{}, listens: map[RelayID]uint16{}}
+	keys := map[xtables.ChainID][]Key{}
+	for k, v := range objects {
 		switch k.Kind {
 		case kindRelay:
 			s.relays[k.Relay] = v
-		case kindEntry:
-			at, known := ports[v.To.Relay]
-			if !known {
-				at = dropPort + 1 + uint16(len(ports))
-				ports[v.To.Relay], s.ports[at] = at, v.To.Relay
-			}
-			chains[id] = append(chains[id], entryRule(k, v.To, at))
-		default:
-			chains[id] = slices.AppendSeq(chains[id], v.Rules.All())
+		case KindChain, kindEntry, kindJump:
+			id := xtables.ChainID{Family: k.Family, Table: xtables.NAT, Chain: k.Chain}
+			keys[id] = append(keys[id], k)
 		}
 	}
-	for id, rules := range chains { // as the driver inserts them
-		if id.Chain == chainGuard {
+	rules := func(id xtables.ChainID) (rules []xtables.Rule) {
+		slices.SortFunc(keys[id], compareKeys)
+		for _, k := range keys[id] {
+			if v := objects[k]; k.Kind == kindEntry {
+				rules = append(rules, entryRule(k, v.To, s.port(v.To.Relay)))
+			} else {
+				rules = slices.AppendSeq(rules, v.Rules.All())
+			}
+		}
+		if id.Chain == chainGuard { // as the driver inserts them
 			slices.SortStableFunc(rules, func(a, b xtables.Rule) int { return cmp.Compare(dropsRest(a), dropsRest(b)) })
 		}
+		return rules
 	}
 	local := func(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(host.IPs, a) }
-	s.rules = &xtables.Sim{Rules: chains, Local: local}
+	s.rules = &xtables.Sim{Rules: rules, Local: local}
 	return s
+}
+
+// port is where a relay listens, as if all did.
+func (s *Sim) port(relay RelayID) uint16 {
+	at, known := s.listens[relay]
+	if !known {
+		at = dropPort + 1 + uint16(len(s.listens))
+		s.listens[relay], s.ports[at] = at, relay
+	}
+	return at
 }
 
 // dropsRest is 1 for the rule that drops clients outside of the source ranges, and 0

@@ -29,15 +29,19 @@ type ChainID struct {
 }
 
 // Sim runs packets through rules as the kernel would, but follows every branch of a
-// random or stateful match.
+// random or stateful match. One goroutine at a time may use it.
 type Sim struct {
-	// Rules are those of each chain, in their order.
-	Rules map[ChainID][]Rule
+	// Rules returns those of a chain, in their order. It is asked once for each chain
+	// that a packet gets to: most packets see few, and to parse them all would cost more
+	// than the packets do.
+	Rules func(ChainID) []Rule
 	// Local reports whether an address is the host's.
 	Local func(netip.Addr) bool
 	// Set looks up a packet in an ipset and returns the entry's mark. It may be nil
 	// if no rule uses a set.
 	Set func(set, fields string, p *Packet) (SetMark, bool)
+
+	known map[ChainID][]Rule // what Rules has returned
 }
 
 // End is how a packet leaves a chain.
@@ -59,7 +63,15 @@ func (s *Sim) chain(id ChainID, p Packet, depth int) []End {
 	if depth > maxDepth {
 		return []End{{p, Drop}}
 	}
-	return s.rules(id, s.Rules[id], p, depth)
+	rules, known := s.known[id]
+	if !known {
+		if s.known == nil {
+			s.known = map[ChainID][]Rule{}
+		}
+		rules = s.Rules(id)
+		s.known[id] = rules
+	}
+	return s.rules(id, rules, p, depth)
 }
 
 func (s *Sim) rules(id ChainID, rules []Rule, p Packet, depth int) (ends []End) {

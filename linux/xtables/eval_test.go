@@ -23,15 +23,17 @@ func TestSim(t *testing.T) {
 		},
 		"TO-A": {"-m conntrack ! --ctstate NEW -j DROP", "-j DNAT --to-destination 10.1.0.1:8080"},
 	}
-	s := &Sim{Rules: map[ChainID][]Rule{}, Local: netip.Addr.IsLoopback, Set: func(set, fields string, p *Packet) (SetMark, bool) {
+	parsed := map[string]int{}
+	rules := func(id ChainID) (rules []Rule) {
+		parsed[id.Chain]++
+		for _, l := range chains[id.Chain] {
+			rules = append(rules, ParseRule(l))
+		}
+		return rules
+	}
+	s := &Sim{Rules: rules, Local: netip.Addr.IsLoopback, Set: func(set, fields string, p *Packet) (SetMark, bool) {
 		return SetMark{Value: 2, Mask: 2}, set == "CLUSTER" && fields == "dst,dst" && p.Dst.Port() == 81
 	}}
-	for chain, lines := range chains {
-		for _, l := range lines {
-			id := ChainID{model.IPv4, NAT, chain}
-			s.Rules[id] = append(s.Rules[id], ParseRule(l))
-		}
-	}
 	a, b := DNAT{netip.MustParseAddrPort("10.1.0.1:8080")}, DNAT{netip.MustParseAddrPort("10.1.0.2:8080")}
 	for _, c := range []struct {
 		src, dst string
@@ -66,6 +68,11 @@ func TestSim(t *testing.T) {
 		}
 		if len(got) > 0 {
 			t.Errorf("%+v: also %v", c, got)
+		}
+	}
+	for chain, n := range parsed {
+		if n > 1 {
+			t.Errorf("%s was parsed %d times", chain, n)
 		}
 	}
 }

@@ -51,7 +51,7 @@ func (v VFP) Decide(p oracle.Packet) oracle.Outcome {
 
 // match finds the load balancer for a packet: by its VIP, else as a node port.
 func (v VFP) match(p oracle.Packet) (hns.LoadBalancer, bool) {
-	own := slices.Contains(v.Host.IPs, p.Dst.Addr())
+	own, vip := slices.Contains(v.Host.IPs, p.Dst.Addr()), p.Dst.Addr().String()
 	for _, nodePort := range []bool{false, true} {
 		for _, lb := range v.HNS.balancers {
 			if (len(lb.FrontendVIPs) == 0) != nodePort || !v.listens(lb, p) {
@@ -59,7 +59,7 @@ func (v VFP) match(p oracle.Packet) (hns.LoadBalancer, bool) {
 			}
 			switch {
 			case nodePort && (!own || p.Iface == "" || lb.Flags&hns.FlagIPv6 != 0 != p.Dst.Addr().Is6()):
-			case !nodePort && !slices.Contains(lb.FrontendVIPs, p.Dst.Addr().String()):
+			case !nodePort && !slices.Contains(lb.FrontendVIPs, vip):
 			default:
 				return lb, true
 			}
