@@ -4,6 +4,7 @@ package engine
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -87,9 +88,10 @@ func (e *Engine) keepProblems(source string, ps []model.Problem, since time.Time
 	}
 	was := e.faulty
 	e.faulty = map[model.ServiceName]model.Problem{}
-	for _, all := range e.problems {
-		for _, p := range all {
-			if name, ok := p.Service(); ok {
+	for _, source := range slices.Sorted(maps.Keys(e.problems)) {
+		for _, p := range e.problems[source] {
+			name, ok := p.Service()
+			if _, has := e.faulty[name]; ok && !has {
 				e.faulty[name] = p
 			}
 		}
