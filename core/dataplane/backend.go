@@ -61,6 +61,20 @@ type backend[K comparable, V any] struct {
 	drifted   []Difference              // found by audits and not reported yet
 }
 
+func (b *backend[K, V]) Left() (left Left) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	ranger, some := b.compiler.(Ranger[K, V])
+	for k, v := range b.ledger.AllInstalled() {
+		left.Objects++
+		if some {
+			left.ServiceCIDRs = append(left.ServiceCIDRs, ranger.ServiceCIDRs(k, v)...)
+		}
+	}
+	left.ServiceCIDRs = model.Canonical(left.ServiceCIDRs)
+	return left
+}
+
 func (b *backend[K, V]) Slots(proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -19,6 +19,7 @@
 //	problems.go                      reports each problem once
 //	record.go                        the history of changes and syncs (core/history)
 //	inputs.go                        what a source may call
+//	late.go                          inputs that come late at a start
 //	since.go                         when each frontend and endpoint was programmed
 //	drift.go                         external changes, and audits on request
 //	suspects.go                      what endpoint failover may call
@@ -112,10 +113,15 @@ type Engine struct {
 	tracker      *track.Tracker
 	node         *model.Node // as last delivered; nil before
 	cidrs        map[string]*model.ServiceCIDR
+	unread       model.Unread                        // kinds that the source could not read
+	rangesRead   bool                                // ServiceCIDRs have been read
+	ranges       *model.ServiceCIDR                  // those that are installed, until then; nil for none
+	left         *dataplane.Left                     // what an earlier run has left; nil before it is asked for
+	deliveredAt  time.Time                           // when the source was synced first
 	problems     map[string][]model.Problem          // by source
-	faulty       map[model.ServiceName]model.Problem // one of the problems that sources have with a Service
-	sourceSynced bool
-	incomplete   bool // the source could not understand all there is
+	faulty       map[model.ServiceName]model.Problem // the first problem of the first source, by name, that has one with a Service
+	sourceSynced bool                                // and what it could not read is not waited for
+	incomplete   bool                                // the source could not understand all there is
 	adopted      bool
 	adoptAt      time.Time                    // not before
 	unapplied    map[model.PortID]model.Delta // changes that failed so far
@@ -270,5 +276,10 @@ var ErrNotReady = errors.New("nothing has been programmed yet: retry when the pr
 
 // serviceCIDRs are those that are known, by name.
 func (e *Engine) serviceCIDRs() []*model.ServiceCIDR {
-	return slices.SortedFunc(maps.Values(e.cidrs), func(a, b *model.ServiceCIDR) int { return cmp.Compare(a.Name, b.Name) })
+	all := slices.Collect(maps.Values(e.cidrs))
+	if e.ranges != nil {
+		all = append(all, e.ranges)
+	}
+	slices.SortFunc(all, func(a, b *model.ServiceCIDR) int { return cmp.Compare(a.Name, b.Name) })
+	return all
 }

@@ -16,7 +16,7 @@ import (
 // Mode is the userspace mode with redirect rules.
 func Mode() dataplane.Mode {
 	return dataplane.Mode{
-		Name: relay.Mode, System: "linux",
+		Name: relay.Mode, System: "linux", Ephemeral: true,
 		Probe: probe, Open: openBackend, Remove: remove, Plan: plan,
 	}
 }
