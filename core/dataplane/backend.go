@@ -99,6 +99,13 @@ func (b *backend[K, V]) KeepUnknown(doubt bool) {
 	b.ledger.KeepUnknown(doubt)
 }
 
+func (b *backend[K, V]) Keeps(p *model.Port) (keeps bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.compiler.Port(b.host, p, func(k K, _ V) { keeps = keeps || b.ledger.Left(k) })
+	return keeps
+}
+
 func (b *backend[K, V]) Disturbed(ctx context.Context) (bool, error) {
 	if s, ok := b.driver.(Sentinel); ok {
 		disturbed, err := s.Disturbed(ctx)

@@ -271,6 +271,10 @@ type Backend interface {
 	// input that could not be read: then they are kept until all inputs are read.
 	KeepUnknown(doubt bool)
 
+	// Keeps reports whether adopted objects that no port wants are under keys that a port
+	// needs: it would replace them.
+	Keeps(*model.Port) bool
+
 	// Sync applies what differs. The error is that of the first op that failed; what
 	// failed or was deferred is retried at Next; all other ops are done.
 	Sync(context.Context) (Work, error)

@@ -124,6 +124,7 @@ type Engine struct {
 	incomplete   bool                                // the source could not understand all there is
 	adopted      bool
 	adoptAt      time.Time                    // not before
+	withheld     map[model.PortID]*model.Port // ports that the data plane does not know: see withhold
 	unapplied    map[model.PortID]model.Delta // changes that failed so far
 	reported     map[model.PortID][]model.Gap // gaps that were reported
 	failing      map[model.ServiceName]error  // Services that failed when last something was written
@@ -161,7 +162,7 @@ func New(o Options) *Engine {
 	e := &Engine{
 		options: o, auditEvery: o.AuditEvery, minGap: o.MinGap, tracker: track.New(), inbox: newInbox(), first: make(chan struct{}),
 		problems: map[string][]model.Problem{}, cidrs: map[string]*model.ServiceCIDR{},
-		unapplied: map[model.PortID]model.Delta{}, reported: map[model.PortID][]model.Gap{}, programmed: Since{}, full: true,
+		withheld: map[model.PortID]*model.Port{}, unapplied: map[model.PortID]model.Delta{}, reported: map[model.PortID][]model.Gap{}, programmed: Since{}, full: true,
 	}
 	e.current.Store(&DataPlane{o.Mode, o.Backend})
 	e.tracker.CollectTriggers(time.Now())

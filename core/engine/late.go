@@ -20,6 +20,8 @@ import (
 //     the Node. Where an earlier run has left a data plane that serves by itself, nothing is
 //     written until they are read, up to lateLimit. By then endpoints that have gone
 //     meanwhile harm more than what is done without the kind.
+//   - A Service without endpoints may have some in an EndpointSlice that could not be read: see
+//     withhold.
 
 // lateLimit is how long the first sync waits for a kind that does not come.
 const lateLimit = 5 * time.Minute
@@ -37,6 +39,9 @@ func (e *Engine) Unread(u model.Unread) {
 			e.setHost(history.ServiceCIDR, "", since)
 		case !e.rangesRead && !was.ServiceCIDRs:
 			e.recoverRanges(since)
+		}
+		if u.Endpoints != was.Endpoints {
+			e.change(since)
 		}
 		e.begin(since)
 	})
@@ -103,4 +108,40 @@ func (e *Engine) awaited() string {
 // late names the unknown kinds whose effect cannot be taken from objects; empty for none.
 func (e *Engine) late() string {
 	return model.Unread{Node: e.unread.Node, Routes: e.unread.Routes}.String()
+}
+
+// withhold returns the changes to make now. While some EndpointSlices could not be read, a Service
+// without any may have endpoints in those: what an earlier run has left of it stays, until
+// there is a slice, the Service goes, or everything is read.
+func (e *Engine) withhold(deltas []model.Delta) []model.Delta {
+	if !e.unread.Endpoints && len(e.withheld) == 0 {
+		return deltas
+	}
+	now := make([]model.Delta, 0, len(deltas))
+	for _, d := range deltas {
+		if port := e.withheld[d.ID()]; port != nil { // d.Old, which the data plane does not know
+			delete(e.withheld, port.ID)
+			if d.Old = nil; d.New == nil {
+				now = append(now, model.Delta{New: port}, model.Delta{Old: port}) // what is left goes with it
+				continue
+			}
+		}
+		if e.unread.Endpoints && d.Old == nil && e.unserved(d.New) && e.backend().Keeps(d.New) {
+			e.withheld[d.New.ID] = d.New
+			continue
+		}
+		now = append(now, d)
+	}
+	if !e.unread.Endpoints {
+		for _, port := range e.withheld {
+			now = append(now, model.Delta{New: port})
+		}
+		clear(e.withheld)
+	}
+	return now
+}
+
+// unserved reports whether there is no EndpointSlice that could have an endpoint for a port.
+func (e *Engine) unserved(p *model.Port) bool {
+	return widest(p) == 0 && len(e.tracker.Service(p.ID.Service).Slices) == 0
 }

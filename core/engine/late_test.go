@@ -175,6 +175,56 @@ func TestLateInputsAreNotAwaitedForever(t *testing.T) {
 	})
 }
 
+// Some inputs of a restart cannot be read, and of a Service there is no EndpointSlice: it may be
+// among them, so that what is installed stays. A Service of which nothing is installed is
+// rejected as ever.
+func TestEndpointsThatCannotBeReadStay(t *testing.T) {
+	const was = "[as an earlier run knew them]"
+	for _, c := range []struct {
+		name   string
+		change func(*bench)
+		want   string
+	}{
+		{"nothing", func(*bench) {}, was},
+		{"another Service changes", func(b *bench) { b.SetService(service("c", "10.96.0.3")) }, was},
+		{"the Service changes", func(b *bench) {
+			changed := service("a", "10.96.0.1")
+			changed.Ports[0].NodePort, changed.Type = 30080, model.NodePort
+			b.SetService(changed)
+		}, was},
+		{"its slice comes", func(b *bench) { b.SetSlice(slice("a-1", "a", "10.0.0.1", time.Now())) }, "[{10.0.0.1:8080 false true 0}]"},
+		{"everything is read", func(b *bench) { b.Unread(model.Unread{}); b.Synced(true) }, "reject"},
+		{"the Service goes", func(b *bench) { b.DeleteService(model.ServiceName{Namespace: "ns", Name: "a"}) }, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				kernel := newKernel()
+				kernel.Objects["10.96.0.1:80"] = was
+				b := startOn(t, kernel, nil)
+				b.SetService(service("a", "10.96.0.1"))
+				b.SetService(service("b", "10.96.0.2"))
+				b.Unread(model.Unread{Endpoints: true})
+				b.Synced(false)
+				sleep(time.Minute)
+				if got := kernel.Objects["10.96.0.1:80"]; got != was {
+					t.Fatalf("at first: %q", got)
+				}
+				c.change(b)
+				sleep(time.Minute)
+				if got := kernel.Objects["10.96.0.1:80"]; got != c.want {
+					t.Errorf("%q, want %q", got, c.want)
+				}
+				if got := kernel.Objects["10.96.0.2:80"]; got != "reject" {
+					t.Errorf("another Service: %q", got)
+				}
+				if s := b.Status(); !s.Synced || s.Err != nil {
+					t.Errorf("status %+v", s)
+				}
+			})
+		})
+	}
+}
+
 // Where several sources have a problem with one Service its state shows that of the first by
 // name, and of that the first.
 func TestOneProblemOfSeveralIsShown(t *testing.T) {

@@ -197,7 +197,7 @@ func (d *delivery) scan(ctx context.Context) error {
 	}
 	if whole := !f.doubtful && len(f.objects) > 0; d.whole == nil || *d.whole != whole {
 		d.whole = &whole
-		d.sink.Unread(model.Unread{ServiceCIDRs: !whole}) // for a Node or a route in it one bad file would hold up all others
+		d.sink.Unread(model.Unread{ServiceCIDRs: !whole, Endpoints: !whole}) // for a Node or a route in it one bad file would hold up all others
 		d.sink.Synced(whole)
 	}
 	f.index = nil // memory: it is as large as all the rest

@@ -40,6 +40,7 @@ type Unread struct {
 	Node         bool
 	ServiceCIDRs bool // also while they are forbidden (403)
 	Routes       bool // or grants of the Gateway API
+	Endpoints    bool // some EndpointSlices, though others were read
 }
 
 // String names the kinds; it is empty for none.
@@ -48,7 +49,7 @@ func (u Unread) String() string {
 	for _, k := range []struct {
 		name   string
 		unread bool
-	}{{"Node", u.Node}, {"ServiceCIDRs", u.ServiceCIDRs}, {"routes", u.Routes}} {
+	}{{"Node", u.Node}, {"ServiceCIDRs", u.ServiceCIDRs}, {"routes", u.Routes}, {"EndpointSlices", u.Endpoints}} {
 		if k.unread {
 			names = append(names, k.name)
 		}

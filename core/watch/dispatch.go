@@ -170,6 +170,9 @@ func (d *dispatcher) ready(k *kind, r readiness) {
 // done without: that is an answer, and no later one is to be expected. ServiceCIDRs that are
 // forbidden stay unknown: what they decide can stay as it is.
 func (d *dispatcher) unknown() (u model.Unread) {
+	for object := range d.rejected {
+		u.Endpoints = u.Endpoints || object.resource == "endpointslices"
+	}
 	u.Node = !d.nodeRead && d.unread["nodes"] == expected
 	for resource := range d.optional {
 		if resource == "servicecidrs" {
