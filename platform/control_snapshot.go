@@ -161,7 +161,7 @@ func withoutSecrets(c *config.Config) config.Config {
 
 // ModeOf is the mode of a snapshot, as its own system has it.
 func ModeOf(f *snapshot.File) (dataplane.Mode, error) {
-	return named(modesOn(cmp.Or(f.System, runtime.GOOS)), f.Mode)
+	return named(modesOn(cmp.Or(f.System, runtime.GOOS), noHandover), f.Mode)
 }
 
 // Replay resolves and plans a snapshot in its own mode, and reports whether that is

@@ -28,23 +28,25 @@ import (
 // them: each can plan everywhere, and be opened where it belongs. A new backend is
 // one line here. Node ports on loopback addresses are served by relays, but where a
 // mode does that itself.
-func Modes() []dataplane.Mode { return modesOn(runtime.GOOS) }
+func Modes() []dataplane.Mode { return modesOn(runtime.GOOS, noHandover) }
 
-// modesOn are the same with the relays of a system.
-func modesOn(system string) []dataplane.Mode {
-	handover := thisSystem().handover
+// noHandover passes no sockets on.
+func noHandover() relay.Handover { return nil }
+
+// modesOn are the same with the relays of a system, whose sockets are handed over.
+func modesOn(system string, handover func() relay.Handover) []dataplane.Mode {
 	return []dataplane.Mode{
 		direct.ServeLoopback(nftables.Mode(), handover),
 		direct.ServeLoopback(iptables.Mode(), handover),
 		hns.Mode(),
-		userspaceMode(system),
+		userspaceMode(system, handover),
 		direct.ServeLoopback(ipvs.Mode(), handover),
 	}
 }
 
 // userspaceMode is relays, and a system's ways to redirect connections to them.
-func userspaceMode(system string) dataplane.Mode {
-	ways := []dataplane.Mode{linux.Mode(), windows.Mode(), direct.LoopbackMode()}
+func userspaceMode(system string, handover func() relay.Handover) dataplane.Mode {
+	ways := []dataplane.Mode{linux.Mode(handover), windows.Mode(), direct.LoopbackMode()}
 	here := slices.DeleteFunc(ways, func(m dataplane.Mode) bool { return !serves(m, system) })
 	return dataplane.FirstOf(relay.Mode, here...)
 }

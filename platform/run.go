@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync"
 	"time"
 
@@ -62,6 +63,10 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 		} else {
 			ctx, p.running = p.writers.Own(ctx), p.writers.Own(p.running)
 		}
+	}
+	if p.system.modes == nil { // all of them share the sockets of relays
+		handover := p.system.handover(p.log)
+		p.system.modes = func() []dataplane.Mode { return modesOn(runtime.GOOS, handover) }
 	}
 	if err := p.openEngine(ctx); err != nil {
 		return err

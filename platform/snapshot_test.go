@@ -64,7 +64,7 @@ func TestReplayDuringSlowStart(t *testing.T) {
 func TestReplay(t *testing.T) {
 	relays := map[string]string{} // their plan by system
 	for _, system := range []string{"linux", "windows"} {
-		for _, m := range modesOn(system) {
+		for _, m := range modesOn(system, noHandover) {
 			for seed := range uint64(10) {
 				if first := replayTwice(t, system, m, seed); m.Name == relay.Mode && seed == 0 {
 					relays[system] = first

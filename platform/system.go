@@ -43,10 +43,10 @@ type system struct {
 	facts       func(context.Context, *config.Config) *diagnosis.Facts
 	prepare     func(*config.Config, *slog.Logger) []error
 	limitMemory func(*slog.Logger)
-	releaseText func() error                      // unmaps the program's pages: those in use come back
-	handover    func(*slog.Logger) relay.Handover // passes listening sockets to the next process; may return nil
+	releaseText func() error                             // unmaps the program's pages: those in use come back
+	handover    func(*slog.Logger) func() relay.Handover // opens what passes sockets between the modes of a proxy, and to the next process
 
-	modes   func() []dataplane.Mode // a simulation's, in the order of auto; nil for Modes
+	modes   func() []dataplane.Mode // a simulation's, or an open proxy's, in the order of auto; nil for Modes
 	collect func()                  // returns the memory of garbage
 	dial    watch.Dialer            // connects to the API server; nil is as usual
 }
@@ -113,7 +113,7 @@ func portable() system {
 		prepare:     func(*config.Config, *slog.Logger) []error { return nil },
 		limitMemory: func(*slog.Logger) {},
 		releaseText: func() error { return nil },
-		handover:    func(*slog.Logger) relay.Handover { return nil },
+		handover:    func(*slog.Logger) func() relay.Handover { return noHandover },
 		collect: func() {
 			debug.SetGCPercent(gcPercent)
 			debug.FreeOSMemory()

@@ -109,6 +109,62 @@ func (s *site) routeLocalnet() string {
 	return strings.Join(strings.Fields(out), "")
 }
 
+// TestLoopbackNodePortSwitch switches between all modes that work here, while clients connect to
+// a node port on a loopback address: none of them fails, the switch has nothing to complain
+// about, and the service manager has the sockets of the mode in use for the next process.
+func TestLoopbackNodePortSwitch(t *testing.T) {
+	s := newSite(t)
+	modes := s.working()
+	if len(modes) < 2 {
+		t.Skipf("only %d mode works here", len(modes))
+	}
+	kept := newStore(t)
+	s.flags, s.wrap = []string{"--proxy-mode", string(modes[0].Name), "--nodeport-addresses", "localhost,primary"}, kept.Hand
+	s.write("", "10.244.1.2", "10.244.1.3")
+	s.start()
+	call := lab.Call{From: lab.Node, Proto: model.TCP, To: netip.MustParseAddrPort("127.0.0.1:30080"), Timeout: 10 * time.Second}
+	ask := func() error {
+		a, err := s.net.Dial(call)
+		if err == nil && a.Outcome != lab.Answered {
+			err = fmt.Errorf("%s", a.Outcome)
+		}
+		return err
+	}
+	s.eventually(time.Minute, "the node port answers on a loopback address", ask)
+	traffic := s.traffic(call)
+	t.Cleanup(traffic.end)
+	for i, from := range modes {
+		for _, to := range modes[i+1:] {
+			s.switchTo(from)
+			for _, m := range []dataplane.Mode{to, from} {
+				out := s.must(s.bin, "switch", "--to", string(m.Name))
+				if strings.Contains(out, "loopback addresses") {
+					t.Errorf("switch to %s: %s", m.Name, out)
+				}
+			}
+		}
+	}
+	s.switchTo(modes[0])
+	traffic.end()
+	t.Logf("%d new connections, %d failed", traffic.made.Load(), traffic.failed.Load())
+	if n := traffic.failed.Load(); n > 0 || traffic.made.Load() == 0 {
+		t.Errorf("%d of %d new connections failed, the last: %v", n, traffic.made.Load(), traffic.last.Load())
+	}
+	if modes[0].Name == relay.Mode {
+		return
+	}
+	s.kill()
+	conn, err := s.net.Connect(call)
+	if err != nil {
+		t.Fatalf("a connection while no process runs: %v", err)
+	}
+	defer conn.Close()
+	s.start()
+	if a, err := lab.Ask(conn, time.Minute); err != nil || a.Outcome != lab.Answered {
+		t.Errorf("a client that waited: %s, %v", a.Outcome, err)
+	}
+}
+
 // TestLoopbackNodePortRestart ends and starts modes of the kernel, whose node ports answer
 // on loopback addresses by relays: with a service manager that keeps their sockets, a
 // client that connects while no process runs waits and is served by the next one. Sockets

@@ -190,7 +190,11 @@ type traffic struct {
 	running      sync.WaitGroup
 }
 
-func (s *site) traffic() *traffic {
+// traffic makes connections to some addresses in turn, or to those of all ways in.
+func (s *site) traffic(to ...lab.Call) *traffic {
+	if len(to) == 0 {
+		to = calls
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	t := &traffic{stop: cancel}
 	tick := time.NewTicker(newEvery)
@@ -207,9 +211,9 @@ func (s *site) traffic() *traffic {
 			t.running.Go(func() {
 				defer func() { <-slots }()
 				kills := t.kills.Load()
-				a, err := s.net.Dial(calls[i%len(calls)])
+				a, err := s.net.Dial(to[i%len(to)])
 				if err == nil && a.Outcome != lab.Answered {
-					err = fmt.Errorf("from %s to %s: %s", calls[i%len(calls)].From, calls[i%len(calls)].To, a.Outcome)
+					err = fmt.Errorf("from %s to %s: %s", to[i%len(to)].From, to[i%len(to)].To, a.Outcome)
 				}
 				t.made.Add(1)
 				switch {

@@ -209,7 +209,6 @@ func endpointsMove(r *run, rng *rand.Rand) {
 }
 
 func arriveLate(r *run, rng *rand.Rand) {
-	r.judge.shake(false) // without its Node the proxy does not know its addresses
 	lift := r.server.Fail(apitest.Rule{Resource: resource(rng), Hang: true})
 	if p := r.super.current(); p != nil {
 		p.cancel()

@@ -168,5 +168,8 @@ func (g *collector) DeleteGrant(n model.GrantName) { g.change(func() { delete(g.
 // Problems implements watch.Sink.
 func (g *collector) Problems(ps []model.Problem) { g.change(func() { g.problems = ps }) }
 
+// Unread implements watch.Sink.
+func (g *collector) Unread(model.Unread) {}
+
 // Synced implements watch.Sink.
 func (g *collector) Synced(bool) { g.change(func() { g.synced = true }) }

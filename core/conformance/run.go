@@ -86,6 +86,7 @@ func (s Suite[K, V]) scenario(t *testing.T, scenario *Scenario, file string, sum
 		if err != nil {
 			t.Errorf("%s: %s: %v", scenario.File, step.Title, err)
 		}
+		s.ranges(t, scenario.File+": "+step.Title, host, out.objects)
 		trial := s.trial(t, host, ports, out)
 		for _, row := range step.Packets {
 			trial.judge(fmt.Sprintf("%s:%d: %s", scenario.File, row.Line, row), scenario.Oracle(host, row))

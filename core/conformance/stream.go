@@ -42,6 +42,7 @@ func (s Suite[K, V]) world(t *testing.T, w Random, sum *tally) {
 	if err != nil {
 		t.Error(err)
 	}
+	s.ranges(t, "random world", w.Host, out.objects)
 	trial := s.trial(t, w.Host, ports, out)
 	for _, p := range Probes(w.Host, ports) {
 		trial.judge("probe "+Show(p), p)

@@ -61,6 +61,20 @@ type backend[K comparable, V any] struct {
 	drifted   []Difference              // found by audits and not reported yet
 }
 
+func (b *backend[K, V]) Left() (left Left) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	ranger, some := b.compiler.(Ranger[K, V])
+	for k, v := range b.ledger.AllInstalled() {
+		left.Objects++
+		if some {
+			left.ServiceCIDRs = append(left.ServiceCIDRs, ranger.ServiceCIDRs(k, v)...)
+		}
+	}
+	left.ServiceCIDRs = model.Canonical(left.ServiceCIDRs)
+	return left
+}
+
 func (b *backend[K, V]) Slots(proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -83,6 +97,13 @@ func (b *backend[K, V]) KeepUnknown(doubt bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.ledger.KeepUnknown(doubt)
+}
+
+func (b *backend[K, V]) Keeps(p *model.Port) (keeps bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.compiler.Port(b.host, p, func(k K, _ V) { keeps = keeps || b.ledger.Left(k) })
+	return keeps
 }
 
 func (b *backend[K, V]) Disturbed(ctx context.Context) (bool, error) {

@@ -51,6 +51,14 @@ type Slotter[K comparable, V any] interface {
 	Slots(have func(K) (V, bool), proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort
 }
 
+// Ranger is implemented by compilers whose Base depends on Host.ServiceCIDRs.
+type Ranger[K comparable, V any] interface {
+	// ServiceCIDRs returns the ranges that an installed object is there for; none for most. At
+	// a start whose source cannot say which ranges there are, those that an earlier run knew
+	// stay in use.
+	ServiceCIDRs(K, V) []netip.Prefix
+}
+
 // Driver applies objects to a data plane. It makes no decisions: what to create,
 // replace or delete, and in which order, is given. A Driver is used by one
 // goroutine at a time, except Observe.
@@ -244,6 +252,10 @@ type Backend interface {
 	// error: until it succeeds nothing may be synced.
 	Adopt(context.Context) error
 
+	// Left returns what Adopt has found. It is called before the first Sync, and looks at
+	// every object.
+	Left() Left
+
 	// Slots returns the order of the installed pools (resolve.Slots).
 	Slots(proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort
 
@@ -258,6 +270,10 @@ type Backend interface {
 	// KeepUnknown states whether adopted objects that no port wants may belong to an
 	// input that could not be read: then they are kept until all inputs are read.
 	KeepUnknown(doubt bool)
+
+	// Keeps reports whether adopted objects that no port wants are under keys that a port
+	// needs: it would replace them.
+	Keeps(*model.Port) bool
 
 	// Sync applies what differs. The error is that of the first op that failed; what
 	// failed or was deferred is retried at Next; all other ops are done.
@@ -326,6 +342,12 @@ type Backend interface {
 	Full() []model.Problem
 
 	Close() error
+}
+
+// Left is what an earlier run has left installed.
+type Left struct {
+	Objects      int
+	ServiceCIDRs []netip.Prefix // as far as objects show them: see Ranger
 }
 
 // Work is what a Sync did.

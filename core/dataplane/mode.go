@@ -35,6 +35,10 @@ type Mode struct {
 	// Unmarked means that conntrack entries of redirected flows lack the DNAT bit.
 	Unmarked bool
 
+	// Ephemeral means that what the mode has programmed serves only while its process runs,
+	// by relays. A start has nothing to lose then by what it knows already.
+	Ephemeral bool
+
 	// OnRequest modes are never chosen by auto, only by name.
 	OnRequest bool
 
@@ -129,7 +133,7 @@ func (m Mode) Clear(ctx context.Context, c *config.Config) error {
 // on this machine is taken. There must be at least one, each for this system or
 // for any. Ways that are OnRequest are taken when the mode is named, not by auto.
 func FirstOf(name config.Mode, ways ...Mode) Mode {
-	m := Mode{Name: name, Conntrack: ways[0].Conntrack}
+	m := Mode{Name: name, Conntrack: ways[0].Conntrack, Ephemeral: ways[0].Ephemeral}
 	m.Probe = func(ctx context.Context) error {
 		if way, err := firstWorking(ctx, ways); way.Probe == nil {
 			return err

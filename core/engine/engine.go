@@ -19,6 +19,7 @@
 //	problems.go                      reports each problem once
 //	record.go                        the history of changes and syncs (core/history)
 //	inputs.go                        what a source may call
+//	late.go                          inputs that come late at a start
 //	since.go                         when each frontend and endpoint was programmed
 //	drift.go                         external changes, and audits on request
 //	suspects.go                      what endpoint failover may call
@@ -112,12 +113,18 @@ type Engine struct {
 	tracker      *track.Tracker
 	node         *model.Node // as last delivered; nil before
 	cidrs        map[string]*model.ServiceCIDR
+	unread       model.Unread                        // kinds that the source could not read
+	rangesRead   bool                                // ServiceCIDRs have been read
+	ranges       *model.ServiceCIDR                  // those that are installed, until then; nil for none
+	left         *dataplane.Left                     // what an earlier run has left; nil before it is asked for
+	deliveredAt  time.Time                           // when the source was synced first
 	problems     map[string][]model.Problem          // by source
-	faulty       map[model.ServiceName]model.Problem // the first of the problems that sources have with a Service
-	sourceSynced bool
-	incomplete   bool // the source could not understand all there is
+	faulty       map[model.ServiceName]model.Problem // the first problem of the first source, by name, that has one with a Service
+	sourceSynced bool                                // and what it could not read is not waited for
+	incomplete   bool                                // the source could not understand all there is
 	adopted      bool
 	adoptAt      time.Time                    // not before
+	withheld     map[model.PortID]*model.Port // ports that the data plane does not know: see withhold
 	unapplied    map[model.PortID]model.Delta // changes that failed so far
 	reported     map[model.PortID][]model.Gap // gaps that were reported
 	failing      map[model.ServiceName]error  // Services that failed when last something was written
@@ -155,7 +162,7 @@ func New(o Options) *Engine {
 	e := &Engine{
 		options: o, auditEvery: o.AuditEvery, minGap: o.MinGap, tracker: track.New(), inbox: newInbox(), first: make(chan struct{}),
 		problems: map[string][]model.Problem{}, cidrs: map[string]*model.ServiceCIDR{},
-		unapplied: map[model.PortID]model.Delta{}, reported: map[model.PortID][]model.Gap{}, programmed: Since{}, full: true,
+		withheld: map[model.PortID]*model.Port{}, unapplied: map[model.PortID]model.Delta{}, reported: map[model.PortID][]model.Gap{}, programmed: Since{}, full: true,
 	}
 	e.current.Store(&DataPlane{o.Mode, o.Backend})
 	e.tracker.CollectTriggers(time.Now())
@@ -270,5 +277,10 @@ var ErrNotReady = errors.New("nothing has been programmed yet: retry when the pr
 
 // serviceCIDRs are those that are known, by name.
 func (e *Engine) serviceCIDRs() []*model.ServiceCIDR {
-	return slices.SortedFunc(maps.Values(e.cidrs), func(a, b *model.ServiceCIDR) int { return cmp.Compare(a.Name, b.Name) })
+	all := slices.Collect(maps.Values(e.cidrs))
+	if e.ranges != nil {
+		all = append(all, e.ranges)
+	}
+	slices.SortFunc(all, func(a, b *model.ServiceCIDR) int { return cmp.Compare(a.Name, b.Name) })
+	return all
 }

@@ -164,14 +164,10 @@ func (e *Engine) setProblems(source string, ps []model.Problem, since time.Time)
 // called again when that changes.
 func (e *Engine) Synced(complete bool) {
 	e.inbox.post(func(since time.Time) {
-		if !e.sourceSynced {
-			// Earlier events have waited for the source, not for the data plane.
-			e.sourceSynced, e.since = true, since
-			e.recordInitialList(since)
-			for _, ps := range e.problems {
-				e.reportNew(ps, nil)
-			}
+		if e.deliveredAt.IsZero() {
+			e.deliveredAt = time.Now()
 		}
+		e.begin(since)
 		e.incomplete = !complete
 		e.backend().KeepUnknown(e.incomplete)
 		e.change(since)

@@ -90,7 +90,8 @@ func (e *Engine) keepProblems(source string, ps []model.Problem, since time.Time
 	e.faulty = map[model.ServiceName]model.Problem{}
 	for _, source := range slices.Sorted(maps.Keys(e.problems)) {
 		for _, p := range e.problems[source] {
-			if name, ok := p.Service(); ok && e.faulty[name] == (model.Problem{}) {
+			name, ok := p.Service()
+			if _, has := e.faulty[name]; ok && !has {
 				e.faulty[name] = p
 			}
 		}

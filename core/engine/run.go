@@ -41,7 +41,7 @@ func (e *Engine) turn(ctx context.Context) (next time.Time) {
 	if wait := e.minGap - time.Since(e.syncedAt); e.minGap > 0 && wait > 0 && e.status.Load().Deferred == 0 {
 		return time.Now().Add(wait)
 	}
-	if !e.sourceSynced {
+	if e.begin(time.Now()); !e.sourceSynced {
 		return time.Now().Add(checkEvery)
 	}
 	e.check(ctx)
@@ -95,6 +95,7 @@ func (e *Engine) finishAdopt(ctx context.Context, err error) {
 		return
 	}
 	e.adopted, e.auditBefore = true, time.Now()
+	e.recoverRanges(time.Now())
 	e.tracker.KeepSlots(e.backend().Slots)
 	now := time.Now()
 	e.checkAt, e.auditAt = now.Add(checkEvery), now.Add(e.auditEvery)

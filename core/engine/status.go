@@ -20,6 +20,7 @@ type Status struct {
 	Adopted      bool      // the data plane has been read back
 	ReadingAt    time.Time // begin of the read that is to adopt it; zero when there is none
 	SourceSynced bool      // the source has delivered everything it knows
+	Awaited      string    // the kinds of inputs that the first sync waits for, since what is installed depends on them; empty for none
 	Synced       bool      // at least one sync has succeeded
 	SyncedAt     time.Time // end of the last sync that succeeded
 	Err          error     // of the last sync; what failed is retried

@@ -154,6 +154,7 @@ func (e *Engine) cutOver(ctx context.Context, next DataPlane, seen desired) cuto
 	}
 	old := e.current.Swap(&next)
 	e.tracker.KeepSlots(next.Slots) // and nothing refers to the old one
+	clear(e.withheld)               // next has them
 	clear(e.reported)
 	e.states.recheck = true
 	e.reportFull()

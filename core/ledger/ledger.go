@@ -14,6 +14,7 @@
 package ledger
 
 import (
+	"iter"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -214,6 +215,24 @@ func (l *Ledger[K, V]) Installed(key K) (v V, ok bool) {
 	}
 	h := l.have(key, e)
 	return h.value, h.ok
+}
+
+// Left reports whether there is an object that was found installed and was never wanted.
+func (l *Ledger[K, V]) Left(key K) bool {
+	e := l.entries[key]
+	return e != nil && e.refs == 0 && e.is(installed) && e.is(found)
+}
+
+// AllInstalled iterates over the installed objects, as last read or written, in no
+// particular order. Meanwhile the ledger must not be used otherwise.
+func (l *Ledger[K, V]) AllInstalled() iter.Seq2[K, V] {
+	return func(yield func(K, V) bool) {
+		for key, e := range l.entries {
+			if h := l.have(key, e); h.ok && !yield(key, h.value) {
+				return
+			}
+		}
+	}
 }
 
 // Len returns how many objects are wanted or installed.

@@ -26,6 +26,7 @@ type record struct {
 	problems []Problem
 	calls    []string
 	synced   []string
+	unread   []model.Unread
 }
 
 func newRecord() *record {
@@ -126,6 +127,12 @@ func (r *record) Problems(ps []Problem) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.problems = ps
+}
+
+func (r *record) Unread(u model.Unread) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unread = append(r.unread, u)
 }
 
 func (r *record) Synced(whole bool) {

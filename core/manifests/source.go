@@ -28,6 +28,9 @@ type Sink interface {
 	// Problems replaces the problems of the folder.
 	Problems([]Problem)
 
+	// Unread states which kinds may be in what could not be read. It precedes Synced.
+	Unread(model.Unread)
+
 	// Synced is called after everything that was there at the start, and again
 	// when whole changes: it states whether all of the folder could be read and
 	// understood. A folder without any object that is read is not whole either: it may
@@ -194,6 +197,7 @@ func (d *delivery) scan(ctx context.Context) error {
 	}
 	if whole := !f.doubtful && len(f.objects) > 0; d.whole == nil || *d.whole != whole {
 		d.whole = &whole
+		d.sink.Unread(model.Unread{ServiceCIDRs: !whole, Endpoints: !whole}) // for a Node or a route in it one bad file would hold up all others
 		d.sink.Synced(whole)
 	}
 	f.index = nil // memory: it is as large as all the rest

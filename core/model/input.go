@@ -4,6 +4,7 @@ package model
 
 import (
 	"net/netip"
+	"strings"
 	"time"
 )
 
@@ -30,6 +31,30 @@ type Sink interface {
 	DeleteRoute(RouteName)
 	SetGrant(*Grant)
 	DeleteGrant(GrantName)
+}
+
+// Unread states which kinds of inputs a source could not read, though there may be some:
+// what depends on them is unknown, which is not the same as absent. A kind that the server
+// does not have (404) is absent.
+type Unread struct {
+	Node         bool
+	ServiceCIDRs bool // also while they are forbidden (403)
+	Routes       bool // or grants of the Gateway API
+	Endpoints    bool // some EndpointSlices, though others were read
+}
+
+// String names the kinds; it is empty for none.
+func (u Unread) String() string {
+	var names []string
+	for _, k := range []struct {
+		name   string
+		unread bool
+	}{{"Node", u.Node}, {"ServiceCIDRs", u.ServiceCIDRs}, {"routes", u.Routes}, {"EndpointSlices", u.Endpoints}} {
+		if k.unread {
+			names = append(names, k.name)
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 // ServiceType is the spec.type of a Service that can have a virtual IP.

@@ -22,13 +22,13 @@ func (r *Relay) listenTCP(at netip.AddrPort, e engine) (serve func(), err error)
 		}
 	}
 	r.closeSocket, r.listening = l.Close, func() bool { return isListening(l) }
+	r.keep(l)
 	return func() { r.accept(l) }, nil
 }
 
-// openTCP returns a listening socket, a new one or that of the process before.
+// openTCP returns a listening socket, a new one or one that is handed over.
 func (r *Relay) openTCP(at netip.AddrPort) (*net.TCPListener, error) {
-	pass := r.options.Handover
-	if pass != nil {
+	if pass := r.options.Handover; pass != nil {
 		if l := pass.Inherit(at); l != nil {
 			return l, nil
 		}
@@ -39,11 +39,7 @@ func (r *Relay) openTCP(at netip.AddrPort) (*net.TCPListener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := socket.(*net.TCPListener)
-	if pass != nil {
-		pass.Keep(l)
-	}
-	return l, nil
+	return socket.(*net.TCPListener), nil
 }
 
 // accept accepts clients until the listener is closed. It never waits for a client or

@@ -131,7 +131,8 @@ func closeServesOn(t *testing.T, start starter) {
 // noProcess is a Handover without another process.
 type noProcess struct{}
 
-func (noProcess) Inherit(netip.AddrPort) *net.TCPListener { return nil }
-func (noProcess) Keep(*net.TCPListener)                   {}
-func (noProcess) Forget(netip.AddrPort)                   {}
-func (noProcess) Release()                                {}
+func (noProcess) Inherit(netip.AddrPort) *net.TCPListener          { return nil }
+func (noProcess) InheritUDP(netip.AddrPort) *net.UDPConn           { return nil }
+func (noProcess) Keep(model.Proto, netip.AddrPort, syscall.Conn)   {}
+func (noProcess) Forget(model.Proto, netip.AddrPort, syscall.Conn) {}
+func (noProcess) Release()                                         {}

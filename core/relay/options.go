@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"syscall"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -28,22 +29,29 @@ type Options struct {
 	// rules can distinguish them from those of clients; 0 is none.
 	Mark uint32
 
-	// Handover, unless nil, passes listening TCP sockets from one process to the next.
+	// Handover, unless nil, passes sockets between the relays of several servers, and to the
+	// next process.
 	Handover Handover
 
 	Log *slog.Logger // nil for none
 }
 
-// Handover keeps listening TCP sockets beyond the end of a process: clients wait in
-// their accept queues instead of being refused. It is used by callers of Listen.
+// Handover lets two data planes of a process serve at one address while one follows the other,
+// and keeps listening TCP sockets beyond the end of the process: clients wait in their
+// accept queues instead of being refused. Each server has one of its own; what they share is
+// safe for concurrent use.
 type Handover interface {
-	// Inherit returns the previous process's listener at an address, which is the
-	// caller's then; nil if there is none.
+	// Inherit returns a listener at an address: the previous process's, or another descriptor of
+	// one that another server of this process uses. It is the caller's then; nil if there is
+	// none.
 	Inherit(at netip.AddrPort) *net.TCPListener
-	// Keep is called with every new listener.
-	Keep(*net.TCPListener)
-	// Forget is called with one that is no longer needed, also by the next process.
-	Forget(at netip.AddrPort)
+	// InheritUDP is the same for a UDP socket, of another server of this process alone.
+	InheritUDP(at netip.AddrPort) *net.UDPConn
+	// Keep is called with every socket that is in use, inherited ones included.
+	Keep(proto model.Proto, at netip.AddrPort, socket syscall.Conn)
+	// Forget is called with one that its server no longer needs. Where no other one does, neither
+	// does the next process.
+	Forget(proto model.Proto, at netip.AddrPort, socket syscall.Conn)
 	// Release closes the listeners that no Inherit has asked for. It follows the first sync.
 	Release()
 }

@@ -5,6 +5,7 @@ package relay
 import (
 	"net/netip"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -20,6 +21,7 @@ type Relay struct {
 	proto    model.Proto
 	at       netip.AddrPort
 
+	socket        syscall.Conn
 	closeSocket   func() error
 	listening     func() bool // nil for UDP
 	policyChanged func()      // nil for TCP
@@ -33,6 +35,21 @@ func (r *Relay) Addr() netip.AddrPort { return r.at }
 // Listening reports whether the system has the relay's socket listen still: others can
 // end that (ss --kill). It is true where the system cannot be asked.
 func (r *Relay) Listening() bool { return r.listening == nil || r.listening() }
+
+// keep makes the socket known to those that it may be handed over to.
+func (r *Relay) keep(socket syscall.Conn) {
+	if r.socket = socket; r.options.Handover != nil {
+		r.options.Handover.Keep(r.proto, r.at, socket)
+	}
+}
+
+// Forget precedes the end of a relay that the next process does not need either
+// (Options.Handover).
+func (r *Relay) Forget() {
+	if r.options.Handover != nil {
+		r.options.Handover.Forget(r.proto, r.at, r.socket)
+	}
+}
 
 // Update changes the policy. TCP connections stay with their endpoints; UDP
 // sessions whose endpoint may no longer serve them end, and the next datagrams of

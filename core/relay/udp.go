@@ -27,13 +27,26 @@ type udpRelay struct {
 
 // listenUDP opens the socket; serve reads it until it is closed.
 func (r *Relay) listenUDP(at netip.AddrPort) (serve func(), err error) {
-	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+	c, err := r.openUDP(at)
 	if err != nil {
 		return nil, err
 	}
 	u := &udpRelay{Relay: r, socket: c, sessions: map[netip.AddrPort]*session{}}
 	r.at, r.closeSocket, r.policyChanged = unmapped(c.LocalAddr().(*net.UDPAddr).AddrPort()), u.close, u.endForbidden
+	r.keep(c)
 	return u.receive, nil
+}
+
+// openUDP returns a socket, a new one or one that is handed over. Of a socket that two servers
+// use each gets some of the datagrams: those of a client may have a session with both, and
+// keep only the one that stays.
+func (r *Relay) openUDP(at netip.AddrPort) (*net.UDPConn, error) {
+	if pass := r.options.Handover; pass != nil {
+		if c := pass.InheritUDP(at); c != nil {
+			return c, nil
+		}
+	}
+	return net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
 }
 
 // close ends all sessions, too: without the socket no answer can be sent.

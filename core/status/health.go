@@ -47,7 +47,9 @@ func HealthOf(s engine.Status, patience time.Duration, stale []string) Health {
 	case !s.Adopted:
 		add("the data plane has not been read back yet")
 	}
-	if !s.SourceSynced {
+	if s.Awaited != "" {
+		add("unknown yet: %s; keeping what is installed", s.Awaited)
+	} else if !s.SourceSynced {
 		add("the source is not synced yet")
 	} else if !s.Synced {
 		add("nothing has been programmed yet")

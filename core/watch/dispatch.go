@@ -36,9 +36,20 @@ type dispatcher struct {
 	problems   map[objectKey][]model.Problem
 	rejected   map[objectKey]bool // objects without any usable version
 	hasNode    bool
-	nodeRead   bool  // it is known whether there is one
-	lastSynced *bool // the last Synced; nil before the first
+	nodeRead   bool                 // it is known whether there is one
+	lastSynced *bool                // the last Synced; nil before the first
+	unread     map[string]readiness // by resource: of all but Services and EndpointSlices
+	lastUnread model.Unread         // as passed on
 }
+
+// readiness is what is known of a kind of objects that may come late.
+type readiness uint8
+
+const (
+	expected  readiness = iota // nothing yet
+	forbidden                  // the server refuses it, and not only while it starts
+	read                       // complete, or the server has no such kind
+)
 
 // objectKey names an object with problems.
 type objectKey struct {
@@ -60,7 +71,7 @@ func newDispatcher(sink Sink, nodeName string, l limits) *dispatcher {
 	return &dispatcher{
 		sink: sink, nodeName: nodeName, limits: l,
 		services: newLatch(), slices: newLatch(), node: newLatch(), optional: map[string]*latch{}, changed: make(chan struct{}, 1),
-		problems: map[objectKey][]model.Problem{}, rejected: map[objectKey]bool{},
+		problems: map[objectKey][]model.Problem{}, rejected: map[objectKey]bool{}, unread: map[string]readiness{},
 	}
 }
 
@@ -122,23 +133,55 @@ func (d *dispatcher) signal() {
 	}
 }
 
-// listed records that a kind of objects is complete, or not available.
+// listed records that a kind of objects is complete, or that the server has no such kind.
 func (d *dispatcher) listed(k *kind) {
 	switch k.resource {
 	case "services":
 		d.services.open()
 	case "endpointslices":
 		d.slices.open()
-	case "nodes":
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.nodeRead = true
-		d.signal()
 	default:
-		if g := d.optional[k.resource]; g != nil {
-			g.open()
+		d.ready(k, read)
+		d.goOn(k)
+	}
+}
+
+// goOn has a start no longer wait for a kind that can be done without.
+func (d *dispatcher) goOn(k *kind) {
+	if g := d.optional[k.resource]; g != nil {
+		g.open()
+	}
+}
+
+// ready records what is known of a kind of objects that may come late. What was read is kept
+// by the sink, whatever the server answers later.
+func (d *dispatcher) ready(k *kind, r readiness) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if r <= d.unread[k.resource] {
+		return
+	}
+	d.unread[k.resource] = r
+	d.nodeRead = d.nodeRead || k.resource == "nodes" && r == read
+	d.signal()
+}
+
+// unknown returns which kinds could not be read. A forbidden Node, and forbidden routes, are
+// done without: that is an answer, and no later one is to be expected. ServiceCIDRs that are
+// forbidden stay unknown: what they decide can stay as it is.
+func (d *dispatcher) unknown() (u model.Unread) {
+	for object := range d.rejected {
+		u.Endpoints = u.Endpoints || object.resource == "endpointslices"
+	}
+	u.Node = !d.nodeRead && d.unread["nodes"] == expected
+	for resource := range d.optional {
+		if resource == "servicecidrs" {
+			u.ServiceCIDRs = d.unread[resource] != read
+		} else {
+			u.Routes = u.Routes || d.unread[resource] == expected
 		}
 	}
+	return u
 }
 
 // run calls Synced when everything was passed to the sink, and then Problems, until
@@ -174,11 +217,25 @@ func (d *dispatcher) run(ctx context.Context) {
 	}
 }
 
-// flush passes the sink all problems, and whether anything is in doubt.
+// expects reports whether a kind that can be done without may still come.
+func (d *dispatcher) expects() bool {
+	for resource := range d.optional {
+		if d.unread[resource] == expected {
+			return true
+		}
+	}
+	return false
+}
+
+// flush passes the sink all problems, and what is in doubt.
 func (d *dispatcher) flush() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if whole := len(d.rejected) == 0 && d.nodeRead; d.lastSynced == nil || *d.lastSynced != whole {
+	if u := d.unknown(); d.lastSynced == nil || d.lastUnread != u {
+		d.lastUnread = u
+		d.sink.Unread(u)
+	}
+	if whole := len(d.rejected) == 0 && d.nodeRead && !d.expects(); d.lastSynced == nil || *d.lastSynced != whole {
 		d.lastSynced = &whole
 		d.sink.Synced(whole)
 	}

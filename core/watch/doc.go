@@ -40,6 +40,14 @@
 // an incomplete list. Synced is called once Services and EndpointSlices are complete;
 // afterwards every event is passed on at once.
 //
+// The Node, ServiceCIDRs and custom resources are waited for up to five seconds; then Unread
+// says which of them are still unknown. That is not "none": what depends on them stays as an
+// earlier run has programmed it (core/engine, late.go). A kind that the server does not have
+// (404) is none: a custom resource only after a few answers, since those come last when a
+// server starts. A permission that is missing (403) may come, too, as a starting server has no
+// rules yet. Where it stays so the Node and routes are done without; ServiceCIDRs remain unknown,
+// so that the ranges that are installed stay until the permission is back, or a cleanup.
+//
 // Custom resources may be missing, come and go, and be served in one of several
 // versions (gateway.RouteVersions): a server that has none of them, or forbids them, is
 // asked again after ten minutes. Once there is no such kind any more its objects are

@@ -111,22 +111,33 @@ func (f *follower) nextDelay(err error) time.Duration {
 		f.status.unstreamable(err)
 		return 0
 	case f.optional && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
-		f.dispatcher.listed(&f.kind) // it is optional
-		if apierrors.IsNotFound(err) {
+		absent, custom := apierrors.IsNotFound(err), len(f.fallbacks) > 0
+		if absent {
 			if f.in = (f.in + 1) % len(f.clients); f.in > 0 { // older versions are tried at once
 				f.unversion()
 				return 0
 			}
 		}
-		if f.backoff.rejected < startRejections {
+		f.dispatcher.goOn(&f.kind)
+		starting := f.backoff.rejected < startRejections
+		switch {
+		case absent && !(custom && starting): // custom resources come last at a server's start
+			f.dispatcher.listed(&f.kind)
+		case !absent && !starting:
+			f.dispatcher.ready(&f.kind, forbidden)
+		}
+		if starting {
 			break
 		}
-		if apierrors.IsNotFound(err) && len(f.fallbacks) > 0 { // a custom resource that is none any more
+		if absent && custom { // it is none any more
 			f.dropAll()
 		}
 		f.status.missing(&f.kind, err)
 		return jitter(f.limits.absent, 0.2)
 	default:
+		if apierrors.IsForbidden(err) && f.backoff.rejected >= startRejections {
+			f.dispatcher.ready(&f.kind, forbidden)
+		}
 		if f.listing && f.unary && answered(err) { // the role may allow watch alone
 			f.unary = false
 		}

@@ -23,6 +23,10 @@ type Sink interface {
 	// Problems replaces the problems of all objects.
 	Problems([]model.Problem)
 
+	// Unread states which kinds could not be read yet. It precedes the first Synced, and
+	// follows when that changes.
+	Unread(model.Unread)
+
 	// Synced is called once all Services and EndpointSlices have been passed on, and
 	// the Node and all else if they are to be had soon, and again when whole
 	// changes: it states whether something could be understood of each.
@@ -129,7 +133,8 @@ func ownNode(sink Sink, nodeName string) kind {
 }
 
 // serviceCIDRs are the ranges that cluster IPs are taken from (KEP-1880). They
-// may be missing: before Kubernetes 1.33, or without the permission.
+// may be missing, before Kubernetes 1.33: then there are none. Without the permission they
+// are unknown.
 func serviceCIDRs(sink Sink) kind {
 	return kind{
 		resource: "servicecidrs", version: networkingv1.SchemeGroupVersion, optional: true,

@@ -40,6 +40,7 @@ type record struct {
 	grants   map[model.GrantName]*model.Grant
 	problems []model.Problem
 	synced   []bool
+	unread   []model.Unread
 	sets     int      // of Services and slices
 	deletes  []string // of Services and slices
 	early    int      // sets before the first Synced
@@ -140,6 +141,12 @@ func (r *record) Problems(ps []model.Problem) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.problems = ps
+}
+
+func (r *record) Unread(u model.Unread) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unread = append(r.unread, u)
 }
 
 func (r *record) Synced(whole bool) {
@@ -366,4 +373,11 @@ func statusError(code int32, reason metav1.StatusReason, retryAfter int32) error
 func median(all []time.Duration) time.Duration {
 	slices.Sort(all)
 	return all[len(all)/2]
+}
+
+// unknown returns what the sink was told to be unread.
+func (r *record) unknown() []model.Unread {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.unread)
 }

@@ -13,6 +13,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/watch/apitest"
 )
 
@@ -189,6 +190,9 @@ func TestBadObjects(t *testing.T) {
 	w.run().synced()
 	if synced, _, _ := w.sink.told(); synced[0] {
 		t.Error("whole, though a slice was rejected")
+	}
+	if first := w.sink.unknown()[0]; first != (model.Unread{Endpoints: true}) {
+		t.Errorf("unread: %q, though a slice was rejected", first)
 	}
 	w.until("its problem", func() bool {
 		return strings.Contains(w.sink.complaints(), "EndpointSlice default/bad-x: addressType: Morse")

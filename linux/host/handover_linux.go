@@ -8,23 +8,52 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/activation"
 	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/relay"
 )
 
-// Handover passes the listening TCP sockets of relays to the next process: the service
-// manager keeps them meanwhile (FDSTORE of sd_notify(3)), and clients wait in their
-// queues. Without one that does so, clients are refused while no process runs. One
-// goroutine uses it at a time.
+// Handover passes the sockets of relays from one data plane of this process to another, and the
+// listening TCP sockets to the next process: the service manager keeps them meanwhile (FDSTORE of
+// sd_notify(3)), and clients wait in their queues. Without one that does so, clients are
+// refused while no process runs. A process has one, and each server of relays a User of it. It is
+// safe for concurrent use.
 type Handover struct {
-	log       *slog.Logger
+	log *slog.Logger
+
+	mu        sync.Mutex
 	inherited map[netip.AddrPort]*net.TCPListener // of the process before, not yet used
 	kept      map[netip.AddrPort]bool             // those that the service manager has of us
 	off       bool                                // it does not take them
+	used      map[address][]use                   // the latest last
 }
+
+// address is that of a socket.
+type address struct {
+	proto model.Proto
+	at    netip.AddrPort
+}
+
+// use is a descriptor that a user has of the socket at an address.
+type use struct {
+	by     *user
+	socket syscall.Conn
+}
+
+// user is Handover for one server of relays.
+type user struct{ *Handover }
+
+// User returns what one server of relays passes its sockets on by. Those of one user are its own:
+// only others get another descriptor of them.
+func (h *Handover) User() relay.Handover { return &user{h} }
 
 // mostKept bounds the sockets that are handed over; FileDescriptorStoreMax of the unit is
 // as many.
@@ -36,7 +65,7 @@ const keepTimeout = time.Second
 // OpenHandover takes the sockets that the previous process left. It does so once: LISTEN_FDS
 // is removed from the environment.
 func OpenHandover(log *slog.Logger) *Handover {
-	h := &Handover{log: log, inherited: map[netip.AddrPort]*net.TCPListener{}, kept: map[netip.AddrPort]bool{}, off: os.Getenv("NOTIFY_SOCKET") == ""}
+	h := &Handover{log: log, inherited: map[netip.AddrPort]*net.TCPListener{}, kept: map[netip.AddrPort]bool{}, off: os.Getenv("NOTIFY_SOCKET") == "", used: map[address][]use{}}
 	all, err := activation.Listeners() // nil for those that are none
 	if err != nil {
 		log.Warn("taking the listening sockets of the previous process failed", "err", err)
@@ -57,22 +86,76 @@ func addrOf(l *net.TCPListener) netip.AddrPort {
 }
 
 // Inherit implements relay.Handover.
-func (h *Handover) Inherit(at netip.AddrPort) *net.TCPListener {
-	l := h.inherited[at]
-	if l != nil {
-		h.kept[at] = true
+func (u *user) Inherit(at netip.AddrPort) *net.TCPListener {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if l := u.inherited[at]; l != nil {
+		u.kept[at] = true
+		delete(u.inherited, at)
+		return l
 	}
-	delete(h.inherited, at)
-	return l
+	f := u.duplicate(address{model.TCP, at})
+	if f == nil {
+		return nil
+	}
+	defer f.Close()
+	l, err := net.FileListener(f) // has a descriptor of its own
+	if err != nil {
+		return nil
+	}
+	return l.(*net.TCPListener)
+}
+
+// InheritUDP implements relay.Handover.
+func (u *user) InheritUDP(at netip.AddrPort) *net.UDPConn {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	f := u.duplicate(address{model.UDP, at})
+	if f == nil {
+		return nil
+	}
+	defer f.Close()
+	c, err := net.FilePacketConn(f)
+	if err != nil {
+		return nil
+	}
+	return c.(*net.UDPConn)
+}
+
+// duplicate returns another descriptor of a socket that another user has; nil for none. Sockets
+// that were closed since, or that others have stopped, are none.
+func (u *user) duplicate(a address) *os.File {
+	for _, other := range slices.Backward(u.used[a]) {
+		if other.by == u {
+			continue
+		}
+		copied := -1
+		raw, err := other.socket.SyscallConn()
+		if err == nil {
+			err = raw.Control(func(fd uintptr) {
+				if listens, _ := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ACCEPTCONN); a.proto == model.TCP && listens == 0 {
+					return
+				}
+				copied, _ = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
+			})
+		}
+		if err == nil && copied >= 0 {
+			return os.NewFile(uintptr(copied), "handover")
+		}
+	}
+	return nil
 }
 
 // Keep implements relay.Handover.
-func (h *Handover) Keep(l *net.TCPListener) {
-	at := addrOf(l)
-	if h.off || h.kept[at] || len(h.kept) >= mostKept {
+func (u *user) Keep(proto model.Proto, at netip.AddrPort, socket syscall.Conn) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	a := address{proto, at}
+	u.used[a] = append(u.used[a], use{u, socket})
+	if proto != model.TCP || u.off || u.kept[at] || len(u.kept) >= mostKept {
 		return
 	}
-	raw, err := l.SyscallConn()
+	raw, err := socket.SyscallConn()
 	if err == nil {
 		sent := raw.Control(func(fd uintptr) { err = notify("FDSTORE=1\nFDPOLL=0\nFDNAME="+storeName(at), int(fd)) })
 		if sent != nil {
@@ -80,15 +163,32 @@ func (h *Handover) Keep(l *net.TCPListener) {
 		}
 	}
 	if err != nil {
-		h.off = true
-		h.log.Warn("handing listening sockets to the service manager failed; clients are refused during a restart", "err", err)
+		u.off = true
+		u.log.Warn("handing listening sockets to the service manager failed; clients are refused during a restart", "err", err)
 		return
 	}
-	h.kept[at] = true
+	u.kept[at] = true
 }
 
-// Forget implements relay.Handover: it removes a socket that is no longer needed from the service manager's store.
-func (h *Handover) Forget(at netip.AddrPort) {
+// Forget implements relay.Handover: it removes a socket that no user needs any more from the
+// service manager's store.
+func (u *user) Forget(proto model.Proto, at netip.AddrPort, socket syscall.Conn) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	a := address{proto, at}
+	left := slices.DeleteFunc(u.used[a], func(o use) bool { return o == use{u, socket} })
+	if len(left) > 0 {
+		u.used[a] = left
+		return
+	}
+	delete(u.used, a)
+	if proto == model.TCP {
+		u.remove(at)
+	}
+}
+
+// remove removes a socket from the service manager's store. mu is held.
+func (h *Handover) remove(at netip.AddrPort) {
 	if !h.kept[at] {
 		return
 	}
@@ -99,13 +199,15 @@ func (h *Handover) Forget(at netip.AddrPort) {
 }
 
 // Release implements relay.Handover: it closes inherited sockets that are unused.
-func (h *Handover) Release() {
-	for at, l := range h.inherited {
+func (u *user) Release() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for at, l := range u.inherited {
 		l.Close()
-		h.kept[at] = true
-		h.Forget(at)
+		u.kept[at] = true
+		u.remove(at)
 	}
-	clear(h.inherited)
+	clear(u.inherited)
 }
 
 // storeName names a socket in the store, where colons mean something else.

@@ -174,12 +174,28 @@ func unallocated(host *model.Host, at chainID, emit func(Key, Value)) {
 	for _, p := range host.ServiceCIDRs {
 		if model.FamilyOf(p.Addr()) == at.Family {
 			emitRule(at, xtables.Rule{
-				Dst: xtables.Within(p), Comment: "for cluster IPs, and none of them",
+				Dst: xtables.Within(p), Comment: sayUnallocated,
 				Matches: []xtables.Match{xtables.DstLocal{Not: true}, xtables.State{Any: "DNAT", Not: true}}, Target: xtables.Drop,
 			}, emit)
 		}
 	}
 }
+
+// ServiceCIDRs implements dataplane.Ranger.
+func (c *Compiler) ServiceCIDRs(k Key, v Value) (all []netip.Prefix) {
+	if k.Table != xtables.Filter || k.Rank != rankAddress { // cheap, and there are many
+		return nil
+	}
+	for r := range v.All() {
+		if r.Target == xtables.Drop && r.Comment == sayUnallocated && !r.Dst.Not {
+			all = append(all, r.Dst.Prefix)
+		}
+	}
+	return all
+}
+
+// sayUnallocated is the comment of rules that drop packets to unallocated cluster IPs.
+const sayUnallocated = "for cluster IPs, and none of them"
 
 // Port implements dataplane.Compiler.
 func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) []model.Gap {

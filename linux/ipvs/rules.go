@@ -33,6 +33,14 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 	}
 }
 
+// ServiceCIDRs implements dataplane.Ranger.
+func (c *Compiler) ServiceCIDRs(k Key, _ Value) []netip.Prefix {
+	if k.Kind != kindEntry || k.Set != ServiceCIDRs {
+		return nil
+	}
+	return []netip.Prefix{k.Peer.network()}
+}
+
 // emitRanges emits the entries of a set of prefixes.
 func emitRanges(set SetID, f model.Family, all []netip.Prefix, emit func(Key, Value)) {
 	for _, p := range f.Prefixes(all) {

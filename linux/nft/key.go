@@ -124,6 +124,14 @@ func (k Key) withRange(r Range) Key {
 	return k
 }
 
+// Prefix is what Within was given; the zero value for other keys.
+func (k Key) Prefix() netip.Prefix {
+	if r, has := k.Range(); has {
+		return r.prefix()
+	}
+	return netip.Prefix{}
+}
+
 // prefix returns the prefix that a range is; the zero value where it is none.
 func (r Range) prefix() netip.Prefix {
 	for bits := r.First.BitLen(); bits >= 0; bits-- {

@@ -44,6 +44,17 @@ func emitRanges(set *nft.Set, f model.Family, all []netip.Prefix, emit func(nft.
 	}
 }
 
+// ServiceCIDRs implements dataplane.Ranger.
+func (c *Compiler) ServiceCIDRs(k nft.Key, _ nft.Value) []netip.Prefix {
+	if k.Kind != nft.KindElement || k.Set != setServiceCIDRs {
+		return nil
+	}
+	if p := k.Prefix(); p.IsValid() {
+		return []netip.Prefix{p}
+	}
+	return nil
+}
+
 // filters are the chains that see every packet. They come behind destination NAT,
 // since an address that none of our Services has may be another proxy's (label
 // service-proxy-name). With unallocated they drop packets to an unallocated

@@ -119,6 +119,9 @@ func (w hookChain) nodePorts(p netip.Prefix) (rules []xtables.Rule) {
 	return append(rules, xtables.Rule{Dst: to, Matches: []xtables.Match{here}, Target: xtables.Jump{Chain: w.nodeOther}})
 }
 
+// sayUnallocated is the comment of the rules that drop them.
+const sayUnallocated = "for cluster IPs, and none of them"
+
 // unallocated returns the rules that drop packets to unallocated cluster IPs, except
 // to addresses of this host, and those of relays: where endpoints have addresses in such a
 // range they are reached, as in the kernel modes. An address may belong to a Service of another proxy
@@ -131,7 +134,7 @@ func unallocated(f model.Family, host *model.Host, mark uint32) (rules []xtables
 		}
 		to := xtables.Within(p)
 		rules = append(rules, xtables.Rule{Dst: to, Matches: here, Target: xtables.Return},
-			xtables.Rule{Dst: to, Comment: "for cluster IPs, and none of them", Target: xtables.Jump{Chain: chainDrop}})
+			xtables.Rule{Dst: to, Comment: sayUnallocated, Target: xtables.Jump{Chain: chainDrop}})
 	}
 	return rules
 }

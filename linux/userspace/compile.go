@@ -33,6 +33,19 @@ func NewCompiler(mark uint32, families ...model.Family) *Compiler {
 	return &Compiler{mark, families}
 }
 
+// ServiceCIDRs implements dataplane.Ranger. Of nftables only a digest of the rules is read back.
+func (c *Compiler) ServiceCIDRs(k Key, v Value) (all []netip.Prefix) {
+	if k.Kind != KindChain || k.Chain != chainLast {
+		return nil
+	}
+	for r := range v.Rules.All() {
+		if r.Comment == sayUnallocated {
+			all = append(all, r.Dst.Prefix)
+		}
+	}
+	return all
+}
+
 // markOf is the fwmark bit of packets from relays: the masquerade bit, since these
 // packets have this host's address already.
 func markOf(c *config.Config) uint32 { return 1 << c.MasqueradeBit }

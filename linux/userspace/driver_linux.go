@@ -17,7 +17,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
-	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
@@ -50,16 +49,16 @@ func open(t table, o relay.Options) *Driver {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	h := host.OpenHandover(o.Log)
-	o.Handover = h
-	return &Driver{table: t, log: o.Log, rules: map[Key]installed{}, relays: newRelays(o, h)}
+	return &Driver{table: t, log: o.Log, rules: map[Key]installed{}, relays: newRelays(o)}
 }
 
 // release closes the sockets of an earlier process that no relay uses.
 func (d *Driver) release() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.relays.pass.Release()
+	if pass := d.relays.pass; pass != nil {
+		pass.Release()
+	}
 }
 
 // Limits implements dataplane.Driver.

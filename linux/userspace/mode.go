@@ -13,11 +13,12 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// Mode is the userspace mode with redirect rules.
-func Mode() dataplane.Mode {
+// Mode is the userspace mode with redirect rules. Handover returns what passes the sockets of
+// relays to the next process; it may return nil.
+func Mode(handover func() relay.Handover) dataplane.Mode {
 	return dataplane.Mode{
-		Name: relay.Mode, System: "linux",
-		Probe: probe, Open: openBackend, Remove: remove, Plan: plan,
+		Name: relay.Mode, System: "linux", Ephemeral: true,
+		Probe: probe, Open: opener(handover), Remove: remove, Plan: plan,
 	}
 }
 

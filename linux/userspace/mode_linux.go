@@ -57,9 +57,16 @@ func probe(ctx context.Context) error {
 	return t.Close()
 }
 
+// opener returns what opens the mode.
+func opener(handover func() relay.Handover) func(context.Context, *config.Config, *slog.Logger) (dataplane.Backend, error) {
+	return func(ctx context.Context, c *config.Config, log *slog.Logger) (dataplane.Backend, error) {
+		return openBackend(ctx, c, relay.Options{Mark: markOf(c), TCP: relay.TimeoutsOf(c), Handover: handover(), Log: log})
+	}
+}
+
 // openBackend opens the mode. Without a table for IPv6 only IPv4 is served, and IPv6
 // ports are Gaps.
-func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (dataplane.Backend, error) {
+func openBackend(ctx context.Context, c *config.Config, o relay.Options) (dataplane.Backend, error) {
 	t, at, err := choose(ctx, tableKinds())
 	if err != nil {
 		return nil, err
@@ -67,12 +74,12 @@ func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (datap
 	families := []model.Family{model.IPv4}
 	if slices.Contains(t.Families(), model.IPv6) && ipv6() {
 		if err := tableKinds()[at].try(ctx, t, model.IPv6); err != nil {
-			log.Warn("IPv6 not served", "mode", relay.Mode, "err", err)
+			o.Log.Warn("IPv6 not served", "mode", relay.Mode, "err", err)
 		} else {
 			families = append(families, model.IPv6)
 		}
 	}
-	d := open(t, relay.Options{Mark: markOf(c), TCP: relay.TimeoutsOf(c), Log: log})
+	d := open(t, o)
 	return &backend{Backend: dataplane.New(NewCompiler(markOf(c), families...), d), driver: d, other: tableKinds()[1-at]}, nil
 }
 

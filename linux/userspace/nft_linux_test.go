@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
@@ -173,7 +174,7 @@ func TestBackToIPTables(t *testing.T) {
 		p := start(t, tableKinds()[1], web(), dns())
 		p.sync()
 		p.stop()
-		b, err := openBackend(t.Context(), &config.Config{}, slog.New(slog.DiscardHandler))
+		b, err := openBackend(t.Context(), &config.Config{}, relay.Options{Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}

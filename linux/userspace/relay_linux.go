@@ -132,7 +132,7 @@ func dropAll(_, _ string, c syscall.RawConn) error {
 // a time.
 type relays struct {
 	server  *relay.Server
-	pass    *host.Handover
+	pass    relay.Handover // or nil
 	log     *slog.Logger
 	open    map[RelayID]*listener
 	ports   map[RelayID]uint16 // of an earlier run, from its rules
@@ -145,8 +145,8 @@ type listener struct {
 	policy *relay.Policy
 }
 
-func newRelays(o relay.Options, h *host.Handover) relays {
-	return relays{server: relay.NewServer(o), pass: h, log: o.Log, open: map[RelayID]*listener{}, ports: map[RelayID]uint16{}}
+func newRelays(o relay.Options) relays {
+	return relays{server: relay.NewServer(o), pass: o.Handover, log: o.Log, open: map[RelayID]*listener{}, ports: map[RelayID]uint16{}}
 }
 
 // listen opens a relay or changes its policy. After a restart it binds the port that
@@ -177,7 +177,7 @@ func (r *relays) listen(id RelayID, p *relay.Policy) error {
 // the next one gets its port.
 func (r *relays) replace(id RelayID, l *listener) {
 	delete(r.open, id)
-	r.pass.Forget(l.Addr())
+	l.Forget()
 	if err := l.Close(); err != nil {
 		r.log.Warn("closing a listener failed", "listener", l.Addr(), "err", err)
 	}
@@ -192,9 +192,7 @@ const lateClients = 2 * time.Second
 func (r *relays) close(id RelayID) {
 	if l := r.open[id]; l != nil {
 		delete(r.open, id)
-		if id.Port().Proto == model.TCP {
-			r.pass.Forget(l.Addr())
-		}
+		l.Forget()
 		l.Retire(lateClients)
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 // Mode is the userspace mode with addresses assigned to an adapter.
 func Mode() dataplane.Mode {
-	return dataplane.Mode{Name: relay.Mode, System: "windows", Probe: probe, Open: open, Plan: plan}
+	return dataplane.Mode{Name: relay.Mode, System: "windows", Ephemeral: true, Probe: probe, Open: open, Plan: plan}
 }
 
 func plan(_ *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {

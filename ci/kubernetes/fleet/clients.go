@@ -57,6 +57,7 @@ func (*sink) DeleteGrant(model.GrantName)       {}
 func (*sink) SetServiceCIDR(*model.ServiceCIDR) {}
 func (*sink) DeleteServiceCIDR(string)          {}
 func (*sink) Problems([]model.Problem)          {}
+func (s *sink) Unread(model.Unread)             {}
 func (s *sink) Synced(bool)                     { s.client.synced.Store(true) }
 
 func (s *sink) SetSlice(slice *model.Slice) {

@@ -221,9 +221,7 @@ func (d *Driver) listener(op ledger.Op[Key, Value]) error {
 		}
 		d.set(op.Key, listener{})
 		d.changed(op.Key, op.Old, netip.AddrPort{})
-		if pass := d.options.Relay.Handover; pass != nil && op.Key.Proto == model.TCP {
-			pass.Forget(l.Addr())
-		}
+		l.Forget()
 		return l.Close()
 	case open:
 		l.Update(*op.New.Policy)

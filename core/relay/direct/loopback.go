@@ -25,7 +25,7 @@ import (
 // standard output.
 func LoopbackMode() dataplane.Mode {
 	return dataplane.Mode{
-		Name: relay.Mode, OnRequest: true,
+		Name: relay.Mode, OnRequest: true, Ephemeral: true,
 		Probe: probeLoopback,
 		Open: func(_ context.Context, c *config.Config, log *slog.Logger) (dataplane.Backend, error) {
 			return NewBackend(Loopback{}, openLoopback(os.Stdout, relay.Options{TCP: relay.TimeoutsOf(c), Log: log})), nil

@@ -38,16 +38,16 @@ func (NodePorts) Note() string { return "" }
 // ServeLoopback returns a mode whose node ports answer on loopback addresses by relays
 // (KEP-6032), in addition to all others in the mode's own way. The kernel could only forward
 // those packets with route_localnet, which opens services on 127.0.0.1 to neighbours
-// (CVE-2020-8558), and for IPv6 not at all. Handover opens what passes their sockets to
-// the next process; it may return nil.
-func ServeLoopback(m dataplane.Mode, handover func(*slog.Logger) relay.Handover) dataplane.Mode {
+// (CVE-2020-8558), and for IPv6 not at all. Handover returns what passes their sockets to
+// the next mode and the next process; it may return nil.
+func ServeLoopback(m dataplane.Mode, handover func() relay.Handover) dataplane.Mode {
 	open, plan := m.Open, m.Plan
 	m.Open = func(ctx context.Context, c *config.Config, log *slog.Logger) (dataplane.Backend, error) {
 		b, err := open(ctx, c, log)
 		if err != nil {
 			return nil, err
 		}
-		o := Options{Relay: relay.Options{TCP: relay.TimeoutsOf(c), Log: log, Handover: handover(log)}}
+		o := Options{Relay: relay.Options{TCP: relay.TimeoutsOf(c), Log: log, Handover: handover()}}
 		return withNodePorts(b, NewBackend(NodePorts{}, Open(o)), log), nil
 	}
 	m.Plan = func(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
@@ -210,7 +210,7 @@ func (b *withLoopback) Packets() (p dataplane.Packets) {
 func (b *withLoopback) Full() []model.Problem { return append(b.Backend.Full(), b.loopback.Full()...) }
 
 // Drain implements dataplane.Backend. The relays close first: the next mode listens on the
-// same addresses, and a drain may take minutes.
+// same sockets, and a drain may take minutes.
 func (b *withLoopback) Drain(ctx context.Context) error {
 	return errors.Join(b.loopback.Remove(ctx), b.Backend.Drain(ctx))
 }
