@@ -75,7 +75,10 @@ func TestService(t *testing.T) {
 func refusals(t *testing.T, m *debian.Machine) {
 	t.Helper()
 	m.Write("/etc/tandem/bad.yaml", configHead+"mode: nftable\nclusterCIDR: nonsense\n", 0o644)
+	m.Write("/home/someone/config.yaml", configHead, 0o644)
+	m.Do("sh", "-c", "chmod 700 /home/someone && chown -R 65534 /home/someone")
 	for _, c := range []struct{ name, command, want string }{
+		{"a configuration in a closed home", "tandem install --config /home/someone/config.yaml --manifests /srv/services", "put it into /etc/tandem"},
 		{"mistakes in the configuration", "tandem install --config /etc/tandem/bad.yaml --manifests /srv/services", "nonsense"},
 		{"no configuration", "tandem install --config /etc/tandem/none.yaml --manifests /srv/services", "no such file"},
 		{"no kubeconfig", "tandem install --kubeconfig /etc/tandem/none.conf", "set --kubeconfig to its path"},
