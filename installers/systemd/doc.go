@@ -13,7 +13,4 @@
 // keeps CAP_NET_ADMIN alone and sees a file system that it cannot write. It is root
 // without CAP_DAC_OVERRIDE, and so cannot enter the closed home of a user: Readable tells
 // `tandem install`, which rejects such files.
-//
-// RestartSteps and RestartMaxDelaySec are from systemd 254 on; older ones log
-// that they do not know them, and restart after RestartSec.
 package systemd
