@@ -76,7 +76,7 @@ func (r release) recipe(t target, format string) (*nfpm.Info, error) {
 	if format == "apk" {
 		info.VersionMetadata = "" // apk's versions have no place for it
 	}
-	paths := []*string{&info.Scripts.PostInstall, &info.Scripts.PreRemove, &info.Scripts.PostRemove}
+	paths := []*string{&info.Scripts.PostInstall, &info.Scripts.PreRemove, &info.Scripts.PostRemove, &info.APK.Scripts.PostUpgrade}
 	for _, c := range info.Contents {
 		paths = append(paths, &c.Source)
 	}

@@ -58,7 +58,8 @@ func listing(t *testing.T, text []byte) string {
 	}
 }
 
-// An apk is tar archives behind one another, each compressed by itself.
+// An apk is tar archives behind one another, each compressed by itself. Its scripts
+// are those of deb and rpm.
 func TestApk(t *testing.T) {
 	r := built(t)
 	f, err := os.Open(find(t, r, "tandem_1.2.3*_x86_64.apk"))
@@ -74,7 +75,101 @@ func TestApk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	demand(t, listing(t, text), "etc/init.d/tandem", "PKGINFO")
+	demand(t, listing(t, text), "etc/init.d/tandem", "etc/logrotate.d/tandem", "PKGINFO")
+	have := map[string]string{}
+	for in := tar.NewReader(bytes.NewReader(text)); ; {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(h.Name, ".p") {
+			script, err := io.ReadAll(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			have[h.Name] = string(script)
+		}
+	}
+	for name, want := range map[string]string{".post-install": "rc-update --quiet add tandem", ".post-upgrade": "rc-service --quiet tandem", ".pre-deinstall": "tandem cleanup"} {
+		if !strings.Contains(have[name], want) {
+			t.Errorf("%s: no %q in %q", name, want, have[name])
+		}
+	}
+}
+
+// standIn is a command of the system that only says how it was called. A service does
+// not run yet.
+const standIn = `#!/bin/sh
+echo "${0##*/} $*"
+case "$*" in
+  "--quiet tandem status" | "--quiet is-active tandem") exit 3 ;;
+  "show default") echo " tandem | default" ;;
+esac
+`
+
+// The scripts call what the service manager of the machine has, for each way in which
+// deb, rpm and apk call them.
+func TestScripts(t *testing.T) {
+	const openrc, systemd = "openrc/softlevel", "systemd/system/x" // what is in /run
+	for _, c := range []struct {
+		script, manager, args, want string
+		config                      bool
+	}{
+		{"postinstall", openrc, "1.2.3-r1", "rc-update --quiet add tandem default; not started; rc-service tandem start", false},
+		{"postinstall", openrc, "1.2.3-r1", "rc-update --quiet add tandem default; tandem config check; rc-service --quiet tandem start", true},
+		{"postinstall", openrc, "1.3.0-r1 1.2.3-r1", "tandem config check; rc-service --quiet tandem start", true},
+		{"postinstall", systemd, "configure", "systemctl enable; not started; systemctl start", false},
+		{"postinstall", systemd, "configure 1.2.2", "tandem config check; systemctl --no-block start tandem", true},
+		{"postinstall", systemd, "1", "systemctl enable; not started", false},
+		{"postinstall", systemd, "2", "tandem config check; systemctl --no-block start tandem", true},
+		{"postinstall", "none", "configure", "", false},
+		{"preremove", openrc, "1.2.3-r1", "rc-service --quiet --ifexists tandem stop; rc-update --quiet del tandem; tandem cleanup", true},
+		{"preremove", openrc, "remove", "rc-service --quiet --ifexists tandem stop; tandem cleanup", true},
+		{"preremove", systemd, "remove", "systemctl --quiet stop tandem; tandem cleanup", true},
+		{"preremove", systemd, "0", "systemctl --quiet disable --now tandem; tandem cleanup", true},
+		{"preremove", systemd, "1", "", true},
+		{"preremove", "none", "remove", "tandem cleanup", true},
+		{"preremove", "none", "upgrade 1.3.0", "", true},
+	} {
+		name := strings.Join([]string{c.script, c.manager, c.args}, " ")
+		root := t.TempDir()
+		files := []string{"bin/systemctl", "bin/rc-service", "bin/rc-update", "bin/tandem", "run/" + c.manager}
+		if c.config {
+			files = append(files, "etc/tandem/config.yaml")
+		}
+		for _, f := range files {
+			f = filepath.Join(root, f)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(f), 0o755), os.WriteFile(f, []byte(standIn), 0o755)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		text, err := os.ReadFile("../../installers/packages/" + c.script)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Its absolute paths lead into the root folder.
+		own := strings.NewReplacer("/usr/bin/tandem", root+"/bin/tandem", "/run/", root+"/run/", "/etc/", root+"/etc/").Replace(string(text))
+		cmd := exec.CommandContext(t.Context(), "sh", append([]string{"-c", own, "sh"}, strings.Fields(c.args)...)...)
+		cmd.Env = []string{"PATH=" + root + "/bin:/usr/bin:/bin"}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v: %s", name, err, out)
+		}
+		rest := string(out)
+		for _, want := range strings.Split(c.want, "; ") {
+			_, after, found := strings.Cut(rest, want)
+			if !found {
+				t.Errorf("%s: no %q in order in:\n%s", name, want, out)
+			}
+			rest = after
+		}
+		if c.want == "" && rest != "" {
+			t.Errorf("%s: %s", name, rest)
+		}
+	}
 }
 
 func TestRpm(t *testing.T) {

@@ -47,7 +47,7 @@ be read.`,
 			}
 			var needs []need
 			if here {
-				needs = append(needs, needHere)
+				needs = append(needs, flags.needHere)
 			}
 			c, notes, err := flags.config(needs...)
 			printNotes(cmd, notes)
@@ -57,7 +57,7 @@ be read.`,
 	}
 	out.register(c)
 	flags.register(c)
-	c.Flags().BoolVar(&here, "here", false, "also check that the files it names exist on this machine: the kubeconfig, the folder of manifests")
+	c.Flags().BoolVar(&here, "here", false, "also check that a service of this machine can read the files that it names: the kubeconfig, the folder of manifests")
 	return c
 }
 

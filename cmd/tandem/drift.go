@@ -127,7 +127,7 @@ func watchDrift(cmd *cobra.Command, out *output, r platform.DriftRequest) error 
 		}
 		r.Look, r.Since = false, d.At
 		if !sleep.For(cmd.Context(), driftPause) {
-			return nil // interrupted, as was to be
+			return nil // interrupted: --watch ends so
 		}
 	}
 }

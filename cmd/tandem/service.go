@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/config/file"
 	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/watch"
 	"github.com/tandem-proxy/tandem/installers/openrc"
@@ -23,11 +24,13 @@ func newInstall() *cobra.Command {
 		Use:   "install [flags of run]",
 		Short: "Install tandem as a service of this system: a systemd unit, a service of OpenRC, or a Windows service",
 		Long: `install creates a service that starts tandem with these flags when the system boots.
-The flags are checked first: if one is invalid nothing is changed. tandem start starts
-the service now.`,
+The flags are checked first: if one is invalid, or the service could not read a file that
+it needs, nothing is changed. Under systemd it reads files as root without the right to
+override permissions: keep them in /etc/tandem, not in a home folder. tandem start
+starts the service now.`,
 		Example: "  tandem install --config /etc/tandem/config.yaml\n  tandem start",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, notes, err := flags.config(needSource, needHere)
+			_, notes, err := flags.config(needSource, flags.needHere)
 			if err != nil {
 				return err
 			}
@@ -49,21 +52,28 @@ the service now.`,
 	return c
 }
 
-// needHere is what a service needs of its machine: the source of Services can be
-// read.
-func needHere(c *config.Config) []config.Finding {
-	name, err := "--manifests", error(nil)
-	switch {
-	case c.Manifests != "":
-		err = manifests.Reachable(c.Manifests)
-	case c.API.Kubeconfig != "":
-		name = "clientConnection.kubeconfig"
-		_, err = watch.Connect(c.API, nil)
+// needHere is what a service needs of its machine: it can read its configuration and
+// the source of Services.
+func (f *configFlags) needHere(c *config.Config) (missing []config.Finding) {
+	check := func(name, path string, read func() error) {
+		if path == "" {
+			return
+		}
+		err := read()
+		if err == nil && systemd.Running() {
+			err = systemd.Readable(path, read)
+		}
+		if err != nil {
+			missing = append(missing, config.Finding{Name: name, Text: err.Error()})
+		}
 	}
-	if err == nil {
-		return nil
+	check("--config", f.file, func() error { _, err := file.Read(f.file); return err })
+	if c.Manifests != "" {
+		check("--manifests", c.Manifests, func() error { return manifests.Reachable(c.Manifests) })
+	} else {
+		check("clientConnection.kubeconfig", c.API.Kubeconfig, func() error { _, err := watch.Connect(c.API, nil); return err })
 	}
-	return []config.Finding{{Name: name, Text: err.Error()}}
+	return missing
 }
 
 // given returns the flags that were set, with absolute paths.

@@ -127,10 +127,11 @@ With --existing it connects from this node to the TCP frontends of the Services 
 running tandem serves, and closes the connections: on Windows, too, where there are no
 network namespaces.
 
-With --in-cluster it makes two pods of --image, one of them on this node, and a Service of
-each policy in a namespace of their own in the cluster, with the rights of the user of the
-kubeconfig; connects from this node as with --existing; and deletes all of it, also when
-it fails.
+With --in-cluster it makes two pods of --image, one of them on this node, and four
+Services of type NodePort over TCP in a namespace of their own in the cluster, with the
+rights of the user of the kubeconfig: a plain one, one with both traffic policies Local,
+one with session affinity and one without endpoints. It connects from this node as with
+--existing, and deletes all of it, also when it fails.
 
 The exit code is 0 when everything is as it must be, 1 when something could not be
 tested, 3 when a connection fared otherwise.`,

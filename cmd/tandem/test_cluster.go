@@ -26,9 +26,10 @@ import (
 	"github.com/tandem-proxy/tandem/platform/connectivity"
 )
 
-// clusterTest makes backends and Services of every policy in a namespace of its own in the
-// cluster, with the rights of the user of a kubeconfig, and tests them from this node. All
-// of it is deleted at the end, whatever that is.
+// clusterTest makes backends and four Services (plain, both traffic policies Local, session
+// affinity, no endpoints; TCP, with node ports) in a namespace of its own in the cluster,
+// with the rights of the user of a kubeconfig, and tests them from this node. All of it
+// is deleted at the end, whatever that is.
 type clusterTest struct {
 	rules   *clientcmd.ClientConfigLoadingRules
 	on      bool
@@ -44,7 +45,7 @@ type clusterTest struct {
 func (k *clusterTest) register(c *cobra.Command) {
 	k.rules = clientcmd.NewDefaultClientConfigLoadingRules()
 	fs := c.Flags()
-	fs.BoolVar(&k.on, "in-cluster", false, "make pods and Services in a namespace of their own in the cluster, with the rights of the kubeconfig's user, and connect to them from this node")
+	fs.BoolVar(&k.on, "in-cluster", false, "make two pods and four TCP Services (plain, traffic policies Local, session affinity, no endpoints) in a namespace of their own in the cluster, with the rights of the kubeconfig's user, and connect to them from this node")
 	fs.StringVar(&k.image, "image", "", "with --in-cluster: the image of the backends, which accepts connections; what follows -- are its arguments")
 	fs.IntVar(&k.port, "backend-port", 8080, "with --in-cluster: the port on which the image accepts connections")
 	fs.StringVar(&k.rules.ExplicitPath, "kubeconfig", "", "with --in-cluster: path of the kubeconfig; else $KUBECONFIG or ~/.kube/config")
@@ -108,8 +109,8 @@ type object struct {
 
 const clusterTestLabel = "app.kubernetes.io/name"
 
-// objects are the namespace, two backends, of which one is on this node, and a Service of each
-// policy.
+// objects are the namespace, two backends, of which one is on this node, and the
+// Services.
 func (k *clusterTest) objects(node string, args []string) []object {
 	labels := map[string]any{clusterTestLabel: "tandem-test"}
 	pod := func(name, node string) object {

@@ -10,8 +10,7 @@
 // The work that needs full root, sysctls and the kernel's out-of-memory score, is
 // a step of its own before the proxy starts (run --init-only). When it fails the proxy
 // starts all the same: in a container the parameters are the host's. The proxy itself
-// keeps CAP_NET_ADMIN alone and sees a file system that it cannot write.
-//
-// RestartSteps and RestartMaxDelaySec are from systemd 254 on; older ones log
-// that they do not know them, and restart after RestartSec.
+// keeps CAP_NET_ADMIN alone and sees a file system that it cannot write. It is root
+// without CAP_DAC_OVERRIDE, and so cannot enter the closed home of a user: Readable tells
+// `tandem install`, which rejects such files.
 package systemd

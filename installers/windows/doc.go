@@ -21,7 +21,10 @@
 //
 //	msiexec /i tandem-1.2.3-windows-amd64.msi /qn
 //	notepad C:\ProgramData\Tandem\config.yaml
-//	sc start tandem
+//	sc.exe start tandem
+//
+// In Windows PowerShell sc alone is Set-Content. The kubeconfig's user needs the
+// ClusterRole system:node-proxier, as kube-proxy's has and the kubelet's has not.
 //
 // A shell that was open before has the old PATH: tandem is found in new ones. The
 // zip is unpacked by hand and changes no PATH; `tandem install` wants to be run

@@ -166,7 +166,7 @@ func (c *commit) createEndpoint(k Key, v Value) (id string, err error) {
 	}
 	e, err := c.calls.createEndpoint(c.ctx, f.endpoint(k, v))
 	switch {
-	case notFound(err): // nothing else can be
+	case notFound(err): // the network is all that the call refers to
 		return "", fmt.Errorf("network %q has gone: %w: %w", f.network.name, err, ledger.ErrUnknown)
 	case err != nil:
 		return "", err

@@ -35,8 +35,8 @@ const (
 	theirRestart = 1 + 3*figureServices + figureServices + theirList - 3*figureServices + theirBalancer*figureServices
 )
 
-// TestFigures prints what a change costs in calls to HNS, here and with
-// kube-proxy, and how long a VIP has no load balancer meanwhile: with Modify
+// TestFigures prints what a change costs in calls to HNS, here by a run and with
+// kube-proxy by its sequence of calls, and how long a VIP has no load balancer meanwhile: with Modify
 // (15.5), and as a replacement where HNS has none.
 func TestFigures(t *testing.T) {
 	f := &figures{T: t, rows: map[string]*figure{}}
@@ -149,7 +149,7 @@ func (f *figures) note(r *rig, what string, theirs, changed, most int) {
 // String is the table.
 func (f *figures) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%-34s%10s%8s%12s%8s%13s\n", "", "HNS 15.5", "gap", "HNS 13.2", "gap", "kube-proxy")
+	fmt.Fprintf(&b, "%-34s%10s%8s%12s%8s  %s\n", "", "HNS 15.5", "gap", "HNS 13.2", "gap", "kube-proxy, by its sequence of calls")
 	for _, what := range f.order {
 		row := f.rows[what]
 		fmt.Fprintf(&b, "%-34s%10s%8s%12s%8s%13s\n", what, row.calls[0], row.gaps[0], row.calls[1], row.gaps[1], row.theirs)

@@ -23,9 +23,9 @@ type remoteSubnet struct {
 	node netip.Addr
 }
 
-// external is the network that set-up scripts of CNI plug-ins (Microsoft's,
-// flannel's, Calico's) make so that there is a switch. It has no pods, and it is
-// there before that of the pods is.
+// external is the network by which set-up scripts of CNI plug-ins (Microsoft's,
+// flannel's, Calico's) create the node's virtual switch before the network of the
+// pods. It has no pods.
 const external = "External"
 
 // FindNetwork chooses the network of the pods: the one of that name or, where no

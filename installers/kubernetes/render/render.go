@@ -126,9 +126,8 @@ func own() map[string]any {
 	}
 }
 
-// render returns what the templates of a chart become, by the file's name.
-// Those that become nothing are left out.
-func render(chart *v2.Chart, values map[string]any) (map[string]string, error) {
+// texts returns what all templates of a chart become, by their paths.
+func texts(chart *v2.Chart, values map[string]any) (map[string]string, error) {
 	// The plain manifests are not Helm's to manage.
 	release := common.ReleaseOptions{Name: "tandem", Namespace: namespace, IsInstall: true}
 	all, err := util.ToRenderValues(chart, values, release, common.DefaultCapabilities)
@@ -136,12 +135,18 @@ func render(chart *v2.Chart, values map[string]any) (map[string]string, error) {
 		return nil, err
 	}
 	all["Release"].(map[string]any)["Service"] = "kubectl"
-	texts, err := engine.Render(chart, all)
+	return engine.Render(chart, all)
+}
+
+// render returns the manifests that the templates of a chart become, by the file's
+// name. Those that become nothing are left out.
+func render(chart *v2.Chart, values map[string]any) (map[string]string, error) {
+	all, err := texts(chart, values)
 	if err != nil {
 		return nil, err
 	}
 	files := map[string]string{}
-	for name, text := range texts {
+	for name, text := range all {
 		if text = trimDocuments(text); text != "" && path.Ext(name) == ".yaml" {
 			files[path.Base(name)] = text
 		}

@@ -44,6 +44,8 @@ func options() map[string]map[string]any {
 		"other pods":        pods(),
 		"monitoring":        {"prometheusRule": map[string]any{"enabled": true}, "dashboard": map[string]any{"enabled": true}},
 		"routes":            {"gatewayRoutes": true},
+		"DSR":               {"windows": map[string]any{"enableDSR": true}},
+		"DSR as a field":    {"windows": map[string]any{"settings": map[string]any{"winkernel": map[string]any{"enableDSR": true}}}},
 	}
 }
 
@@ -243,7 +245,17 @@ func TestOptions(t *testing.T) {
 		expect(own, "add: [NET_ADMIN, NET_RAW]")
 		expect(own, "--log-level=debug")
 		expect(own, "mode: nftables")
-		expect(false, "enableDSR") // kube-proxy's default, off: the CNI plug-in may have no loopback DSR
+		// Off by default, as in kube-proxy: the CNI plug-in may have no loopback DSR.
+		dsr := strings.HasPrefix(name, "DSR")
+		expect(dsr, "enableDSR: true")
+		expect(!dsr && name != "Linux only", "enableDSR: false")
+		every, err := texts(load(t), values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if notes := every["tandem/templates/NOTES.txt"]; strings.Contains(notes, "each load balancer takes 64") != (!dsr && name != "Linux only") {
+			t.Errorf("%s: the notes on DSR are %q", name, notes)
+		}
 		expect(name != "Linux only" && name != "other pods", "name: tandem-windows")
 		expect(name != "Windows only", "kubernetes.io/os: linux")
 	}
