@@ -74,6 +74,14 @@ func (s *site) working() (modes []dataplane.Mode) {
 	return modes
 }
 
+// switchTo switches without looking at anything.
+func (s *site) switchTo(m dataplane.Mode) {
+	s.t.Helper()
+	if doc, err := s.status(); err != nil || doc.Mode != string(m.Name) {
+		s.must(s.bin, "switch", "--to", string(m.Name))
+	}
+}
+
 // switchUnderLoad switches from one mode to another under load and checks everything.
 func (s *site) switchUnderLoad(from, to config.Mode) {
 	s.t.Helper()
