@@ -5,6 +5,7 @@ package platform
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"runtime"
@@ -78,6 +79,32 @@ func TestFallbackNamesTheReason(t *testing.T) {
 		choice, err := here.choose(t.Context(), &config.Config{Mode: mode}, slog.New(slog.DiscardHandler))
 		if err != nil || choice.Name != "iptables" || choice.Fallback() != want {
 			t.Errorf("%s: mode %s because %q, %v", mode, choice.Name, choice.Fallback(), err)
+		}
+	}
+}
+
+// A mode that did not answer may have programmed what serves now: no other is taken,
+// which would remove that.
+func TestNoFallbackWithoutAnAnswer(t *testing.T) {
+	probe := func(err error) func(context.Context) error { return func(context.Context) error { return err } }
+	for _, tt := range []struct {
+		mode config.Mode
+		err  error
+		want config.Mode
+	}{
+		{config.Auto, dataplane.ErrAbsent, "second"},
+		{config.Auto, dataplane.ErrUndecided, ""},
+		{"first", dataplane.ErrAbsent, "second"},
+		{"first", dataplane.ErrUndecided, ""},
+	} {
+		ways := dataplane.FirstOf("first", dataplane.Mode{Probe: probe(fmt.Errorf("busy: %w", tt.err))}, dataplane.Mode{OnRequest: true, Probe: probe(dataplane.ErrAbsent)})
+		ways.Fallback = "second"
+		here := system{privileged: func() string { return "" }, modes: func() []dataplane.Mode {
+			return []dataplane.Mode{ways, {Name: "second", Probe: probe(nil)}}
+		}}
+		choice, err := here.choose(t.Context(), &config.Config{Mode: tt.mode}, slog.New(slog.DiscardHandler))
+		if choice.Name != tt.want || (err == nil) != (tt.want != "") || err != nil && !errors.Is(err, tt.err) {
+			t.Errorf("%s, %v: mode %q, %v", tt.mode, tt.err, choice.Name, err)
 		}
 	}
 }

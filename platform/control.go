@@ -94,10 +94,10 @@ func open(ctx context.Context, path string, request []byte) (*http.Response, err
 	}
 	req.Header.Set("Accept", wire.Accept)
 	res, err := client.Do(req)
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
-	}
 	if err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		return nil, fmt.Errorf("cannot reach the control socket of a running tandem (requires its user or root): %w", err)
 	}
 	if res.StatusCode != http.StatusOK {

@@ -58,11 +58,11 @@ type failover struct {
 	probing int
 	group   sync.WaitGroup // of SYNs under way
 
-	given      model.Suspects  // what the engine was last given
-	problems   []model.Problem // of the endpoints passed over now
-	failing    bool            // the last look failed
-	unanswered bool            // the engine did not answer during the last look
-	blind      bool            // logged that the mode cannot detect endpoints that do not answer
+	given        model.Suspects  // what the engine was last given
+	problems     []model.Problem // of the endpoints passed over now
+	failingSince time.Time       // of looks; zero when the last one did not
+	unanswered   bool            // the engine did not answer during the last look
+	blind        bool            // logged that the mode cannot detect endpoints that do not answer
 
 	remote   int // endpoints of other nodes, when last counted
 	remoteAt time.Time
@@ -98,6 +98,10 @@ const (
 
 // failurePause follows a look that failed.
 const failurePause = 10 * time.Second
+
+// decisionLife is how long endpoints stay passed over while looks fail: six looks. One
+// that fails says nothing of the endpoints.
+const decisionLife = time.Minute
 
 const failoverSource = "endpoint failover"
 
@@ -137,16 +141,27 @@ func (f *failover) cycle(ctx context.Context) time.Duration {
 	cost := obs.Spent() - before
 	f.spent.Add(int64(cost))
 	if err != nil {
-		if ctx.Err() == nil && !f.failing {
-			f.log.Warn("reading connections failed; endpoints that stop answering are not passed over", "err", err, "retry", failurePause)
-			f.failing = true
-			f.forget()
-		}
+		f.failed(ctx, err)
 		return failurePause
 	}
-	f.failing = false
+	f.failingSince = time.Time{}
 	f.apply(decision)
 	return f.pace.Next(time.Now(), cost, decision.Pause)
+}
+
+// failed keeps the last decision after a look that failed, but no longer than
+// decisionLife.
+func (f *failover) failed(ctx context.Context, err error) {
+	f.judge.Abandon()
+	switch {
+	case ctx.Err() != nil:
+	case f.failingSince.IsZero():
+		f.log.Warn("reading connections failed; endpoints passed over stay so, and no others are", "err", err, "retry", failurePause, "keep", decisionLife)
+		f.failingSince = time.Now()
+	case time.Since(f.failingSince) >= decisionLife && len(f.given)+len(f.problems) > 0:
+		f.log.Warn("reading connections still fails; endpoints that stop answering are not passed over", "err", err)
+		f.forget()
+	}
 }
 
 // forget ends all suspicions: nothing could refute them any more.

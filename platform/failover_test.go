@@ -145,6 +145,30 @@ func TestFailoverKeepsCount(t *testing.T) {
 	}
 }
 
+// A look that fails says nothing of the endpoints: those that are silent stay passed over.
+func TestFailoverKeepsDecision(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &silentWorld{}
+		f := w.failover()
+		f.cycles(t.Context(), 3*time.Second)
+		for range 3 {
+			w.failing = errors.New("no buffer space")
+			f.cycles(t.Context(), 30*time.Second)
+			if len(w.suspects) != 1 {
+				t.Fatalf("while looks fail: suspects %v", w.suspects)
+			}
+			w.failing = nil
+			f.cycles(t.Context(), 3*time.Second)
+			if len(w.suspects) != 1 {
+				t.Fatalf("after that: suspects %v", w.suspects)
+			}
+		}
+		if w.set != 1 {
+			t.Errorf("suspects were set %d times", w.set)
+		}
+	})
+}
+
 // No endpoint stays passed over while no observer could see that it answers again.
 func TestFailoverForgets(t *testing.T) {
 	for what, stop := range map[string]func(*silentWorld){
@@ -159,7 +183,7 @@ func TestFailoverForgets(t *testing.T) {
 				t.Fatalf("suspects %v", w.suspects)
 			}
 			stop(w)
-			f.cycles(t.Context(), time.Second)
+			f.cycles(t.Context(), decisionLife+failurePause)
 			if len(w.suspects) > 0 || f.stats().Suspects > 0 {
 				t.Errorf("%s: suspects %v", what, w.suspects)
 			}

@@ -80,7 +80,7 @@ func (s *switcher) removeEarlier(ctx context.Context, m dataplane.Mode, c *confi
 	}
 	switch {
 	case left != nil:
-		s.retire(engine.DataPlane{Mode: m, Backend: left})
+		s.retire(ctx, engine.DataPlane{Mode: m, Backend: left})
 	case err != nil && !errors.Is(err, dataplane.ErrAbsent) && ctx.Err() == nil:
 		s.log.Warn("removing leftovers of an earlier run failed", "mode", m.Name, "err", err)
 	}

@@ -153,7 +153,8 @@ func (s system) choose(ctx context.Context, c *config.Config, log *slog.Logger) 
 	return choice, err
 }
 
-// firstWorking tries modes until one works.
+// firstWorking tries modes until one works, or until whether one works cannot be found
+// out: another mode would remove what that one has programmed.
 func firstWorking(ctx context.Context, modes []dataplane.Mode) (choice Choice, err error) {
 	var failed []error
 	for _, m := range modes {
@@ -167,6 +168,9 @@ func firstWorking(ctx context.Context, modes []dataplane.Mode) (choice Choice, e
 			return choice, nil
 		}
 		failed = append(failed, fmt.Errorf("mode %s: %w", m.Name, err))
+		if errors.Is(err, dataplane.ErrUndecided) {
+			break
+		}
 	}
 	return choice, errors.Join(failed...)
 }

@@ -124,7 +124,7 @@ func (s *switcher) switchTo(ctx context.Context, to config.Mode, c *config.Confi
 		done.Objects, done.Gaps = snapshot.Backend.Objects, gapTexts(snapshot)
 	}
 	phase(fmt.Sprintf("mode %s in use; removing mode %s", to, from))
-	done.Draining = s.retire(old)
+	done.Draining = s.retire(ctx, old)
 	return done, nil
 }
 
@@ -160,7 +160,7 @@ type retirement struct {
 
 // retire drains and removes an old mode in the background, and reports whether
 // that takes longer than removalWait.
-func (s *switcher) retire(old engine.DataPlane) (draining bool) {
+func (s *switcher) retire(waiting context.Context, old engine.DataPlane) (draining bool) {
 	ctx, stop := context.WithCancel(s.running)
 	r := retirement{stop, make(chan struct{})}
 	s.retiring[old.Mode.Name] = r
@@ -180,8 +180,9 @@ func (s *switcher) retire(old engine.DataPlane) (draining bool) {
 	case <-r.done:
 		return false
 	case <-time.After(removalWait):
-		return true
+	case <-waiting.Done():
 	}
+	return true
 }
 
 // cancelRetirement ends the retirement of a mode that is to be used again. What is

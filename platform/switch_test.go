@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -26,6 +27,27 @@ func (lasting) Drain(ctx context.Context) error {
 
 func (lasting) Close() error { return nil }
 
+// Who waits for an old mode waits no longer than its own request; the mode drains on.
+func TestRetireEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		running, end := context.WithCancel(t.Context())
+		s := &switcher{log: slog.New(slog.DiscardHandler), running: running, group: &sync.WaitGroup{}, retiring: map[config.Mode]retirement{}}
+		waiting, cancel := context.WithCancel(t.Context())
+		cancel()
+		begun := time.Now()
+		if !s.retire(waiting, engine.DataPlane{Mode: dataplane.Mode{Name: "iptables"}, Backend: lasting{}}) || time.Since(begun) > 0 {
+			t.Errorf("waited for %s", time.Since(begun))
+		}
+		select {
+		case <-s.retiring["iptables"].done:
+			t.Error("the drain ended with the request")
+		default:
+		}
+		end()
+		s.group.Wait()
+	})
+}
+
 // A mode that is to be used again is no leftover: only the end of the proxy leaves something to
 // clean up.
 func TestWhyAnOldModeIsNotRemoved(t *testing.T) {
@@ -38,7 +60,7 @@ func TestWhyAnOldModeIsNotRemoved(t *testing.T) {
 			s := &switcher{
 				log: slog.New(slog.NewTextHandler(&log, nil)), running: running, group: &sync.WaitGroup{}, retiring: map[config.Mode]retirement{},
 			}
-			if !s.retire(engine.DataPlane{Mode: dataplane.Mode{Name: mode}, Backend: lasting{}}) {
+			if !s.retire(t.Context(), engine.DataPlane{Mode: dataplane.Mode{Name: mode}, Backend: lasting{}}) {
 				t.Error("the mode does not drain")
 			}
 			if again {

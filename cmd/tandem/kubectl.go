@@ -197,8 +197,11 @@ func (k *cluster) compare(ctx context.Context, wanted bool) ([]status.Node, []st
 	turns := make(chan struct{}, maxAsked)
 	for i, p := range pods {
 		group.Go(func() {
-			turns <- struct{}{}
-			defer func() { <-turns }()
+			select {
+			case turns <- struct{}{}:
+				defer func() { <-turns }()
+			case <-ctx.Done(): // which is then the error of asking
+			}
 			nodes[i] = k.ask(ctx, client, base, p.Spec.NodeName, p.Metadata.Name, nil)
 		})
 	}
@@ -316,7 +319,11 @@ func fetch(ctx context.Context, client *http.Client, at *url.URL, query url.Valu
 		text, _ := io.ReadAll(io.LimitReader(res.Body, maxError))
 		return apiError(res.StatusCode, text)
 	}
-	return read(io.LimitReader(res.Body, limit))
+	err = read(http.MaxBytesReader(nil, res.Body, limit))
+	if errors.As(err, new(*http.MaxBytesError)) {
+		return fmt.Errorf("answer larger than %d bytes", limit)
+	}
+	return err
 }
 
 // apiError is the error of an answer: the message of Kubernetes' Status where it is

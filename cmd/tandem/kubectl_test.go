@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -175,5 +176,26 @@ func TestKubectlPluginDistrustsPods(t *testing.T) {
 	}
 	if stolen.Load() {
 		t.Error("a redirect was followed with the user's credentials")
+	}
+}
+
+// An answer beyond the limit is said to be one, not to be bad JSON.
+func TestAnswerBeyondTheLimit(t *testing.T) {
+	const text = `{"items":["0123456789"]}`
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, text) }))
+	defer server.Close()
+	at, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for limit, want := range map[int64]string{int64(len(text)): "", 10: "answer larger than 10 bytes"} {
+		var answer struct{ Items []string }
+		said := ""
+		if err := get(t.Context(), server.Client(), at, nil, limit, &answer); err != nil {
+			said = err.Error()
+		}
+		if said != want {
+			t.Errorf("limit %d: %q, want %q", limit, said, want)
+		}
 	}
 }

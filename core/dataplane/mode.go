@@ -18,6 +18,11 @@ import (
 // not installed, so that it cannot have programmed anything.
 var ErrAbsent = errors.New("is not installed")
 
+// ErrUndecided is wrapped by the error of Probe if whether the mode works is not known:
+// what it asked was busy or did not answer. Then no other mode may be used, since that
+// would remove what this one has programmed.
+var ErrUndecided = errors.New("whether the mode works is not known yet")
+
 // Mode is a way to implement Services, as --proxy-mode names it. Every backend
 // package exports one; platform.Modes lists them.
 type Mode struct {
@@ -47,7 +52,8 @@ type Mode struct {
 	Fallback config.Mode
 
 	// Probe reports whether the mode can work on this machine, by trying in a
-	// place of its own. The error states what is missing and how to get it.
+	// place of its own. The error states what is missing and how to get it, or wraps
+	// ErrUndecided.
 	Probe func(context.Context) error
 
 	// Auto is used by auto instead of Probe, if the mode has an implementation that
@@ -173,13 +179,16 @@ func FirstOf(name config.Mode, ways ...Mode) Mode {
 }
 
 // firstWorking returns the first way that works, and why those before it do not; the
-// zero Mode when none does.
+// zero Mode when none does, or when that is not known of one before it.
 func firstWorking(ctx context.Context, ways []Mode) (Mode, error) {
 	var failed []error
 	for _, way := range ways {
 		err := way.Probe(ctx)
 		if err == nil {
 			return way, errors.Join(failed...)
+		}
+		if errors.Is(err, ErrUndecided) {
+			return Mode{}, err
 		}
 		failed = append(failed, err)
 	}

@@ -53,3 +53,15 @@ func TestEither(t *testing.T) {
 		}
 	}
 }
+
+// An implementation that did not answer may serve: the next one is not taken.
+func TestEitherUndecided(t *testing.T) {
+	opened := ""
+	m := dataplane.FirstOf("both", way(dataplane.ErrUndecided, &opened, "first"), way(nil, &opened, "second"))
+	if err := m.Probe(t.Context()); !errors.Is(err, dataplane.ErrUndecided) {
+		t.Error(err)
+	}
+	if _, err := m.Open(t.Context(), &config.Config{}, slog.New(slog.DiscardHandler)); !errors.Is(err, dataplane.ErrUndecided) || opened != "" {
+		t.Errorf("opened %q, %v", opened, err)
+	}
+}

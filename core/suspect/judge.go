@@ -89,6 +89,13 @@ func (j *Judge) Unanswered(f Flow, now time.Time) {
 	t.see(f, now)
 }
 
+// Abandon ends a look that failed: what it has seen is partial. Flows that wait and open
+// cases are forgotten; ejections stay.
+func (j *Judge) Abandon() {
+	clear(j.targets)
+	clear(j.cases)
+}
+
 // Review ends a look: it opens cases. The orders are to send at most so many SYNs, each of
 // which has to be sent.
 func (j *Judge) Review(now time.Time, w World, most int) (o Orders) {

@@ -34,7 +34,7 @@ func scratchSet(s SetID, f model.Family) string {
 
 // probe tries IPv4, which every node needs.
 func probe(ctx context.Context) error {
-	return Probe(ctx, Options{Families: []model.Family{model.IPv4}})
+	return host.Undecided(Probe(ctx, Options{Families: []model.Family{model.IPv4}}))
 }
 
 // Probe finds out whether this machine supports the mode: it makes objects of every

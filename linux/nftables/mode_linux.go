@@ -19,7 +19,7 @@ import (
 
 // probe tries IPv4, which every node needs. Where the kernel has no nftables for
 // IPv6, openBackend serves IPv4 alone, and ports of IPv6 are Gaps.
-func probe(ctx context.Context) error { return Probe(ctx, model.IPv4) }
+func probe(ctx context.Context) error { return host.Undecided(Probe(ctx, model.IPv4)) }
 
 func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (dataplane.Backend, error) {
 	o := options(c)

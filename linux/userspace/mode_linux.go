@@ -44,6 +44,9 @@ func choose(ctx context.Context, all [2]tableKind) (t table, at int, err error) 
 			}
 			err = errors.Join(err, t.Close())
 		}
+		if err = host.Undecided(err); errors.Is(err, dataplane.ErrUndecided) { // rules may be in this kind
+			return nil, 0, err
+		}
 		failed = append(failed, err)
 	}
 	return nil, 0, errors.Join(failed...)

@@ -24,6 +24,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/sleep"
+	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
@@ -197,7 +198,7 @@ func (t Tools) Restore(ctx context.Context, f model.Family, text []byte) error {
 	var exit *exec.ExitError
 	const resourceProblem = 4 // in the nft variant also other errors
 	if errors.As(err, &exit) && exit.ExitCode() == resourceProblem && t.Variant == Legacy && strings.Contains(err.Error(), "holding the xtables lock") {
-		return fmt.Errorf("another program holds the xtables lock: %w", ledger.BusyError{After: lockAgain})
+		return fmt.Errorf("xtables lock: %w", ledger.BusyError{After: lockAgain})
 	}
 	return withScriptLine(err, text)
 }
@@ -238,7 +239,7 @@ func retryWhileBusy(ctx context.Context, limit time.Duration, f func() error) er
 			return err
 		}
 		if time.Now().Add(busy.After).After(end) {
-			return fmt.Errorf("after %s: %v", limit, err) // no longer BusyError
+			return fmt.Errorf("after %s: %v: %w", limit, err, host.ErrLocked) // no longer BusyError
 		}
 		if !sleep.For(ctx, busy.After) {
 			return ctx.Err()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/coreos/go-iptables/iptables"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/nft"
@@ -70,7 +71,7 @@ func Probe(ctx context.Context, rules ProbeRules) error {
 	}
 	lock, err := host.LockProbe(ctx)
 	if err != nil {
-		return err
+		return host.Undecided(err)
 	}
 	defer lock.Close()
 	_, err = firstWorking(ctx, found, func(c *Commands, ctx context.Context, f model.Family) error {
@@ -88,6 +89,9 @@ func firstWorking(ctx context.Context, found []Tools, test func(*Commands, conte
 		err := c.testFamilies(ctx, test)
 		if err == nil {
 			return c, nil
+		}
+		if err = host.Undecided(err); errors.Is(err, dataplane.ErrUndecided) { // rules may be in this variant
+			return nil, fmt.Errorf("iptables, %s variant: %w", t.Variant, err)
 		}
 		failed = append(failed, fmt.Errorf("iptables, %s variant: %w", t.Variant, err))
 	}

@@ -99,7 +99,7 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 		p.choice()
 		p.failover()
 		for i := range port.Frontends {
-			p.front(&port.Frontends[i])
+			p.frontend(&port.Frontends[i])
 		}
 	}
 	return p.gaps
@@ -195,8 +195,8 @@ func (p *portCompiler) whole() {
 	p.gap(nil, "clients stay with their endpoint without a limit of time: HNS has no affinity timeout")
 }
 
-// front emits the objects of one front, or states why there are none.
-func (p *portCompiler) front(f *model.Frontend) {
+// frontend emits the objects of one frontend, or states why there are none.
+func (p *portCompiler) frontend(f *model.Frontend) {
 	if !p.open(f) {
 		return
 	}
@@ -273,7 +273,7 @@ func (p *portCompiler) open(f *model.Frontend) bool {
 	return p.listed(f)
 }
 
-// listed reports whether node ports answer in the front's family at all.
+// listed reports whether node ports answer in the frontend's family at all.
 func (p *portCompiler) listed(f *model.Frontend) bool {
 	return slices.ContainsFunc(p.host.NodePorts.Prefixes, func(r netip.Prefix) bool {
 		return model.FamilyOf(r.Addr()) == model.FamilyOf(f.At.Addr())

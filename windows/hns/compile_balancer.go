@@ -12,7 +12,7 @@ import (
 // "Networking on Windows").
 const most = 1024
 
-// balancer makes the load balancer of a front, nil when HNS can reach none of
+// balancer makes the load balancer of a frontend, nil when HNS can reach none of
 // the endpoints.
 func (p *portCompiler) balancer(f *model.Frontend, act model.Action) *Balancer {
 	keep := p.keeps(f)

@@ -17,7 +17,9 @@
 // Objects name things by address only. What a name means in one HNS, such as the
 // ids of endpoints, the driver finds out and remembers (table.go). Where such a
 // thing is not as desired, Observe says so in the object's Drift, and the ledger
-// repairs the object. Objects are listed only at the start, by audits and on doubt.
+// repairs the object. Load balancers are listed only at the start, by audits, on doubt
+// and where HNS has another one for a frontend; endpoints also in a Commit that names
+// one that is not known yet, once.
 //
 // # Ownership
 //

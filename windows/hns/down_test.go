@@ -365,3 +365,33 @@ func TestTheNetworkComesLater(t *testing.T) {
 		r.backend = b
 	})
 }
+
+// An HNS that is there and does not answer is not absent: auto must not take another
+// mode, which would delete its load balancers.
+func TestProbeOfAnHNSThatIsDown(t *testing.T) {
+	service := func(err error) func() (uint32, error) { return func() (uint32, error) { return 4, err } }
+	for _, tt := range []struct {
+		name            string
+		down, undecided bool
+		instance        func() (uint32, error)
+	}{
+		{"answers", false, false, nil},
+		{"stopped", true, true, nil},
+		{"service running", true, true, service(nil)},
+		{"service manager fails", true, true, service(context.DeadlineExceeded)},
+		{"no service", true, false, service(dataplane.ErrAbsent)},
+	} {
+		on(t, hnsemu.WS2025, func(r *rig) {
+			r.emu.Down(tt.down)
+			ctx, cancel := context.WithTimeout(r.Context(), 50*time.Millisecond)
+			if !tt.down {
+				ctx = r.Context()
+			}
+			defer cancel()
+			err := hns.Probe(ctx, r.emu.Client(), hns.Settings{Instance: tt.instance})
+			if (err != nil) != tt.down || errors.Is(err, dataplane.ErrUndecided) != tt.undecided {
+				r.Errorf("%s: %v", tt.name, err)
+			}
+		})
+	}
+}

@@ -41,6 +41,7 @@ const (
 	codeServerGone       Code = 0x6ba // RPC_S_SERVER_UNAVAILABLE
 	codeCallFailed       Code = 0x6be // RPC_S_CALL_FAILED
 	codeCallNotExecuted  Code = 0x6bf
+	codeObjectExists     Code = 0x1392 // ERROR_OBJECT_ALREADY_EXISTS
 	codeNotImplemented   Code = 0x80004001
 	codeNetworkNotFound  Code = 0x803b0001
 	codeEndpointNotFound Code = 0x803b0002
@@ -56,7 +57,6 @@ const (
 	codeHasReferences    Code = 0x803b002c
 	codeBadInternalPort  Code = 0x803b002d
 	codeAddressReserved  Code = 0x803b002f
-	codeAddressInUse     Code = 0x1392
 )
 
 // String returns the code with its meaning, where that is known.
@@ -71,6 +71,7 @@ func (c Code) String() string {
 		{codeNotFound, "not found"},
 		{codeServerGone, "HNS is unavailable"},
 		{codeCallFailed, "the remote procedure call failed"},
+		{codeObjectExists, "exists already: another endpoint has the address, or another load balancer the frontend"},
 		{codeNotImplemented, "not implemented"},
 		{codeNetworkNotFound, "the network does not exist"},
 		{codeEndpointNotFound, "the endpoint does not exist"},
@@ -83,7 +84,6 @@ func (c Code) String() string {
 		{codeOutsideSubnet, "the address is in no subnet of the network: check the podCIDR of the node and --network-name"},
 		{codeBadInternalPort, "the port mapping is invalid"},
 		{codeAddressReserved, "the address is invalid or reserved: another endpoint may have it"},
-		{codeAddressInUse, "the address is in use: another endpoint has it"},
 		{codeManagerStopped, "HNS is stopping"},
 		{codeHasReferences, "still in use"},
 	} {
@@ -107,12 +107,12 @@ func notFound(err error) bool {
 
 // exists: another object conflicts with it.
 func exists(err error) bool {
-	return is(err, codeAlreadyExists, codePolicyExists, codePortExists)
+	return is(err, codeAlreadyExists, codeObjectExists, codePolicyExists, codePortExists)
 }
 
 // addressTaken: there is another endpoint with the address.
 func addressTaken(err error) bool {
-	return exists(err) || is(err, codeAddressReserved, codeAddressInUse)
+	return exists(err) || is(err, codeAddressReserved)
 }
 
 // notImplemented: this HNS cannot do it, and never will.

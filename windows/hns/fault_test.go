@@ -69,7 +69,7 @@ func TestModifyThatIsNotImplemented(t *testing.T) {
 
 // HNS has a load balancer that was not there when it was read (kubernetes#139519).
 func TestALoadBalancerThatTurnsUp(t *testing.T) {
-	for _, code := range []hns.Code{0, 0xb7, 0x803b0012} {
+	for _, code := range []hns.Code{0, 0xb7, 0x1392, 0x803b0012} {
 		on(t, hnsemu.WS2025, func(r *rig) {
 			r.emu.Behave(hnsemu.Behaviour{Exists: code})
 			web(r)

@@ -115,6 +115,25 @@ func find(ctx context.Context, h HNS, c *config.Config, s Settings) (Settings, V
 	return s, v, n, err
 }
 
+// Probe reports whether there is an HNS that is new enough, and waits for it until ctx
+// ends. An HNS that is there and does not answer is no reason to use another mode
+// (dataplane.ErrUndecided): the load balancers in it work.
+func Probe(ctx context.Context, h HNS, s Settings) error {
+	v, err := newCalls(h, s.Log).version(ctx)
+	if err == nil {
+		return v.usable()
+	}
+	if is(err, codeModuleNotFound) || notImplemented(err) {
+		return fmt.Errorf("HNS: %w", err)
+	}
+	if s.Instance != nil {
+		if _, none := s.Instance(); errors.Is(none, dataplane.ErrAbsent) {
+			return fmt.Errorf("HNS: %w", none)
+		}
+	}
+	return fmt.Errorf("HNS: %w; %w", err, dataplane.ErrUndecided)
+}
+
 // version waits for HNS to return its version.
 func (c *calls) version(ctx context.Context) (Version, error) {
 	return await(ctx, func() (Version, error) { return do(ctx, c, "ask for the version", HNS.Version) })

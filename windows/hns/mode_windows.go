@@ -4,6 +4,8 @@ package hns
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -16,17 +18,12 @@ import (
 	"github.com/tandem-proxy/tandem/windows/folders"
 )
 
-// probe reports whether this machine has an HNS that is new enough.
 func probe(ctx context.Context) error {
 	h := newHCN()
 	defer h.Close()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	v, err := newCalls(h, slog.Default()).version(ctx)
-	if err != nil {
-		return err
-	}
-	return v.usable()
+	return Probe(ctx, h, Settings{Log: slog.Default(), Instance: serviceInstance})
 }
 
 // awaitNetwork waits for the network of the pods, at most for patience: the error then
@@ -93,7 +90,7 @@ func closedFolder(log *slog.Logger, dir string, files ...string) error {
 }
 
 // serviceInstance returns the id of the process that HNS is. It asks the service
-// manager, not HNS.
+// manager, not HNS. The error wraps dataplane.ErrAbsent if there is no such service.
 func serviceInstance() (uint32, error) {
 	m, err := windows.OpenSCManager(nil, nil, windows.SC_MANAGER_CONNECT)
 	if err != nil {
@@ -105,6 +102,9 @@ func serviceInstance() (uint32, error) {
 		return 0, err
 	}
 	s, err := windows.OpenService(m, name, windows.SERVICE_QUERY_STATUS)
+	if errors.Is(err, windows.ERROR_SERVICE_DOES_NOT_EXIST) {
+		return 0, fmt.Errorf("the service hns %w: %w", dataplane.ErrAbsent, err)
+	}
 	if err != nil {
 		return 0, err
 	}

@@ -165,9 +165,9 @@ func (t *table) duplicate(e Endpoint) (netip.Addr, bool) {
 }
 
 // targetAddr returns which of an endpoint's addresses a frontend's family needs.
-func (t *table) targetAddr(e Endpoint, front netip.Addr) netip.Addr {
+func (t *table) targetAddr(e Endpoint, frontend netip.Addr) netip.Addr {
 	for _, a := range addresses(e) {
-		if a.Is4() == front.Is4() {
+		if a.Is4() == frontend.Is4() {
 			return a
 		}
 	}

@@ -3,6 +3,10 @@
 package userspace
 
 import (
+	"errors"
+	"net/netip"
+	"slices"
+
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -33,6 +37,31 @@ type nodeOnly struct{ direct.Adapter }
 // Note implements direct.Placement.
 func (nodeOnly) Note() string {
 	return "node ports apart, only processes of this node are served: it has no adapter for containers, so the addresses are assigned to its loopback adapter"
+}
+
+// tryAddress assigns an address for benchmarks (RFC 2544), and removes it again. Where it
+// is there already (taken reports that of an error of Add) and marked, a probe at the
+// same time has it or a killed one has left it: then addresses can be assigned, too.
+func tryAddress(a direct.Addresses, taken func(error) bool) error {
+	const attempts = 10 // a probe at the same time may remove it between two calls
+	scratch := netip.AddrFrom4([4]byte{198, 18, 84, 1})
+	var err error
+	for range attempts {
+		if err = a.Add(scratch); err == nil {
+			return a.Remove(scratch)
+		}
+		if !taken(err) {
+			return err
+		}
+		own, failed := a.List()
+		if failed != nil {
+			return errors.Join(err, failed)
+		}
+		if slices.Contains(own, scratch) {
+			return a.Remove(scratch)
+		}
+	}
+	return err
 }
 
 // lifetime is the valid lifetime in seconds of our addresses: 44 years, a number

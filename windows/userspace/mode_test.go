@@ -3,6 +3,7 @@
 package userspace
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 
@@ -34,6 +35,65 @@ func TestMark(t *testing.T) {
 	} {
 		if marked(seconds) != ours {
 			t.Errorf("an address that is valid for %d seconds: ours %t", seconds, !ours)
+		}
+	}
+}
+
+// adapterOf has some addresses: the value is whether one is marked.
+type adapterOf struct {
+	has     map[netip.Addr]bool
+	refuses error
+	vanish  bool // what is there is removed by another probe after the first Add
+}
+
+var errTaken = errors.New("taken")
+
+func (a *adapterOf) Add(ip netip.Addr) error {
+	if a.refuses != nil {
+		return a.refuses
+	}
+	if _, there := a.has[ip]; there {
+		if a.vanish {
+			delete(a.has, ip)
+		}
+		return errTaken
+	}
+	a.has[ip] = true
+	return nil
+}
+
+func (a *adapterOf) Remove(ip netip.Addr) error {
+	delete(a.has, ip)
+	return nil
+}
+
+func (a *adapterOf) List() (own []netip.Addr, err error) {
+	for ip, marked := range a.has {
+		if marked {
+			own = append(own, ip)
+		}
+	}
+	return own, nil
+}
+
+// An address that a killed probe has left, or that another one has just now, does not
+// make the mode unavailable; one of another program stays.
+func TestProbeBesideAnother(t *testing.T) {
+	scratch, denied := netip.MustParseAddr("198.18.84.1"), errors.New("access denied")
+	for name, tt := range map[string]struct {
+		adapterOf
+		want error
+		left int
+	}{
+		"alone":           {adapterOf{has: map[netip.Addr]bool{}}, nil, 0},
+		"left by a probe": {adapterOf{has: map[netip.Addr]bool{scratch: true}}, nil, 0},
+		"removed by one":  {adapterOf{has: map[netip.Addr]bool{scratch: true}, vanish: true}, nil, 0},
+		"another program": {adapterOf{has: map[netip.Addr]bool{scratch: false}}, errTaken, 1},
+		"no privilege":    {adapterOf{has: map[netip.Addr]bool{}, refuses: denied}, denied, 0},
+	} {
+		a := tt.adapterOf
+		if err := tryAddress(&a, func(err error) bool { return errors.Is(err, errTaken) }); !errors.Is(err, tt.want) || (tt.want == nil) != (err == nil) || len(a.has) != tt.left {
+			t.Errorf("%s: %v, left %v", name, err, a.has)
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 
 	"golang.org/x/sys/windows"
 
@@ -29,18 +28,15 @@ func open(_ context.Context, c *config.Config, log *slog.Logger) (dataplane.Back
 	return direct.NewBackend(placement(a.loopback), d), nil
 }
 
-// probe assigns an address for benchmarks (RFC 2544) and removes it again.
+// probe tries to assign an address.
 func probe(context.Context) error {
 	a, err := findAdapter()
 	if err != nil {
 		return err
 	}
-	scratch := netip.AddrFrom4([4]byte{198, 18, 84, 1})
-	if err := a.Add(scratch); err != nil {
-		if errors.Is(err, windows.ERROR_ACCESS_DENIED) {
-			err = fmt.Errorf("%w; run as Administrator", err)
-		}
-		return err
+	err = tryAddress(a, func(err error) bool { return errors.Is(err, windows.ERROR_OBJECT_ALREADY_EXISTS) })
+	if errors.Is(err, windows.ERROR_ACCESS_DENIED) {
+		err = fmt.Errorf("%w; run as Administrator", err)
 	}
-	return a.Remove(scratch)
+	return err
 }
