@@ -30,7 +30,8 @@ func (nothing) Equal(a, b string) bool                                          
 // bare returns a configuration that leaves the machine alone.
 func bare() *config.Config {
 	c := config.Default()
-	c.NodeName, c.Conntrack, c.OOMScoreAdj = "here", config.Conntrack{}, nil
+	c.NodeName, c.NodeIsHost = "here", true
+	c.Conntrack, c.OOMScoreAdj = config.Conntrack{}, nil
 	return &c
 }
 
@@ -59,8 +60,8 @@ func TestReconfigure(t *testing.T) {
 	next.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	next.MasqueradeBit = 3
 	p.Reconfigure(next, "config.conf")
-	if h := <-hosts; !slices.Equal(h.Pods.CIDRs, next.ClusterCIDRs) {
-		t.Errorf("pods: %v", h.Pods)
+	if h := <-hosts; h.Name != "here" || !slices.Equal(h.Pods.CIDRs, next.ClusterCIDRs) {
+		t.Errorf("node %q, pods %v", h.Name, h.Pods)
 	}
 	problems := func() []model.Problem {
 		s, err := p.Snapshot(t.Context())

@@ -18,6 +18,8 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/metrics"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/resolve"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -171,6 +173,31 @@ func TestReload(t *testing.T) {
 	re.changed([]byte(head + "mode: ipvs\nlogging: {verbosity: 4}\n"))
 	if text := out.String(); re.log.level.Level() != slog.LevelDebug || !strings.Contains(text, "applied=\"mode logging.verbosity\" restart=\"\"") {
 		t.Errorf("a mode that can be changed: level %s\n%s", re.log.level.Level(), text)
+	}
+}
+
+// A reload leaves the machine's name as the Node's where nothing overrides it: else all
+// endpoints would seem to be on other nodes.
+func TestReloadKeepsTheHostName(t *testing.T) {
+	const head = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
+	var out bytes.Buffer
+	f := configFlags{file: "c.conf", compat: strict}
+	running, r := f.build([]byte(head))
+	if r.Err() != nil || running.NodeName == "" {
+		t.Fatal(r.Err(), running.NodeName)
+	}
+	name := running.NodeName
+	p := proxy{base: running}
+	re := reloader{flags: &f, running: running, proxy: &p, log: newLog(&out, running)}
+	for _, text := range []string{"", "logging: {verbosity: 4}\n", "hostnameOverride: other\n", ""} {
+		re.changed([]byte(head + text))
+		if host := resolve.Host(re.running, nil, nil, model.Machine{}); host.Name != name || !re.running.NodeIsHost {
+			t.Errorf("%q: node %q, want %q", text, host.Name, name)
+		}
+		if restart := strings.Contains(out.String(), `restart="hostnameOverride"`); restart != (text == "hostnameOverride: other\n") {
+			t.Errorf("%q: %s", text, &out)
+		}
+		out.Reset()
 	}
 }
 

@@ -95,6 +95,7 @@ func portOnly(address *string) Value {
 		}
 		return nil
 	}
+	v.fields = []any{address}
 	v.Get = func() []string {
 		if _, port, err := net.SplitHostPort(*address); err == nil {
 			return []string{port}
@@ -110,6 +111,8 @@ func prefixes(p *[]netip.Prefix) Value {
 		Kind: List,
 		Set:  func(words []string) (err error) { *p, err = parsePrefixes(words); return err },
 		Get:  func() []string { return showPrefixes(*p) },
+
+		fields: []any{p},
 	}
 }
 
@@ -173,6 +176,7 @@ func externalIPs(e *ExternalIPs) Value {
 			}
 			return showPrefixes(e.Allowed)
 		},
+		fields: []any{e},
 	}
 }
 
@@ -201,5 +205,6 @@ func nodePorts(n *NodePorts) Value {
 			}
 			return append(list, showPrefixes(n.Prefixes)...)
 		},
+		fields: []any{&n.Prefixes, &n.Primary, &n.Localhost, &n.All},
 	}
 }

@@ -45,9 +45,8 @@ func Merge(running, next *Config) *Config {
 		merged = *running
 	}
 	for _, s := range Settings() {
-		if s.Restart != "" && s.Deprecated == "" {
-			// It was set once, so it can be set again.
-			_ = s.Value(&merged).Set(s.Value(running).Get())
+		if s.Restart != "" {
+			s.Value(&merged).copyFrom(s.Value(running))
 		}
 	}
 	return &merged

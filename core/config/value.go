@@ -4,6 +4,7 @@ package config
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +28,18 @@ type Value struct {
 
 	// Choices are all values that there are; nil where that is no short list.
 	Choices []string
+
+	// fields point to what the setting has in the Config, which may be more than its text
+	// tells. Empty for settings that a running proxy has no use for.
+	fields []any
+}
+
+// copyFrom takes over the value of the same setting in another Config. Both share then what
+// slices, maps and pointers refer to.
+func (v Value) copyFrom(other Value) {
+	for i, p := range v.fields {
+		reflect.ValueOf(p).Elem().Set(reflect.ValueOf(other.fields[i]).Elem())
+	}
 }
 
 // String returns the value as a flag would take it.
@@ -92,7 +105,8 @@ func scalar[T any](k Kind, p *T, parse func(string) (T, error), show func(T) str
 			}
 			return err
 		},
-		Get: func() []string { return []string{show(*p)} },
+		Get:    func() []string { return []string{show(*p)} },
+		fields: []any{p},
 	}
 }
 
@@ -181,6 +195,7 @@ func optional[T any](p **T, of func(*T) Value) Value {
 		*held = **p
 	}
 	v := of(held)
+	v.fields = []any{p}
 	set, check := v.Set, v.Check
 	v.Set = func(words []string) error {
 		err := set(words)

@@ -27,6 +27,7 @@ func hostName(c *Config) Value {
 		return s
 	})
 	v.Check = func() error { return checkHostName(c.NodeName) }
+	v.fields = append(v.fields, &c.NodeIsHost)
 	return v
 }
 
@@ -78,7 +79,8 @@ func modules(p *[]string) Value {
 			*p = slices.Clone(words)
 			return nil
 		},
-		Get: func() []string { return *p },
+		Get:    func() []string { return *p },
+		fields: []any{p},
 	}
 }
 

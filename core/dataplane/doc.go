@@ -23,7 +23,7 @@
 // and keeps only the keys that differ:
 //
 //	Driver.Observe ─▶ ledger.Review.See, Sweep ─▶ suspects
-//	Getter.Get, or another Observe ─▶ Review.Confirm, Enter ─▶ drift, planned for repair
+//	Getter.Get, or another Observe ─▶ Review.Confirm, Accept ─▶ drift, planned for repair
 //
 // An audit runs on its caller's goroutine, concurrently with everything else; a lock that is held
 // for some 50 µs at a time guards the ledger. It ignores keys that were planned since

@@ -104,7 +104,7 @@ func (m *Metrics) Probed(probe string, code int) {
 // /metrics/slis (KEP-3466).
 func (m *Metrics) Checked(probe string, ok bool) { m.slis.checked(probe, ok) }
 
-// EventWritten counts an Event that was written, dropped or abandoned.
+// EventWritten counts an Event that was written, dropped by the rate limit, or given up after errors.
 func (m *Metrics) EventWritten(outcome string) { m.tandem.events.WithLabelValues(outcome).Inc() }
 
 // Handler serves the metrics.

@@ -5,6 +5,7 @@ package watch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"time"
@@ -67,7 +68,7 @@ func (f *follower) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		sleep.For(ctx, f.nextDelay(err))
+		sleep.For(ctx, f.nextDelay(ctx, err))
 	}
 }
 
@@ -90,7 +91,7 @@ func (f *follower) request(ctx context.Context) error {
 
 // nextDelay chooses the next request from how the last one ended, and returns how long to
 // wait before the next.
-func (f *follower) nextDelay(err error) time.Duration {
+func (f *follower) nextDelay(ctx context.Context, err error) time.Duration {
 	switch {
 	case err == nil:
 		return 0
@@ -120,17 +121,21 @@ func (f *follower) nextDelay(err error) time.Duration {
 		}
 		f.dispatcher.goOn(&f.kind)
 		starting := f.backoff.rejected < startRejections
+		if absent && custom && !starting { // custom resources come last at a server's start
+			if unproved := f.absent(ctx); unproved != nil {
+				f.status.failed(&f.kind, fmt.Errorf("%w; keeping what is known: %w", err, unproved))
+				break
+			}
+			f.dropAll()
+		}
 		switch {
-		case absent && !(custom && starting): // custom resources come last at a server's start
+		case absent && !(custom && starting):
 			f.dispatcher.listed(&f.kind)
 		case !absent && !starting:
 			f.dispatcher.ready(&f.kind, forbidden)
 		}
 		if starting {
 			break
-		}
-		if absent && custom { // it is none any more
-			f.dropAll()
 		}
 		f.status.missing(&f.kind, err)
 		return jitter(f.limits.absent, 0.2)
@@ -229,7 +234,7 @@ func (f *follower) page(ctx context.Context, options *metav1.ListOptions) (metav
 	return meta.ListAccessor(page)
 }
 
-// get prepares a request. How often to try is decided by pace alone.
+// get prepares a request. How often to try is decided by backoff alone.
 func (f *follower) get(options *metav1.ListOptions) *rest.Request {
 	return f.clients[f.in].Get().Resource(f.resource).VersionedParams(options, f.codec).MaxRetries(0)
 }

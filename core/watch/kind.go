@@ -42,7 +42,7 @@ type kind struct {
 	version      schema.GroupVersion
 	label, field string // selectors
 	newer        string // a field selector that servers before Kubernetes 1.31 refuse
-	optional     bool   // optional
+	optional     bool   // forwarding does not depend on it: it may be missing or forbidden
 	// fallbacks are versions to try where there is no version: of custom resources, which may
 	// come and go.
 	fallbacks []schema.GroupVersion

@@ -145,6 +145,37 @@ func TestRoutesVanish(t *testing.T) {
 	w.becomes("TCPRoute default/split 2, " + initial)
 }
 
+// A 404 of something in front of the server, or for a kind that the server says it has,
+// removes nothing, however often it comes; one that the server's list confirms does.
+func TestRoutesOutlastFalseAnswers(t *testing.T) {
+	for name, rule := range map[string]apitest.Rule{
+		"balancer":        {Status: 404, Message: "default backend"},
+		"one path":        {Resource: "tcproutes", Status: 404, Message: "404 page not found"},
+		"one with Status": {Resource: "tcproutes", Status: 404, Reason: metav1.StatusReasonNotFound, Message: "no"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, apitest.Options{})
+			w.config.GatewayRoutes, w.limits.absent = true, 100*time.Millisecond
+			w.server.Put(routeTo("a"))
+			const routed = "TCPRoute default/split 1, " + initial
+			w.run().becomes(routed)
+			before := len(w.server.Requests("", "tcproutes"))
+			lift := w.server.Fail(rule)
+			w.server.Cut("tcproutes")
+			w.until("many answers", func() bool {
+				return len(w.server.Requests("", "tcproutes")) > before+startRejections+1
+			})
+			w.noDeletes()
+			lift()
+			w.server.Put(routeTo("a", "b"))
+			w.becomes("TCPRoute default/split 2, " + initial)
+			w.server.Serve("tcproutes", "")
+			w.becomes(initial)
+		})
+	}
+}
+
 // What is wrong with a route or its backends is reported, and the rest counts.
 func TestRouteConversion(t *testing.T) {
 	for _, tt := range []struct{ spec, want, problems string }{

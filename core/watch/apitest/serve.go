@@ -42,6 +42,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	switch {
+	case res == nil && s.discover(w, r.URL.Path):
 	case res == nil:
 		status(w, http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
 	case verb == "create":
