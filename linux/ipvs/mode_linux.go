@@ -101,10 +101,15 @@ func Prepare(c *config.Config, log *slog.Logger) error {
 	return applySysctls(c.IPVS, log)
 }
 
-// applySysctls sets the kernel parameters that IPVS needs. The first is required for
-// masquerading; a failure of the others is only logged.
+// tracking has conntrack see the connections of IPVS, which masquerading needs.
+func tracking() host.Setting {
+	return host.Setting{Path: "proc/sys/net/ipv4/vs/conntrack", Want: 1}
+}
+
+// applySysctls sets the kernel parameters that IPVS needs. The first is required; a failure
+// of the others is only logged.
 func applySysctls(c config.IPVS, log *slog.Logger) error {
-	if err := (host.Setting{Path: "proc/sys/net/ipv4/vs/conntrack", Want: 1}).Apply("/", log); err != nil {
+	if err := tracking().Apply("/", log); err != nil {
 		return err
 	}
 	more := []host.Setting{
