@@ -6,10 +6,15 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"runtime"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/linux/host"
 )
@@ -58,4 +63,20 @@ func TestLeftoverRulesAreTriedAgain(t *testing.T) {
 		t.Errorf("due again at %v", next)
 	}
 	sync(2, nil)
+}
+
+// Waiting for the route to the relay address ends with its context.
+func TestWaitForTheAddressEnds(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to make a network namespace")
+	}
+	runtime.LockOSThread()                                  // and the thread ends with the test
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil { // lo is down in it
+		t.Skipf("cannot make a network namespace: %v", err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := reachable(ended, model.IPv4); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
 }
