@@ -76,7 +76,7 @@ func (s *switcher) removeEarlier(ctx context.Context, m dataplane.Mode, c *confi
 	if m.Remove != nil {
 		err = m.Remove(ctx, c)
 	} else {
-		left, err = m.OpenWhenReady(ctx, c, s.log)
+		left, err = m.OpenLeftovers(ctx, c, s.log)
 	}
 	switch {
 	case left != nil:

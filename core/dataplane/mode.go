@@ -68,6 +68,10 @@ type Mode struct {
 	// the backend, which may log as long as it is open.
 	Open func(context.Context, *config.Config, *slog.Logger) (Backend, error)
 
+	// OpenLeft opens what an earlier run has left, to remove it, where Open may lack what
+	// only serving needs. Nil means Open.
+	OpenLeft func(context.Context, *config.Config, *slog.Logger) (Backend, error)
+
 	// Remove deletes what the mode has programmed on this machine, if that does not
 	// need a working backend. Nil to use a backend's Remove.
 	Remove func(context.Context, *config.Config) error
@@ -123,12 +127,20 @@ func (m Mode) OpenWhenReady(ctx context.Context, c *config.Config, log *slog.Log
 	return m.Open(ctx, c, log)
 }
 
+// OpenLeftovers opens the data plane to remove what an earlier run has left.
+func (m Mode) OpenLeftovers(ctx context.Context, c *config.Config, log *slog.Logger) (Backend, error) {
+	if m.OpenLeft != nil {
+		m.Open = m.OpenLeft
+	}
+	return m.OpenWhenReady(ctx, c, log)
+}
+
 // Clear deletes what a mode has programmed on this machine, and nothing else.
 func (m Mode) Clear(ctx context.Context, c *config.Config) error {
 	if m.Remove != nil {
 		return m.Remove(ctx, c)
 	}
-	b, err := m.OpenWhenReady(ctx, c, slog.New(slog.DiscardHandler))
+	b, err := m.OpenLeftovers(ctx, c, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}

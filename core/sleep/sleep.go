@@ -17,3 +17,11 @@ func For(ctx context.Context, d time.Duration) bool {
 		return true
 	}
 }
+
+// Earlier is the earlier of two times at which something is due; the zero one is never.
+func Earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}

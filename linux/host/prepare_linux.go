@@ -93,6 +93,26 @@ func (s Setting) apply(root string) (changed bool, err error) {
 	return true, nil
 }
 
+// Check returns the error that Apply would, and changes nothing.
+func (s Setting) Check(root string) error {
+	file := filepath.Join(root, s.Path)
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return s.explain(err)
+	}
+	if ok, err := s.fits(string(b)); ok || err != nil {
+		return err
+	}
+	f, err := os.OpenFile(file, os.O_WRONLY, 0) // where it is read-only, this fails
+	if err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("it is %s: %w", strings.TrimSpace(string(b)), s.explain(err))
+	}
+	return nil
+}
+
 // explain names the wanted value, why it cannot be set here, and the command that
 // sets it.
 func (s Setting) explain(err error) error {

@@ -95,6 +95,26 @@ func TestPrepareGoesOn(t *testing.T) {
 	}
 }
 
+// What could be set is found out without setting it.
+func TestCheckChangesNothing(t *testing.T) {
+	root := tree(t, map[string]string{closeWait: "60"})
+	if err := (host.Setting{Path: closeWait, Want: 3600}).Check(root); err != nil {
+		t.Error(err)
+	}
+	if have := read(t, root, closeWait); have != "60" {
+		t.Errorf("it is %s now", have)
+	}
+	const readOnly = "proc/sys/kernel/ngroups_max" // 65536, which root cannot change either
+	if err := (host.Setting{Path: readOnly, Want: 1, AtLeast: true}).Check("/"); err != nil {
+		t.Errorf("good enough: %v", err)
+	}
+	for path, part := range map[string]string{readOnly: "no permission", tableMax + "_none": "its module"} {
+		if err := (host.Setting{Path: path, Want: 1}).Check("/"); err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
 // On a real kernel, a namespace's own sysctls. The table's size belongs to the
 // machine and is not changed here.
 func TestPrepareInANamespace(t *testing.T) {

@@ -39,9 +39,6 @@ func (c *Conn) Create(s Set) error {
 // Destroy deletes a set that no rule uses.
 func (c *Conn) Destroy(name string) error { return c.command(cmdDestroy, "destroy", name) }
 
-// Flush deletes all entries of a set.
-func (c *Conn) Flush(name string) error { return c.command(cmdFlush, "flush", name) }
-
 // Swap exchanges the names of two sets. Rules keep referring to the name.
 func (c *Conn) Swap(a, b string) error { return c.command(cmdSwap, "swap", a, b) }
 

@@ -82,6 +82,22 @@ func TestSetsComeBackAsWritten(t *testing.T) {
 	})
 }
 
+// The kernel's refusals are told apart, by the numbers of its ip_set.h.
+func TestErrorNumbers(t *testing.T) {
+	for errno, want := range map[int]error{2: ErrNotFound, 17: ErrExists, 4096 + 4: ErrInUse, 4352: ErrFull} {
+		if got := errorOf(errno); !errors.Is(got, want) {
+			t.Errorf("%d: %v, want %v", errno, got, want)
+		}
+	}
+	const invalidCIDR = 4096 + 8
+	if err := errorOf(invalidCIDR); err == nil || errors.Is(err, ErrInUse) {
+		t.Errorf("an invalid CIDR: %v", err)
+	}
+	if err := errorOf(1); err != nil {
+		t.Errorf("an ordinary error: %v", err)
+	}
+}
+
 // More than kube-proxy's 65,536 entries fit, and of many changes each has its
 // own result.
 func TestManyEntries(t *testing.T) {

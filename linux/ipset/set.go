@@ -68,11 +68,12 @@ var (
 	ErrInUse    = errors.New("the set is in use")
 )
 
-// Ipset's own error numbers start above those of the system.
+// Ipset's own error numbers start above those of the system: enum ipset_errno of
+// linux/netfilter/ipset/ip_set.h, and of ip_set_hash.h.
 const (
-	errPrivate    = 4096
-	errTypeExists = 4104 // IPSET_ERR_BUSY
-	errHashFull   = 4352
+	errPrivate  = 4096
+	errBusy     = 4100
+	errHashFull = 4352
 )
 
 // errorOf returns the error of an ipset error number; nil for ordinary errno values.
@@ -82,7 +83,7 @@ func errorOf(errno int) error {
 		return ErrNotFound
 	case 17:
 		return ErrExists
-	case errTypeExists:
+	case errBusy:
 		return ErrInUse
 	case errHashFull:
 		return ErrFull

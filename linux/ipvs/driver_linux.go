@@ -85,7 +85,7 @@ func (d *Driver) Close() error {
 
 // Prune implements dataplane.Pruner.
 func (d *Driver) Prune(ctx context.Context) error {
-	return d.tables.ns.Do(func() error { return d.tables.DeleteBare(ctx, d.options.families(), ownedTables[:]...) })
+	return d.tables.ns.Do(func() error { return d.tables.DeleteBare(ctx, d.tables.Families, ownedTables[:]...) })
 }
 
 // sweep deletes what a killed probe has left.

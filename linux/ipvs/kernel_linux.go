@@ -316,7 +316,7 @@ func nodeAddresses() ([]netip.Addr, error) {
 }
 
 // tables are the tables of iptables in one network namespace, in the variant
-// that the host uses.
+// that the host uses. A family without commands has none.
 type tables struct {
 	*xtables.Commands
 	ns *host.Namespace
@@ -355,6 +355,9 @@ func (t *tables) apply(ctx context.Context, ops []ledger.Op[Key, Value], errs []
 
 // observe reads our chains of a family.
 func (t *tables) observe(ctx context.Context, f model.Family, emit func(Key, Value)) error {
+	if !slices.Contains(t.Families, f) {
+		return nil
+	}
 	return t.ns.Do(func() error {
 		text, err := t.SaveAll(ctx, f)
 		if err != nil {

@@ -21,7 +21,7 @@ import (
 func Mode() dataplane.Mode {
 	return dataplane.Mode{
 		Name: Name, System: "linux", Conntrack: true, Unmarked: true, OnRequest: true, Fallback: "iptables",
-		Probe: probe, Open: openBackend, Plan: plan,
+		Probe: probe, Open: openBackend, OpenLeft: openLeft, Plan: plan,
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
 	"time"
 
@@ -30,7 +31,9 @@ func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (datap
 		return nil, err
 	}
 	commands, _, err := xtables.Find(ctx)
-	if err != nil {
+	if errors.Is(err, dataplane.ErrAbsent) {
+		return nil, fmt.Errorf("ipvs mode: %v", err) // there may be virtual servers
+	} else if err != nil {
 		return nil, fmt.Errorf("ipvs mode: %w", err)
 	}
 	o := optionsOf(c)
@@ -42,6 +45,29 @@ func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (datap
 		log.Warn("IPv6 not served", "mode", Name, "err", err)
 		o.Families = []model.Family{model.IPv4}
 	}
+	return openWith(o, c, commands, log)
+}
+
+// openLeft is Mode.OpenLeft. It needs no scheduler, and no iptables: chains that refer to
+// our sets, which it would have to delete, hold these in use then, and that is the error.
+func openLeft(ctx context.Context, c *config.Config, log *slog.Logger) (dataplane.Backend, error) {
+	if err := checkLoaded(); err != nil {
+		return nil, err
+	}
+	commands, _, err := xtables.Find(ctx)
+	if errors.Is(err, dataplane.ErrAbsent) {
+		commands = &xtables.Commands{}
+	} else if err != nil {
+		return nil, fmt.Errorf("ipvs mode: %w", err)
+	}
+	o := optionsOf(c)
+	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
+		o.Families = []model.Family{model.IPv4}
+	}
+	return openWith(o, c, commands, log)
+}
+
+func openWith(o Options, c *config.Config, commands *xtables.Commands, log *slog.Logger) (dataplane.Backend, error) {
 	d, err := Open(o, c.IPVS.ExcludeCIDRs, commands, log)
 	if err != nil {
 		return nil, err
@@ -100,10 +126,15 @@ func Prepare(c *config.Config, log *slog.Logger) error {
 	return applySysctls(c.IPVS, log)
 }
 
-// applySysctls sets the kernel parameters that IPVS needs. The first is required for
-// masquerading; a failure of the others is only logged.
+// tracking has conntrack see the connections of IPVS, which masquerading needs.
+func tracking() host.Setting {
+	return host.Setting{Path: "proc/sys/net/ipv4/vs/conntrack", Want: 1}
+}
+
+// applySysctls sets the kernel parameters that IPVS needs. The first is required; a failure
+// of the others is only logged.
 func applySysctls(c config.IPVS, log *slog.Logger) error {
-	if err := (host.Setting{Path: "proc/sys/net/ipv4/vs/conntrack", Want: 1}).Apply("/", log); err != nil {
+	if err := tracking().Apply("/", log); err != nil {
 		return err
 	}
 	more := []host.Setting{

@@ -20,3 +20,7 @@ func probe(context.Context) error { return errLinux }
 func openBackend(context.Context, *config.Config, *slog.Logger) (dataplane.Backend, error) {
 	return nil, errLinux
 }
+
+func openLeft(context.Context, *config.Config, *slog.Logger) (dataplane.Backend, error) {
+	return nil, errLinux
+}

@@ -17,12 +17,11 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/ipset"
 	"github.com/tandem-proxy/tandem/linux/virtualserver"
 )
 
-// Observe implements dataplane.Driver. It reads everything; draining destinations are
+// Observe implements dataplane.Driver. It reads everything, once; draining destinations are
 // added to drains and not reported.
 func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 	have, err := d.observe(ctx)
@@ -35,17 +34,9 @@ func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 	return err
 }
 
-func (d *Driver) observe(ctx context.Context) (have map[Key]Value, err error) {
+func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	d.poll.Begin(time.Now())
 	defer func() { d.poll.End(time.Now()) }()
-	err = host.RetryInterrupted(func() error {
-		have, err = d.observeOnce(ctx)
-		return err
-	})
-	return have, err
-}
-
-func (d *Driver) observeOnce(ctx context.Context) (map[Key]Value, error) {
 	o := observation{Driver: d, ctx: ctx, have: map[Key]Value{}, byMark: map[markKey]Key{}}
 	for _, f := range d.options.families() {
 		if err := o.family(f); err != nil {

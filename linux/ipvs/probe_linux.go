@@ -78,6 +78,9 @@ func Probe(ctx context.Context, o Options) (err error) {
 
 // tryAll makes the scratch objects. The base objects name what the mode needs.
 func (k *sockets) tryAll(ctx context.Context, o Options, commands *xtables.Commands) error {
+	if err := tracking().Check("/"); err != nil {
+		return err
+	}
 	if err := k.servers.CheckScheduler(flagOwned, o.scheduler()); err != nil {
 		return err
 	}

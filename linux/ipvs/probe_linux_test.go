@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -156,6 +157,53 @@ func TestFewCapabilities(t *testing.T) {
 		}
 		return serveOnce(t)
 	}))
+}
+
+// Where nothing can set the kernel parameter that masquerading needs, no node may choose
+// the mode: it would program nothing, for ever.
+func TestProbeNeedsTracking(t *testing.T) {
+	s := newSite(t)
+	before := objects(t, s)
+	must(t, s.aside(func() error {
+		if err := readOnly("/proc/sys"); err != nil {
+			return err
+		}
+		err := probe(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "net.ipv4.vs.conntrack=1") || !strings.Contains(err.Error(), "read-only") {
+			t.Errorf("read-only sysctls: %v", err)
+		}
+		return nil
+	}))
+	if after := objects(t, s); after != before {
+		t.Errorf("left:\n%s\nwas:\n%s", after, before)
+	}
+	must(t, s.aside(func() error { // where the value is right, none need be set
+		if err := applySysctls(config.IPVS{}, slog.New(slog.DiscardHandler)); err != nil {
+			return err
+		}
+		return errors.Join(readOnly("/proc/sys"), probe(t.Context()))
+	}))
+}
+
+// aside runs f on the node, on a thread of its own, which ends.
+func (s *site) aside(f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		done <- s.net.Do(netns.Node, f)
+	}()
+	return <-done
+}
+
+// readOnly makes a folder read-only for the calling thread.
+func readOnly(folder string) error {
+	return errors.Join(ownMounts(), unix.Mount(folder, folder, "", unix.MS_BIND, ""),
+		unix.Mount("", folder, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+}
+
+// ownMounts gives the calling thread mounts that no other one sees.
+func ownMounts() error {
+	return errors.Join(unix.Unshare(unix.CLONE_FS|unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 }
 
 // serveOnce is the life of the mode with one Service.

@@ -5,6 +5,7 @@ package nft
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -33,15 +34,13 @@ func (t *Table) Counts(ctx context.Context, f model.Family, found func(Key, Valu
 	return nil
 }
 
-// fewCounters is up to how many counters are read one by one.
-const fewCounters = 64
-
 // keepCounts has elements that are replaced begin with what those before them have
-// counted. What cannot be read starts again: counts are no reason to hold up a
-// change. The caller has the lock.
-func (d *Driver) keepCounts(ctx context.Context, ops []Op) {
+// counted, and returns how many it has read: these alone, however large their set is. What
+// cannot be read starts again: counts are no reason to hold up a change. The caller has the
+// lock.
+func (d *Driver) keepCounts(ctx context.Context, ops []Op) (read int) {
 	at := map[Key]int{}
-	sets := map[model.Family]map[*Set]Key{}
+	sets := map[model.Family]map[*Set][]Key{}
 	for i, o := range ops {
 		if o.Verb != ledger.Replace || o.Key.Kind != KindElement || !counts(o.Old) || !counts(o.New) {
 			continue
@@ -51,14 +50,12 @@ func (d *Driver) keepCounts(ctx context.Context, ops []Op) {
 		}
 		at[o.Key] = i
 		if sets[o.Key.Family] == nil {
-			sets[o.Key.Family] = map[*Set]Key{}
+			sets[o.Key.Family] = map[*Set][]Key{}
 		}
-		sets[o.Key.Family][o.Key.Set] = o.Key
-	}
-	if len(at) == 0 {
-		return
+		sets[o.Key.Family][o.Key.Set] = append(sets[o.Key.Family][o.Key.Set], o.Key)
 	}
 	keep := func(k Key, v Value) {
+		read++
 		i, replaced := at[k]
 		if !replaced || !counts(v) {
 			return
@@ -69,16 +66,24 @@ func (d *Driver) keepCounts(ctx context.Context, ops []Op) {
 	}
 	for f, of := range sets {
 		s := newSnapshot(d.table, f, keep)
-		for set := range of {
-			if len(at) > fewCounters {
-				_ = d.requestElements(ctx, d.sock, s, set, nil)
-				continue
+		for _, keys := range of {
+			for some := range slices.Chunk(keys, atOnce) {
+				d.readSome(ctx, s, some)
 			}
-			for k := range at {
-				if k.Family == f && k.Set == set {
-					_ = d.requestElements(ctx, d.sock, s, set, &k)
-				}
-			}
+		}
+	}
+	return read
+}
+
+// readSome reads those elements of one set that are there: the kernel's answer ends at the
+// first that is missing.
+func (d *Driver) readSome(ctx context.Context, s *snapshot, keys []Key) {
+	if whole, _ := requestKeys(ctx, d.sock, s, keys); whole {
+		return
+	}
+	for i := range keys {
+		if _, err := requestKeys(ctx, d.sock, s, keys[i:i+1]); err != nil {
+			return
 		}
 	}
 }

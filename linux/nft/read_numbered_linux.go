@@ -55,13 +55,13 @@ func (d *Driver) readNumbered(ctx context.Context, s *snapshot, set *Set) (whole
 			if len(keys) < atOnce {
 				continue
 			}
-			if whole, err := d.requestKeys(ctx, s, keys); err != nil || !whole {
+			if whole, err := requestKeys(ctx, d.reader, s, keys); err != nil || !whole {
 				return false, err
 			}
 			keys = keys[:0]
 		}
 	}
-	if whole, err := d.requestKeys(ctx, s, keys); err != nil || !whole {
+	if whole, err := requestKeys(ctx, d.reader, s, keys); err != nil || !whole {
 		return false, err
 	}
 	now := newSnapshot(d.table, s.family, nil)
@@ -89,12 +89,12 @@ func distinct(all []numbered) []numbered {
 }
 
 // requestKeys reads elements of one set by their keys, and reports whether all are there.
-func (d *Driver) requestKeys(ctx context.Context, s *snapshot, keys []Key) (whole bool, err error) {
+func requestKeys(ctx context.Context, sock *netlink.Socket, s *snapshot, keys []Key) (whole bool, err error) {
 	if len(keys) == 0 {
 		return true, nil
 	}
-	err = d.reader.RequestMany(ctx, subsystem<<8|msgGetSetElem, netlink.FamilyOf(s.family), func(w *netlink.Writer) {
-		w.Text(attrTable, d.table.Name)
+	err = sock.RequestMany(ctx, subsystem<<8|msgGetSetElem, netlink.FamilyOf(s.family), func(w *netlink.Writer) {
+		w.Text(attrTable, s.table.Name)
 		w.Text(attrElementsSet, keys[0].Set.Name)
 		at := w.Nest(attrElementsList)
 		e := &encoder{Writer: w, family: s.family}

@@ -98,7 +98,8 @@ func removeKubeProxy(ctx context.Context) error {
 	for _, f := range model.Families() {
 		d, err := nft.Open(kubeProxyTable, f)
 		if err != nil {
-			return nft.Advise(err)
+			failed = errors.Join(failed, nft.Advise(err))
+			continue
 		}
 		if err := d.Remove(ctx); !errors.Is(err, nft.ErrForeign) {
 			failed = errors.Join(failed, err)

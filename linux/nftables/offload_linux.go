@@ -208,7 +208,7 @@ type unoffloaded struct {
 	dataplane.Backend
 	flowtable *nft.Offload // nil once it is removed
 	log       *slog.Logger
-	failed    bool // to remove it
+	retryAt   time.Time // after a failure to remove it
 }
 
 // withoutOffload returns a backend without offload, in the network namespace of the calling
@@ -224,16 +224,26 @@ func withoutOffload(b dataplane.Backend, log *slog.Logger) (dataplane.Backend, e
 // Unwrap implements dataplane.Wrapper.
 func (u *unoffloaded) Unwrap() dataplane.Backend { return u.Backend }
 
-// Sync implements dataplane.Backend. A flowtable that cannot be removed is tried again by
-// the next one.
+// Sync implements dataplane.Backend. A flowtable that cannot be removed keeps nothing else
+// from being written, and is tried again.
 func (u *unoffloaded) Sync(ctx context.Context) (dataplane.Work, error) {
-	if u.flowtable != nil {
-		if err := u.removeFlowtable(ctx); err != nil && !u.failed {
-			u.failed = true
-			u.log.Warn("removing the flowtable of an earlier run failed; retrying after a later change", "err", err)
+	if u.flowtable != nil && !time.Now().Before(u.retryAt) {
+		if err := u.removeFlowtable(ctx); err != nil {
+			if u.retryAt.IsZero() { // once
+				u.log.Warn("removing the flowtable of an earlier run failed", "err", err, "retry", offloadRetry)
+			}
+			u.retryAt = time.Now().Add(offloadRetry)
 		}
 	}
 	return u.Backend.Sync(ctx)
+}
+
+// Next implements dataplane.Backend.
+func (u *unoffloaded) Next() time.Time {
+	if u.flowtable == nil {
+		return u.Backend.Next()
+	}
+	return sleep.Earlier(u.Backend.Next(), u.retryAt)
 }
 
 func (u *unoffloaded) removeFlowtable(ctx context.Context) error {

@@ -102,7 +102,7 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 			d.committed[op.Key] = true
 		}
 		if op.Verb != ledger.Delete && !inTable(op.Key) {
-			errs[i] = d.create(op)
+			errs[i] = d.create(ctx, op)
 		}
 	}
 	for i, op := range ops {
@@ -131,12 +131,12 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 }
 
 // create creates or changes a target of rules.
-func (d *Driver) create(op ledger.Op[Key, Value]) (err error) {
+func (d *Driver) create(ctx context.Context, op ledger.Op[Key, Value]) (err error) {
 	switch k := op.Key; k.Kind {
 	case kindAddress:
-		return addRelayAddr(k.Family)
+		return addRelayAddr(ctx, k.Family)
 	case kindDropPort:
-		d.dropPorts[k.Family], err = openDropPort(k.Family)
+		d.dropPorts[k.Family], err = openDropPort(ctx, k.Family)
 		return err
 	default:
 		return d.relays.listen(k.Relay, op.New.Policy)

@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
+	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/nft"
 	"github.com/tandem-proxy/tandem/linux/xtables"
@@ -115,16 +116,29 @@ func (b *backend) Attempts() *relay.Attempts { return b.driver.relays.server.Att
 // Sync implements dataplane.Backend.
 func (b *backend) Sync(ctx context.Context) (dataplane.Work, error) {
 	w, err := b.Backend.Sync(ctx)
-	if err == nil && w.Failed == 0 && !b.cleaned && !time.Now().Before(b.cleanAt) {
-		b.driver.release()
-		err := b.other.clear(ctx, true)
-		b.cleaned = err == nil || errors.Is(err, dataplane.ErrAbsent) || errors.Is(err, nft.ErrForeign)
-		if !b.cleaned {
-			b.cleanAt = time.Now().Add(cleanRetry)
-			b.driver.log.Warn("removing leftover rules from the other kind of table failed; retrying after a later change", "mode", relay.Mode, "err", err)
-		}
+	if b.cleaned || time.Now().Before(b.cleanAt) {
+		return w, err
+	}
+	if err != nil || w.Failed > 0 { // the other kind may serve what failed here
+		b.cleanAt = time.Time{} // after the sync that succeeds
+		return w, err
+	}
+	b.driver.release()
+	failed := b.other.clear(ctx, true)
+	b.cleaned = failed == nil || errors.Is(failed, dataplane.ErrAbsent) || errors.Is(failed, nft.ErrForeign)
+	if !b.cleaned {
+		b.cleanAt = time.Now().Add(cleanRetry)
+		b.driver.log.Warn("removing leftover rules from the other kind of table failed", "mode", relay.Mode, "err", failed, "retry", cleanRetry)
 	}
 	return w, err
+}
+
+// Next implements dataplane.Backend.
+func (b *backend) Next() time.Time {
+	if b.cleaned {
+		return b.Backend.Next()
+	}
+	return sleep.Earlier(b.Backend.Next(), b.cleanAt)
 }
 
 // cleanRetry is the least time between attempts to remove leftover rules.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
+	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/linux/host"
 )
 
@@ -31,7 +32,7 @@ func loAddress(f model.Family) (netlink.Link, *netlink.Addr, error) {
 	return lo, host.ServiceAddress(relayAddr(f)), nil
 }
 
-func addRelayAddr(f model.Family) error {
+func addRelayAddr(ctx context.Context, f model.Family) error {
 	lo, addr, err := loAddress(f)
 	if err != nil {
 		return err
@@ -39,12 +40,12 @@ func addRelayAddr(f model.Family) error {
 	if err := netlink.AddrReplace(lo, addr); err != nil {
 		return fmt.Errorf("add %s to lo: %w", addr.IP, err)
 	}
-	return reachable(f)
+	return reachable(ctx, f)
 }
 
 // reachable waits for the route to a new address. For IPv6 the kernel adds it
 // asynchronously.
-func reachable(f model.Family) (err error) {
+func reachable(ctx context.Context, f model.Family) (err error) {
 	const attempts, pause = 200, 10 * time.Millisecond
 	for range attempts {
 		var routes []netlink.Route
@@ -52,7 +53,9 @@ func reachable(f model.Family) (err error) {
 		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
 			return nil
 		}
-		time.Sleep(pause)
+		if !sleep.For(ctx, pause) {
+			return ctx.Err()
+		}
 	}
 	return fmt.Errorf("%s was added to lo but is not reachable: %w", relayAddr(f), cmp.Or(err, error(unix.ENETUNREACH)))
 }
@@ -94,16 +97,16 @@ func hasRelayAddr(f model.Family) (bool, error) {
 // that clients get no answer.
 type dropListeners []io.Closer
 
-func openDropPort(f model.Family) (s dropListeners, err error) {
+func openDropPort(ctx context.Context, f model.Family) (s dropListeners, err error) {
 	at := netip.AddrPortFrom(relayAddr(f), dropPort).String()
 	config := net.ListenConfig{Control: dropAll}
 	config.SetMultipathTCP(false)
-	l, err := config.Listen(context.Background(), "tcp", at)
+	l, err := config.Listen(ctx, "tcp", at)
 	if err != nil {
 		return nil, fmt.Errorf("drop port: %w", err)
 	}
 	s = append(s, l)
-	u, err := config.ListenPacket(context.Background(), "udp", at)
+	u, err := config.ListenPacket(ctx, "udp", at)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("drop port: %w", err), s.close())
 	}

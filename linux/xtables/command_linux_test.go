@@ -171,3 +171,35 @@ func TestTableNames(t *testing.T) {
 		t.Errorf("a list that cannot be read: %q", names)
 	}
 }
+
+// Counting the rules of legacy tables makes none of these tables.
+func TestCountingLegacyRulesMakesNoTable(t *testing.T) {
+	enterNetwork(t)
+	found, err := FindTools(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	legacy := variant(t, found, Legacy)
+	for _, c := range []struct {
+		rule   string
+		rules  int
+		tables string
+	}{
+		{"", 0, "[]"},
+		{"*filter\n-A INPUT -s 192.0.2.7 -j ACCEPT\nCOMMIT\n", 1, "[filter]"},
+		{"*nat\n-A OUTPUT -s 192.0.2.7 -j ACCEPT\nCOMMIT\n", 2, "[filter nat]"},
+	} {
+		if c.rule != "" {
+			if err := legacy.RestoreWait(t.Context(), model.IPv4, []byte(c.rule)); err != nil {
+				t.Skipf("no legacy tables here: %v", err)
+			}
+		}
+		if n := legacyRules(model.IPv4); n != c.rules {
+			t.Errorf("%d rules, want %d", n, c.rules)
+		}
+		names, err := legacyTables(model.IPv4)
+		if slices.Sort(names); err != nil || fmt.Sprint(names) != c.tables {
+			t.Errorf("tables %v, want %s (%v)", names, c.tables, err)
+		}
+	}
+}

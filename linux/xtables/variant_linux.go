@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
@@ -48,20 +50,29 @@ func installed(found []Tools, v Variant) bool {
 	return slices.ContainsFunc(found, func(t Tools) bool { return t.Variant == v })
 }
 
-// legacyRules asks the kernel how many rules and chains its legacy tables have
-// besides the built-in ones; 0 if that is unknown.
-func legacyRules(f model.Family) int {
-	w, err := watchTableInfo([]model.Family{f})
+// legacyRules asks the kernel how many rules and chains its legacy tables filter and nat
+// have besides the built-in ones; 0 if that is unknown. It asks about those that exist: the
+// kernel makes any other that it is asked about.
+func legacyRules(f model.Family) (n int) {
+	there, err := legacyTables(f)
+	if err != nil || len(there) == 0 {
+		return 0
+	}
+	sock, err := infoSocket(f)
 	if err != nil {
 		return 0
 	}
-	defer w.Close()
-	now, err := w.read()
-	if err != nil {
-		return 0
+	defer unix.Close(sock)
+	own := [...]int{Filter: 3 + 1, NAT: 4 + 1} // policies of the chains, and the end
+	for _, t := range []Table{Filter, NAT} {
+		if !slices.Contains(there, t.String()) {
+			continue
+		}
+		if i, err := readTableInfo(sock, f, t.String()); err == nil {
+			n += int(i.entries) - own[t]
+		}
 	}
-	const ownFilter, ownNAT = 3 + 1, 4 + 1 // policies of the chains, and the end
-	return int(now.tables[f][Filter].entries) - ownFilter + int(now.tables[f][NAT].entries) - ownNAT
+	return n
 }
 
 // count counts the rules and the chains other than the kernel's.

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sleep
+
+import (
+	"testing"
+	"time"
+)
+
+func TestEarlier(t *testing.T) {
+	never, now := time.Time{}, time.Now()
+	later := now.Add(time.Second)
+	for _, c := range [][3]time.Time{{never, never, never}, {now, never, now}, {never, now, now}, {now, later, now}, {later, now, now}} {
+		if got := Earlier(c[0], c[1]); got != c[2] {
+			t.Errorf("of %v and %v: %v", c[0], c[1], got)
+		}
+	}
+}
