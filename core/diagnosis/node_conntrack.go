@@ -23,8 +23,12 @@ func conntrackChecks() []check {
 	}
 }
 
-// nearlyFull is from which part of a table in use on new entries are in danger.
-const nearlyFull = 0.8
+// nearlyFull is from which part of a table in use on new entries are in danger, and
+// asGoodAsFull from which part on they fail, as the number changes all the time.
+const (
+	nearlyFull   = 0.8
+	asGoodAsFull = 0.95
+)
 
 func conntrackUsage(f *Facts) Check {
 	u := Usage{f.Conntrack.Count, f.Conntrack.Max}
@@ -32,7 +36,11 @@ func conntrackUsage(f *Facts) Check {
 	case u.Limit == 0:
 		return note("connection tracking is not in use yet", "")
 	case u.over(nearlyFull):
-		return fail(text+": when the table is full, new ones fail", fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d, and conntrack.maxPerCore in the configuration", 2*u.Limit))
+		level := warn // Services work, so far
+		if u.over(asGoodAsFull) {
+			level = fail
+		}
+		return level(text+": when the table is full, new ones fail", fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d, and conntrack.maxPerCore in the configuration", 2*u.Limit))
 	default:
 		return ok(text)
 	}
