@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -43,6 +44,14 @@ func (r release) pack(t target, format, dir string) error {
 	if err != nil {
 		return err
 	}
+	scripts, err := os.MkdirTemp("", "tandem-dist-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(scripts)
+	if err := r.date(info, scripts); err != nil {
+		return err
+	}
 	packager, err := nfpm.Get(format)
 	if err != nil {
 		return err
@@ -52,6 +61,30 @@ func (r release) pack(t target, format, dir string) error {
 		return err
 	}
 	return os.WriteFile(filepath.Join(dir, packager.ConventionalFileName(info)), b.Bytes(), 0o644)
+}
+
+// date replaces scripts by copies of the release's date in a folder: an apk keeps the times of
+// their files.
+func (r release) date(info *nfpm.Info, dir string) error {
+	for _, p := range scriptsOf(info) {
+		if *p == "" {
+			continue
+		}
+		text, err := os.ReadFile(*p)
+		if err != nil {
+			return err
+		}
+		*p = filepath.Join(dir, filepath.Base(*p))
+		if err := errors.Join(os.WriteFile(*p, text, 0o755), os.Chtimes(*p, r.when, r.when)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scriptsOf returns the paths of the scripts that packages have.
+func scriptsOf(info *nfpm.Info) []*string {
+	return []*string{&info.Scripts.PostInstall, &info.Scripts.PreRemove, &info.Scripts.PostRemove, &info.APK.Scripts.PostUpgrade}
 }
 
 // recipe reads what a package contains. Its relative paths are relative to the
@@ -76,7 +109,7 @@ func (r release) recipe(t target, format string) (*nfpm.Info, error) {
 	if format == "apk" {
 		info.VersionMetadata = "" // apk's versions have no place for it
 	}
-	paths := []*string{&info.Scripts.PostInstall, &info.Scripts.PreRemove, &info.Scripts.PostRemove, &info.APK.Scripts.PostUpgrade}
+	paths := scriptsOf(info)
 	for _, c := range info.Contents {
 		paths = append(paths, &c.Source)
 	}
