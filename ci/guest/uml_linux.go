@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -25,7 +26,20 @@ func (u uml) String() string { return "user-mode Linux" }
 func (u uml) command(ctx context.Context, dir string, g *guest) (*exec.Cmd, error) {
 	args := u.parameters(g, dir, "init="+filepath.Join(dir, "guest", "init.sh"))
 	// Unknown kernel parameters go to init's environment.
-	return exec.CommandContext(ctx, string(u), append(args, "loglevel=1", "GUEST_DIR="+filepath.Join(dir, "guest"))...), nil
+	cmd := exec.CommandContext(ctx, string(u), append(args, "loglevel=1", "GUEST_DIR="+filepath.Join(dir, "guest"))...)
+	alone(cmd)
+	return cmd, nil
+}
+
+// alone gives a command a PID namespace of its own, whose processes all end with its first
+// one: the helpers of the kernel would outlive it, if it is killed.
+func alone(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	if uid, gid := os.Geteuid(), os.Getegid(); uid != 0 { // only in a user namespace of one's own
+		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
+	}
 }
 
 // parameters are the kernel's: its root is the host's. It empties the folder umid of
@@ -58,6 +72,7 @@ func findUML(ctx context.Context, g *guest) (engine, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, uml(program).parameters(&guest{Memory: 64}, dir, "init=/bin/true")...)
+	alone(cmd)
 	own(cmd)
 	said, err := cmd.CombinedOutput()
 	end(cmd)
