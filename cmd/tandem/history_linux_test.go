@@ -61,9 +61,9 @@ func TestMemoryOfAFullHistory(t *testing.T) {
 	h.pid = running.Process.Pid
 
 	h.fill(500)
-	resident, anonymous := h.rest()
+	resident, anonymous := h.rest(40, 0)
 	h.fill(history.Most)
-	fullResident, fullAnonymous := h.rest()
+	fullResident, fullAnonymous := h.rest(150, anonymous+fullHistory)
 	t.Logf("with the history full: resident %.1f -> %.1f MB, anonymous %.1f -> %.1f MB", mb(resident), mb(fullResident), mb(anonymous), mb(fullAnonymous))
 	if fullAnonymous > anonymous+fullHistory {
 		t.Errorf("a full history takes %.1f MB", mb(fullAnonymous-anonymous))
@@ -132,11 +132,14 @@ func (h *historian) syncs() uint64 {
 }
 
 // rest returns, in bytes, resident memory and the least that its anonymous part was in a time in which garbage goes
-// back: two seconds after the last change, and at most 20 seconds after the time before.
-func (h *historian) rest() (resident, anonymous uint64) {
+// back: the runtime collects at least every two minutes. It ends after so many seconds, or when that is at most enough.
+func (h *historian) rest(seconds int, enough uint64) (resident, anonymous uint64) {
 	h.Helper()
 	anonymous = math.MaxUint64
-	for range 40 {
+	for range seconds {
+		if anonymous <= enough {
+			break
+		}
 		time.Sleep(time.Second)
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.pid))
 		if err != nil {
