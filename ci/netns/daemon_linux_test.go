@@ -236,7 +236,12 @@ func (s *site) eventually(within time.Duration, what string, try func() error) t
 // reach makes a connection from a pod; no answer is an error. It is for eventually: a busy
 // machine may need longer for the answer.
 func (s *site) reach(to netip.AddrPort) error {
-	a, err := s.net.Dial(lab.Call{From: "10.244.1.10", Proto: model.TCP, To: to, Timeout: 300 * time.Millisecond})
+	return s.call(lab.Call{From: "10.244.1.10", Proto: model.TCP, To: to, Timeout: 300 * time.Millisecond})
+}
+
+// call makes a connection; no answer is an error.
+func (s *site) call(c lab.Call) error {
+	a, err := s.net.Dial(c)
 	if err == nil && a.Outcome != lab.Answered {
 		err = fmt.Errorf("%s", a.Outcome)
 	}

@@ -86,11 +86,7 @@ func TestLoopbackNodePorts(t *testing.T) {
 		s.start()
 		for _, at := range []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:30080"), nodePort} {
 			s.eventually(time.Minute, at.String()+" answers", func() error {
-				a, err := s.net.Dial(lab.Call{From: lab.Node, Proto: model.TCP, To: at, Timeout: 10 * time.Second})
-				if err == nil && a.Outcome != lab.Answered {
-					err = fmt.Errorf("%s", a.Outcome)
-				}
-				return err
+				return s.call(lab.Call{From: lab.Node, Proto: model.TCP, To: at, Timeout: 10 * time.Second})
 			})
 		}
 		if after := s.routeLocalnet(); strings.Contains(before+after, "1") {
@@ -123,13 +119,7 @@ func TestLoopbackNodePortSwitch(t *testing.T) {
 	s.write("", "10.244.1.2", "10.244.1.3")
 	s.start()
 	call := lab.Call{From: lab.Node, Proto: model.TCP, To: netip.MustParseAddrPort("127.0.0.1:30080"), Timeout: 10 * time.Second}
-	ask := func() error {
-		a, err := s.net.Dial(call)
-		if err == nil && a.Outcome != lab.Answered {
-			err = fmt.Errorf("%s", a.Outcome)
-		}
-		return err
-	}
+	ask := func() error { return s.call(call) }
 	s.eventually(time.Minute, "the node port answers on a loopback address", ask)
 	traffic := s.traffic(call)
 	t.Cleanup(traffic.end)
@@ -181,13 +171,7 @@ func TestLoopbackNodePortRestart(t *testing.T) {
 		s.write("", "10.244.1.2")
 		s.start()
 		call := lab.Call{From: lab.Node, Proto: model.TCP, To: netip.MustParseAddrPort("127.0.0.1:30080"), Timeout: time.Minute}
-		ask := func() error {
-			a, err := s.net.Dial(call)
-			if err == nil && a.Outcome != lab.Answered {
-				err = fmt.Errorf("%s", a.Outcome)
-			}
-			return err
-		}
+		ask := func() error { return s.call(call) }
 		s.eventually(time.Minute, "the node port answers on a loopback address", ask)
 		for range 3 {
 			s.kill()

@@ -96,11 +96,7 @@ func (s *site) switchUnderLoad(from, to config.Mode) {
 
 	what := fmt.Sprintf("%s to %s", from, to)
 	s.eventually(time.Minute, what+": the new mode has relays for node ports on loopback addresses while the old one drains", func() error {
-		a, err := s.net.Dial(lab.Call{From: lab.Node, Proto: model.TCP, To: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), nodePort.Port()), Timeout: 10 * time.Second})
-		if err == nil && a.Outcome != lab.Answered {
-			err = fmt.Errorf("%s", a.Outcome)
-		}
-		return err
+		return s.call(lab.Call{From: lab.Node, Proto: model.TCP, To: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), nodePort.Port()), Timeout: 10 * time.Second})
 	})
 	broken, example := stillThere(conns)
 	if broken > 0 {
