@@ -39,14 +39,8 @@ spec:
 	link := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "keepalived"}}
 	address := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(203, 0, 113, 9), Mask: net.CIDRMask(32, 32)}}
 	var p *platform.Proxy
-	err := lab.Do(netns.Node, func() error {
-		m, err := platform.Find(c.Mode)
-		if err == nil {
-			err = m.Probe(t.Context())
-		}
-		if err != nil {
-			t.Skipf("mode %s does not work here: %v", c.Mode, err)
-		}
+	err := lab.Do(netns.Node, func() (err error) {
+		needModes(t, c.Mode)
 		if err := netlink.LinkAdd(link); err != nil {
 			t.Skipf("no bridges here: %v", err)
 		}

@@ -23,17 +23,8 @@ func TestReconfigureBeforeRun(t *testing.T) {
 	next := c
 	next.Mode = "iptables"
 	var p *platform.Proxy
-	if err := net.Do(netns.Node, func() error {
-		for _, name := range []config.Mode{c.Mode, next.Mode} {
-			m, err := platform.Find(name)
-			if err == nil {
-				err = m.Probe(t.Context())
-			}
-			if err != nil {
-				t.Skipf("mode %s does not work here: %v", name, err)
-			}
-		}
-		var err error
+	if err := net.Do(netns.Node, func() (err error) {
+		needModes(t, c.Mode, next.Mode)
 		p, err = platform.Open(t.Context(), &c, "test", slog.New(slog.DiscardHandler))
 		return err
 	}); err != nil {

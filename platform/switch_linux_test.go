@@ -16,6 +16,20 @@ import (
 	"github.com/tandem-proxy/tandem/platform"
 )
 
+// needModes skips the test where a mode does not work, in the namespace of this thread.
+func needModes(t *testing.T, names ...config.Mode) {
+	t.Helper()
+	for _, name := range names {
+		m, err := platform.Find(name)
+		if err == nil {
+			err = m.Probe(t.Context())
+		}
+		if err != nil {
+			t.Skipf("mode %s does not work here: %v", name, err)
+		}
+	}
+}
+
 // An earlier run has programmed another mode, and there is no API server now: that
 // mode is the only one that serves. A switch back to it is rejected, and does not change it.
 func TestSwitchBeforeTheFirstSyncRemovesNothing(t *testing.T) {
@@ -30,18 +44,7 @@ func TestSwitchBeforeTheFirstSyncRemovesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	inside(func() error {
-		for _, name := range []config.Mode{before, now} {
-			m, err := platform.Find(name)
-			if err == nil {
-				err = m.Probe(t.Context())
-			}
-			if err != nil {
-				t.Skipf("mode %s does not work here: %v", name, err)
-			}
-		}
-		return nil
-	})
+	inside(func() error { needModes(t, before, now); return nil })
 	// run has a proxy do something, and ends it.
 	run := func(c config.Config, do func(*platform.Proxy)) {
 		t.Helper()
