@@ -4,6 +4,7 @@ package simulate
 
 import (
 	"cmp"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -39,7 +40,11 @@ var (
 // are cut. A run makes much garbage and keeps little: it is collected less often.
 func TestMain(m *testing.M) {
 	debug.SetGCPercent(800)
-	klog.LogToStderr(false)
+	var logging flag.FlagSet
+	klog.InitFlags(&logging)
+	if err := errors.Join(logging.Set("logtostderr", "false"), logging.Set("stderrthreshold", "FATAL")); err != nil {
+		panic(err)
+	}
 	klog.SetOutput(io.Discard)
 	os.Exit(m.Run())
 }
