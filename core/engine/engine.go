@@ -275,6 +275,10 @@ type audited struct {
 // ErrNotReady means that there is nothing yet that could be switched.
 var ErrNotReady = errors.New("nothing has been programmed yet: retry when the proxy is healthy")
 
+// ErrWithheld means that what an earlier run has left serves some Services, whose EndpointSlices
+// cannot be read. Another data plane would not have it.
+var ErrWithheld = errors.New("what an earlier run has left serves Services whose EndpointSlices cannot be read: retry when they are")
+
 // serviceCIDRs are those that are known, by name.
 func (e *Engine) serviceCIDRs() []*model.ServiceCIDR {
 	all := slices.Collect(maps.Values(e.cidrs))

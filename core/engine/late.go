@@ -3,6 +3,8 @@
 package engine
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -144,4 +146,9 @@ func (e *Engine) withhold(deltas []model.Delta) []model.Delta {
 // unserved reports whether there is no EndpointSlice that could have an endpoint for a port.
 func (e *Engine) unserved(p *model.Port) bool {
 	return widest(p) == 0 && len(e.tracker.Service(p.ID.Service).Slices) == 0
+}
+
+// firstOf is the first port by name.
+func firstOf(ports map[model.PortID]*model.Port) model.PortID {
+	return slices.MinFunc(slices.Collect(maps.Keys(ports)), model.PortID.Compare)
 }

@@ -3,10 +3,12 @@
 package engine_test
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -223,6 +225,39 @@ func TestEndpointsThatCannotBeReadStay(t *testing.T) {
 			})
 		})
 	}
+}
+
+// While endpoints cannot be read, what an earlier run has left of a Service is in one data plane
+// alone: no other one takes over, until they are read.
+func TestNoSwitchWhileEndpointsCannotBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kernel := newKernel()
+		kernel.Objects["10.96.0.1:80"] = "[as an earlier run knew them]"
+		b := startOn(t, kernel, nil)
+		b.SetService(service("a", "10.96.0.1"))
+		b.Unread(model.Unread{Endpoints: true})
+		b.Synced(false)
+		synctest.Wait()
+		other, next := second()
+		if _, err := b.Switch(t.Context(), engine.DataPlane{Backend: next}); !errors.Is(err, engine.ErrWithheld) || !strings.Contains(err.Error(), "ns/a") {
+			t.Errorf("switched: %v, %v", err, other.Objects)
+		}
+		if got := kernel.Objects["10.96.0.1:80"]; got != "[as an earlier run knew them]" {
+			t.Errorf("after it: %q", got)
+		}
+		b.SetSlice(slice("a-1", "a", "10.0.0.1", time.Now()))
+		b.Unread(model.Unread{})
+		b.Synced(true)
+		synctest.Wait()
+		old, err := b.Switch(t.Context(), engine.DataPlane{Backend: next})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer old.Close()
+		if got, want := other.Objects["10.96.0.1:80"], "[{10.0.0.1:8080 false true 0}]"; got != want {
+			t.Errorf("next has %q, want %q", got, want)
+		}
+	})
 }
 
 // Where several sources have a problem with one Service its state shows that of the first by

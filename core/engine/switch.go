@@ -32,8 +32,8 @@ func (e *Engine) Switch(ctx context.Context, next DataPlane) (old DataPlane, err
 	if err != nil {
 		return DataPlane{}, err
 	}
-	if !seen.ready {
-		return DataPlane{}, ErrNotReady
+	if seen.unready != nil {
+		return DataPlane{}, seen.unready
 	}
 	if err := next.Adopt(ctx); err != nil {
 		return DataPlane{}, fmt.Errorf("read back installed objects: %w", err)
@@ -66,12 +66,17 @@ type desired struct {
 	host       *model.Host
 	ports      map[model.PortID]*model.Port
 	incomplete bool
-	ready      bool
+	unready    error // why no other data plane may take over now
 }
 
 func (e *Engine) desired() desired {
 	d := desired{host: e.tracker.Host(), ports: map[model.PortID]*model.Port{}, incomplete: e.incomplete}
-	d.ready = e.adopted && e.sourceSynced && e.Status().Synced
+	switch {
+	case !e.adopted, !e.sourceSynced, !e.Status().Synced:
+		d.unready = ErrNotReady
+	case len(e.withheld) > 0:
+		d.unready = fmt.Errorf("%w: %d ports, such as %s", ErrWithheld, len(e.withheld), firstOf(e.withheld))
+	}
 	for _, s := range e.tracker.Services() {
 		for _, p := range s.Ports {
 			d.ports[p.ID] = p
@@ -148,13 +153,15 @@ func (e *Engine) cutOver(ctx context.Context, next DataPlane, seen desired) cuto
 		return cutover{seen: seen}
 	}
 	now := e.desired()
+	if now.unready != nil {
+		return cutover{seen: seen, err: now.unready}
+	}
 	now.update(next, seen)
 	if err := program(ctx, next); err != nil {
 		return cutover{seen: now, err: err}
 	}
 	old := e.current.Swap(&next)
 	e.tracker.KeepSlots(next.Slots) // and nothing refers to the old one
-	clear(e.withheld)               // next has them
 	clear(e.reported)
 	e.states.recheck = true
 	e.reportFull()
