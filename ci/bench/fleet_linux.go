@@ -138,7 +138,7 @@ type fleetReport struct {
 }
 
 // fleetTime bounds each step.
-const fleetTime = 10 * time.Minute
+const fleetTime = 20 * time.Minute
 
 // round measures one kind of client, on an API server that has just started.
 func (r *fleetRun) round(ctx context.Context, kind string, s samples) (err error) {
