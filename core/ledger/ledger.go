@@ -30,6 +30,10 @@ type Ledger[K comparable, V any] struct {
 	waiting map[K]deferral // differing keys that must not be planned before a time
 	next    time.Time      // not later than the first deadline in waiting; zero when it is empty
 
+	// joined are owners between which queued keys have moved, each with another one of its
+	// set: what one of them deletes may be in use until the other has replaced the key.
+	joined map[model.PortID]model.PortID
+
 	review *Review[K, V] // the one in progress; nil for none
 
 	// keepUnknown keeps installed objects that were never wanted.
@@ -129,6 +133,8 @@ func (l *Ledger[K, V]) Release(owner *model.PortID, key K) {
 	if e.refs == 0 {
 		l.setInstalled(key, e, have)
 		l.enqueue(e, key, owner)
+	} else if pos := e.queuePos(); pos != 0 {
+		l.join(owner, l.dirty[pos-1].owner)
 	}
 }
 
@@ -180,11 +186,43 @@ func (l *Ledger[K, V]) setInstalled(key K, e *entry[V], have installation[V]) {
 // latest counts.
 func (l *Ledger[K, V]) enqueue(e *entry[V], key K, owner *model.PortID) {
 	if pos := e.queuePos(); pos != 0 {
-		l.dirty[pos-1].owner = owner
+		t := &l.dirty[pos-1]
+		l.join(t.owner, owner)
+		t.owner = owner
 		return
 	}
 	l.dirty = append(l.dirty, queued[K, V]{key, e, owner})
 	e.setQueuePos(len(l.dirty))
+}
+
+// join notes that a queued key has moved between two owners.
+func (l *Ledger[K, V]) join(a, b *model.PortID) {
+	if a == nil || b == nil {
+		return
+	}
+	from, to := l.leader(a), l.leader(b)
+	if from == to {
+		return
+	}
+	if l.joined == nil {
+		l.joined = map[model.PortID]model.PortID{}
+	}
+	l.joined[from] = to
+}
+
+// leader stands for an owner and all that are joined with it.
+func (l *Ledger[K, V]) leader(owner *model.PortID) model.PortID {
+	id := portOf(owner)
+	for {
+		next, ok := l.joined[id]
+		if !ok {
+			return id
+		}
+		if last, ok := l.joined[next]; ok {
+			l.joined[id] = last // the way is shorter the next time
+		}
+		id = next
+	}
 }
 
 // KeepUnknown sets whether installed objects that were never wanted may belong to

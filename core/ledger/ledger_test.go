@@ -178,6 +178,40 @@ func TestOwnersAreNotSplit(t *testing.T) {
 		"0 create base0 >v", "0 create k0 >v", "0 create k3 >v", "1 create k1 >v", "1 create k4 >v", "2 create k2 >v", "2 create k5 >v")
 }
 
+// A key moves from one owner to another: what it used before is deleted only when it is
+// replaced, whichever of the two comes first.
+func TestAKeyThatMovesKeepsItsOwnersTogether(t *testing.T) {
+	for _, takerFirst := range []bool{false, true} {
+		l := ledger.New[string, string](rules{})
+		a, b, c := owner("a"), owner("b"), owner("c")
+		l.Want(a, "relay-a1", "v")
+		l.Want(a, "port2", "to relay-a1")
+		record(l, l.Plan(epoch, 0), epoch)
+		release := func() {
+			l.Release(a, "relay-a1")
+			l.Release(a, "port2")
+		}
+		l.Want(a, "a1", "v")
+		if !takerFirst {
+			release()
+		}
+		l.Want(c, "c1", "v")
+		l.Want(b, "relay-b1", "v")
+		l.Want(b, "port2", "to relay-b1")
+		if takerFirst {
+			release()
+		}
+		var order []string
+		for _, line := range render(l.Plan(epoch, 1)) {
+			order = append(order, line[2:])
+		}
+		replaced, deleted := slices.Index(order, "replace port2 to relay-a1>to relay-b1"), slices.Index(order, "delete relay-a1 v>")
+		if len(order) != 5 || replaced < 0 || deleted < replaced || slices.Index(order, "create relay-b1 >v") > replaced {
+			t.Errorf("taker first %t: %q", takerFirst, order)
+		}
+	}
+}
+
 // Left-overs of an earlier process may still be in use by what a later batch replaces.
 func TestLeftOversAreDeletedAfterAllOthers(t *testing.T) {
 	l := ledger.New[string, string](rules{})

@@ -14,8 +14,9 @@ import (
 // Plan turns the queued differences, and the deferred keys that are due, into
 // batches of ops. Each batch is in the order in which it must be committed:
 // creations and replacements by rising rank, then deletions by falling rank. The
-// ops of one owner are in one batch; a batch has at most limit ops (0: no limit)
-// unless one owner alone has more.
+// ops of one owner are in one batch, together with those of owners to which keys of
+// it have moved or the other way round; a batch has at most limit ops (0: no limit)
+// unless these alone are more.
 //
 // Every op must be given to Record or Return before the next Plan.
 func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
@@ -44,6 +45,7 @@ func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
 		n++
 	}
 	batches := l.batches(l.dirty[:n], limit)
+	l.joined = nil
 	clear(l.dirty)
 	l.dirty = l.dirty[:0]
 	if cap(l.dirty) > 4096 { // after a full sync: free it
@@ -118,7 +120,7 @@ func (l *Ledger[K, V]) batches(planned []queued[K, V], limit int) (batches [][]O
 		l.group(planned)
 	}
 	for len(planned) > 0 {
-		n := cut(planned, limit)
+		n := l.cut(planned, limit)
 		batches, planned = append(batches, l.sorted(planned[:n])), planned[n:]
 	}
 	return batches
@@ -157,21 +159,23 @@ func (l *Ledger[K, V]) position(t *queued[K, V]) int {
 	return rank
 }
 
-// group sorts what is planned by owner, owners in the order of their first op. Ops without
+// group sorts what is planned by owner, joined ones as one, in the order of their first op. Ops without
 // an owner come first, by position, since all others depend on the base; but deletions
 // without an owner are left-overs, which others may use until they are replaced, and
 // come last.
 func (l *Ledger[K, V]) group(planned []queued[K, V]) {
 	first := map[model.PortID]int{}
 	for i := range planned {
-		if _, ok := first[portOf(planned[i].owner)]; !ok {
-			first[portOf(planned[i].owner)] = i
+		if by := l.leader(planned[i].owner); planned[i].owner != nil {
+			if _, ok := first[by]; !ok {
+				first[by] = i
+			}
 		}
 	}
 	place := func(t *queued[K, V]) int {
 		switch {
 		case t.owner != nil:
-			return first[portOf(t.owner)]
+			return first[l.leader(t.owner)]
 		case t.entry.refs == 0:
 			return len(planned)
 		}
@@ -186,18 +190,21 @@ func (l *Ledger[K, V]) group(planned []queued[K, V]) {
 }
 
 // cut returns how many ops the next batch takes.
-func cut[K comparable, V any](planned []queued[K, V], limit int) int {
+func (l *Ledger[K, V]) cut(planned []queued[K, V], limit int) int {
 	if limit <= 0 || len(planned) <= limit {
 		return len(planned)
 	}
+	together := func(n int) bool { // with the op before it
+		return planned[n].owner != nil && l.leader(planned[n-1].owner) == l.leader(planned[n].owner)
+	}
 	n := limit
-	for n > 0 && planned[n].owner != nil && portOf(planned[n-1].owner) == portOf(planned[n].owner) {
+	for n > 0 && together(n) {
 		n--
 	}
 	if n > 0 {
 		return n
 	}
-	for n = limit; n < len(planned) && portOf(planned[n].owner) == portOf(planned[n-1].owner); n++ { // one owner larger than the limit
+	for n = limit; n < len(planned) && together(n); n++ { // more than the limit belong together
 	}
 	return n
 }
