@@ -79,7 +79,8 @@ type Driver[K comparable, V any] interface {
 	// Commit applies ops in the given order and returns one result for each:
 	//
 	//   - nil: it is done;
-	//   - BusyError: not done, to be tried again later. From an atomic driver it means
+	//   - BusyError: not done, to be tried again later; a failure when it lasts
+	//     (ledger.BusyLimit). From an atomic driver it means
 	//     that the data plane as a whole cannot be written yet: then the Sync has
 	//     failed, though none of the ops has;
 	//   - ErrUnknown: the outcome is not known;
