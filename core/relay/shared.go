@@ -26,6 +26,7 @@ type shared struct {
 	slots     slots
 	udpSlots  *slots // those of UDP sessions: slots, or fewer where each has a buffer
 	backoff   backoff
+	lostAt    atomic.Int64 // Unix nanoseconds: when a lost connection was logged
 	listeners listeners
 	stats     counters
 	attempts  attempts
