@@ -178,6 +178,14 @@ type Pruner interface {
 	Prune(context.Context) error
 }
 
+// GapNotifier is implemented by backends whose Gaps also change without an Update: what could
+// not be done is tried again.
+type GapNotifier interface {
+	// GapsChanged returns the ports whose Gaps a Sync has changed since the last call. It is
+	// used like a Backend.
+	GapsChanged() []model.PortID
+}
+
 // Wrapper is implemented by backends around another one.
 type Wrapper interface{ Unwrap() Backend }
 
