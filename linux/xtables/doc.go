@@ -20,7 +20,7 @@
 // parse.go and its evaluation in eval.go.
 //
 //	rule.go          rules: matches and targets; tables, variants
-//	origin.go        matches of this node's pods and of loopback
+//	origin.go        matches of this node's pods
 //	text.go          their text; Rules, lists of them that can be compared
 //	parse.go         and back
 //	save.go          what iptables-save and "iptables -S" print
