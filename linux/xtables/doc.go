@@ -30,6 +30,6 @@
 //	variant_linux.go legacy or nft: which one this host uses
 //	probe_linux.go   whether it works
 //	watch_linux.go   whether other programs wrote
-//	others_linux.go  rules of other programs that packets traverse before Tandem's
-//	early_linux.go   rules of other programs that doctor reports
+//	others*.go       rules of other programs that packets traverse before Tandem's
+//	early*.go        rules of other programs that doctor reports
 package xtables
