@@ -66,3 +66,59 @@ func TestPlantedJournal(t *testing.T) {
 	}
 	n.sound()
 }
+
+// TestPlantedConfiguration: a user has made the folder and a configuration before the
+// installation, by which a service would do as it says with the rights of the system.
+// Neither install nor a service that starts accepts it, and another one is accepted.
+func TestPlantedConfiguration(t *testing.T) {
+	p := open(t)
+	if os.Geteuid() != 0 {
+		t.Skip("skipped: it takes root to make files that are another program's")
+	}
+	s := newService(t, p)
+	s.write("web.yaml", service("web", "10.96.0.10", 8080, "10.244.1.2=node-1"))
+	config := p.path(`C:\ProgramData\Tandem\config.yaml`)
+	own := func(nobody int) {
+		t.Helper()
+		for _, path := range []string{filepath.Dir(config), config} {
+			if err := os.Chown(path, nobody, nobody); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(config), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(config, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: kernelspace\n"+
+		"metricsBindAddress: 127.0.0.1:42049\nhealthzBindAddress: 127.0.0.1:42056\nhostnameOverride: node-1\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	flags := []string{"--config", configFile, "--manifests", windowsPath(s.manifests)}
+	own(65534)
+	s.refuses("owned by", append([]string{"install"}, flags...)...)
+	own(0)
+	s.does("install", flags...)
+
+	own(65534)
+	_ = s.tandem("start") // how much of its start it survives is a matter of luck
+	s.is("STOPPED")
+	if log := s.logged(); !strings.Contains(log, `--config: C:\ProgramData\Tandem is owned by`) {
+		t.Errorf("log:\n%s", log)
+	}
+	s.serves("10.96.0.10", "")
+	own(0)
+	s.does("start")
+	s.serves("10.96.0.10", "10.244.1.2")
+
+	s.does("stop")
+	manifest := filepath.Join(s.manifests, "web.yaml")
+	if err := os.Chmod(manifest, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	_ = s.tandem("start")
+	s.is("STOPPED")
+	if log := s.logged(); !strings.Contains(log, "writable by everybody") || !strings.Contains(log, "web.yaml") {
+		t.Errorf("log:\n%s", log)
+	}
+	s.does("uninstall")
+}

@@ -72,10 +72,27 @@ func (f *runFlags) once(cmd *cobra.Command) error {
 	case f.cleanup:
 		return cleanupLocked(cmd, c, &output{form: formTable})
 	}
-	if err := platform.Prepare(c, log.Logger); err != nil {
+	if err := errors.Join(platform.Prepare(c, log.Logger), service.CreateFolders()); err != nil {
 		return fmt.Errorf("--init-only: %w", err)
 	}
 	return nil
+}
+
+// needTrusted is what a service of Windows needs: nobody else has made what it is
+// configured by. In a pod that is the kubelet's.
+func (f *runFlags) needTrusted(c *config.Config) (wrong []config.Finding) {
+	if !c.Windows.Service {
+		return nil
+	}
+	for _, in := range []config.Finding{{Name: "--config", Text: f.file}, {Name: "--manifests", Text: c.Manifests}, {Name: "clientConnection.kubeconfig", Text: c.API.Kubeconfig}} {
+		if in.Text == "" {
+			continue
+		}
+		if err := service.CheckInput(in.Text); err != nil {
+			wrong = append(wrong, config.Finding{Name: in.Name, Text: err.Error()})
+		}
+	}
+	return wrong
 }
 
 // asService reports whether flags or file select a service. It comes first, so that
@@ -88,7 +105,7 @@ func (f *runFlags) asService() bool {
 
 // work runs the proxy.
 func (f *runFlags) work(ctx context.Context, out io.Writer, ready func()) error {
-	c, notes, err := f.config(needSource)
+	c, notes, err := f.config(needSource, f.needTrusted)
 	if err != nil {
 		return err
 	}

@@ -63,6 +63,9 @@ func (f *configFlags) needHere(c *config.Config) (missing []config.Finding) {
 		if err == nil && systemd.Running() {
 			err = systemd.Readable(path, read)
 		}
+		if err == nil {
+			err = service.CheckInput(path)
+		}
 		if err != nil {
 			missing = append(missing, config.Finding{Name: name, Text: err.Error()})
 		}

@@ -79,7 +79,8 @@ type Driver[K comparable, V any] interface {
 	// Commit applies ops in the given order and returns one result for each:
 	//
 	//   - nil: it is done;
-	//   - BusyError: not done, to be tried again later. From an atomic driver it means
+	//   - BusyError: not done, to be tried again later; a failure when it lasts
+	//     (ledger.BusyLimit). From an atomic driver it means
 	//     that the data plane as a whole cannot be written yet: then the Sync has
 	//     failed, though none of the ops has;
 	//   - ErrUnknown: the outcome is not known;
@@ -175,6 +176,14 @@ type Pruner interface {
 	// Prune deletes those containers that are empty now. It follows the removal of all
 	// objects, if there were any.
 	Prune(context.Context) error
+}
+
+// GapNotifier is implemented by backends whose Gaps also change without an Update: what could
+// not be done is tried again.
+type GapNotifier interface {
+	// GapsChanged returns the ports whose Gaps a Sync has changed since the last call. It is
+	// used like a Backend.
+	GapsChanged() []model.PortID
 }
 
 // Wrapper is implemented by backends around another one.

@@ -128,7 +128,7 @@ func (s *run[K, V]) commit(batch []ledger.Op[K, V]) {
 		s.recordEach(batch, errs)
 	case busy(failed):
 		// No op is wrong: another program holds the data plane.
-		s.recordEach(batch, errs)
+		s.hold(batch, errs)
 		s.err, s.work.Held = cmp.Or(s.err, failed), failed
 	default:
 		s.bisect(s.recordDone(batch, errs), failed)
@@ -264,6 +264,20 @@ func (s *run[K, V]) recordEach(batch []ledger.Op[K, V], errs []error) {
 	}
 }
 
+// hold records the ops of a batch, but those that met a busy data plane have not failed.
+func (s *run[K, V]) hold(batch []ledger.Op[K, V], errs []error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, op := range batch {
+		var b ledger.BusyError
+		if errors.As(errs[i], &b) {
+			s.ledger.Hold(op, s.now.Add(b.After))
+		} else {
+			s.record(op, errs[i])
+		}
+	}
+}
+
 func (s *run[K, V]) recordAll(batch []ledger.Op[K, V], err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -273,14 +287,14 @@ func (s *run[K, V]) recordAll(batch []ledger.Op[K, V], err error) {
 }
 
 func (s *run[K, V]) record(op ledger.Op[K, V], err error) {
-	s.ledger.Record(op, err, s.now)
+	failing := s.ledger.Record(op, err, s.now)
 	switch {
 	case err == nil:
 		s.work.Ops++
 		s.work.Verbs[op.Verb]++
 	case errors.Is(err, ledger.ErrDeferred):
 		s.work.Deferred++
-	case !busy(err):
+	case failing:
 		s.work.Failed++
 		if s.err == nil {
 			s.err = describe(op, err)

@@ -187,7 +187,7 @@ func lag(f *Facts) Check {
 	}
 	slices.Sort(late)
 	return either(ok("all inputs were up to date at most "+worst.Round(100*time.Millisecond).String()+" ago"),
-		warn("no recent data:  "+strings.Join(late, ", ")+"; the last known state is served", "run tandem status for the reason; check the API server and the network path to it"), len(late) == 0)
+		warn("no recent data: "+strings.Join(late, ", ")+"; the last known state is served", "run tandem status for the reason; check the API server and the network path to it"), len(late) == 0)
 }
 
 func services(f *Facts) Check {

@@ -64,14 +64,14 @@ func (e *Engine) noteRepairs(failing failures, end time.Time) {
 // plane was read.
 func (e *Engine) Audit(ctx context.Context) (readAt time.Time, err error) {
 	w, err := ask(ctx, e.inbox, func() auditWaiter {
-		w := auditWaiter{time.Now(), make(chan audited, 1)}
+		w := auditWaiter{ctx, time.Now(), make(chan audited, 1)}
 		switch {
 		case !e.adopted || !e.sourceSynced:
 			w.done <- audited{err: ErrNotReady}
 		case e.auditing == nil && e.backend().Untouched(ctx):
 			w.done <- audited{at: e.auditBefore}
 		default:
-			e.waiters = append(e.waiters, w)
+			e.waiters = append(slices.DeleteFunc(e.waiters, auditWaiter.gone), w)
 			e.checkAt = time.Time{}
 		}
 		return w
@@ -88,6 +88,9 @@ func (e *Engine) Audit(ctx context.Context) (readAt time.Time, err error) {
 		return readAt, ctx.Err()
 	}
 }
+
+// gone reports that the caller waits no more.
+func (w auditWaiter) gone() bool { return w.ctx.Err() != nil }
 
 // notifyWaiters passes the result of an audit to callers who asked before it began. The
 // others wait for the next audit.

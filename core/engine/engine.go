@@ -124,6 +124,8 @@ type Engine struct {
 	incomplete   bool                                // the source could not understand all there is
 	adopted      bool
 	adoptAt      time.Time                    // not before
+	adoptErr     string                       // that was logged last
+	adoptLogAt   time.Time                    // when it is logged again
 	withheld     map[model.PortID]*model.Port // ports that the data plane does not know: see withhold
 	unapplied    map[model.PortID]model.Delta // changes that failed so far
 	reported     map[model.PortID][]model.Gap // gaps that were reported
@@ -262,6 +264,7 @@ func (e *Engine) publish(change func(*Status)) {
 
 // auditWaiter waits for an audit that begins after a moment.
 type auditWaiter struct {
+	ctx   context.Context // of the caller
 	asked time.Time
 	done  chan audited
 }

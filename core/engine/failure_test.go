@@ -5,7 +5,9 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -88,6 +90,47 @@ func TestNothingIsInEffectWhileTheDataPlaneIsHeld(t *testing.T) {
 		sleep(time.Minute)
 		if got := b.settled(t); got != "bc" {
 			t.Errorf("in effect: %q, want b and then c", got)
+		}
+	})
+}
+
+// An address that stays busy is no failure at first, and one that people see later: a Service
+// that is failing, with the reason, and others are not held up. When it is free the Service
+// works again.
+func TestAnAddressThatStaysBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.fail(map[string]error{"10.96.0.1:80": fmt.Errorf("listen: %w", ledger.BusyError{After: 100 * time.Millisecond})})
+		b.SetService(service("a", "10.96.0.1"))
+		b.SetService(service("b", "10.96.0.2"))
+		b.Synced(true)
+		sleep(ledger.BusyLimit / 2)
+		if s := b.Status(); s.Err != nil || s.Services[model.Failing] != 0 {
+			t.Errorf("busy for %s: status %+v", ledger.BusyLimit/2, s)
+		}
+		sleep(ledger.BusyLimit)
+		s := b.Status()
+		if s.Err == nil || !strings.Contains(s.Err.Error(), "busy; retry") || s.Services[model.Failing] != 1 || s.Services[model.Programmed] != 1 {
+			t.Errorf("busy for longer: status %+v", s)
+		}
+		b.SetService(service("c", "10.96.0.3"))
+		sleep(time.Minute)
+		b.fail(nil)
+		sleep(time.Minute)
+		if s := b.Status(); s.Err != nil || s.Services[model.Failing] != 0 || s.Services[model.Programmed] != 3 {
+			t.Errorf("free: status %+v", s)
+		}
+		var states []string
+		for _, sync := range b.syncs {
+			for _, c := range sync.StateChanges {
+				states = append(states, fmt.Sprintf("%s %s: %s", c.Service.Name, c.State, c.Detail))
+			}
+		}
+		if len(states) != 2 || !strings.Contains(states[0], "a ") || !strings.Contains(states[0], "busy for 10s and longer: listen: ") {
+			t.Errorf("state changes %q", states)
+		}
+		if n := len(b.syncs); n > 200 {
+			t.Errorf("%d syncs", n)
 		}
 	})
 }

@@ -3,9 +3,11 @@
 package engine_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/dataplane/memory"
@@ -69,6 +71,49 @@ func TestTheGapsOfALargeServiceAreCounted(t *testing.T) {
 		synctest.Wait()
 		if n := len(said); n != model.MaxProblems+1 || said[n-1].Detail != "980 more problems of its ports" {
 			t.Errorf("%d problems were said, the last is %v", n, said[n-1])
+		}
+	})
+}
+
+// retrying is a backend that cannot do a port at first, and does it later without a change.
+type retrying struct {
+	dataplane.Backend
+	gaps    []model.Gap
+	changed []model.PortID
+	next    time.Time
+}
+
+func (r *retrying) Unwrap() dataplane.Backend         { return r.Backend }
+func (r *retrying) Gaps(model.PortID) []model.Gap     { return r.gaps }
+func (r *retrying) Next() time.Time                   { return r.next }
+func (r *retrying) GapsChanged() (ids []model.PortID) { ids, r.changed = r.changed, nil; return ids }
+
+func (r *retrying) Sync(ctx context.Context) (dataplane.Work, error) {
+	if !r.next.IsZero() && !time.Now().Before(r.next) {
+		r.next, r.gaps = time.Time{}, nil
+		r.changed = []model.PortID{{Service: model.ServiceName{Namespace: "ns", Name: "a"}, Proto: model.TCP}}
+	}
+	return r.Backend.Sync(ctx)
+}
+
+// A Service whose gap is repaired by a retry is programmed, though it has not changed.
+func TestAGapGoesWithoutAChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &retrying{gaps: []model.Gap{{Detail: "port in use"}}, next: time.Now().Add(time.Minute)}
+		b := start(t, func(o *engine.Options) {
+			r.Backend = o.Backend
+			o.Backend = r
+		})
+		b.SetService(service("a", "10.96.0.1"))
+		b.SetService(service("b", "10.96.0.2"))
+		b.Synced(true)
+		sleep(30 * time.Second)
+		if s := b.Status().Services; s[model.Partial] != 2 {
+			t.Errorf("with gaps: %v", s)
+		}
+		sleep(time.Minute)
+		if s := b.Status().Services; s[model.Partial] != 1 || s[model.Programmed] != 1 { // of b nothing was said
+			t.Errorf("without: %v", s)
 		}
 	})
 }

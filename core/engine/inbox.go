@@ -11,7 +11,8 @@ import (
 
 // inbox is a queue from many senders to the engine, so that a source never waits
 // for the kernel. Of several tasks about one object only the latest is kept once
-// the queue is long: it is bounded by the number of objects.
+// the queue is long, and of questions those whose callers still wait: it is bounded by the
+// number of objects and of such callers.
 type inbox struct {
 	wake  chan struct{} // has an element when there may be something in queue
 	ended chan struct{} // closed when tasks are no longer taken
@@ -32,7 +33,8 @@ const compactLength = 4096
 // task is one unit of work on the engine's goroutine.
 type task struct {
 	about subject
-	of    Changes // the changes of inputs that it includes
+	of    Changes         // the changes of inputs that it includes
+	asks  context.Context // of a question's caller; nil for what is done in any case
 	do    work
 }
 
@@ -80,12 +82,16 @@ func (b *inbox) put(t task) {
 	}
 }
 
-// compact leaves out the tasks that later ones supersede. It reuses the queue.
+// compact leaves out the tasks that later ones supersede, and questions whose callers have gone.
+// It reuses the queue.
 func compact(queue []task) []task {
 	index := map[subject]int{}
 	free := len(queue) // from here on they are kept
 	for i := len(queue) - 1; i >= 0; i-- {
 		t := queue[i]
+		if t.asks != nil && t.asks.Err() != nil {
+			continue
+		}
 		if at, later := index[t.about]; later && t.about != (subject{}) {
 			queue[at].of = queue[at].of.plus(t.of)
 			continue
@@ -123,11 +129,11 @@ var ErrEnded = errors.New("the proxy has stopped")
 // that callers whose ctx has ended cost a busy engine nothing.
 func ask[T any](ctx context.Context, b *inbox, f func() T) (answer T, err error) {
 	answers := make(chan T, 1)
-	b.post(func(time.Time) {
+	b.put(task{asks: ctx, do: func(time.Time) {
 		if ctx.Err() == nil {
 			answers <- f()
 		}
-	})
+	}})
 	select {
 	case answer = <-answers:
 		return answer, nil

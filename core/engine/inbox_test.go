@@ -3,6 +3,8 @@
 package engine
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -46,5 +48,37 @@ func TestTheInboxKeepsTheLatest(t *testing.T) {
 	}
 	if counts["asked"] != rounds/1000 || done.Services != 10*rounds {
 		t.Errorf("%d questions answered, %+v", counts["asked"], done)
+	}
+}
+
+// While the engine is busy for minutes, callers come and go: what those asked that have gone
+// takes no memory, and who waits is answered.
+func TestQuestionsOfThoseThatHaveGoneAreDropped(t *testing.T) {
+	b := newInbox()
+	answer := make(chan int, 1)
+	go func() {
+		n, err := ask(t.Context(), b, func() int { return 42 })
+		if err != nil {
+			t.Error(err)
+		}
+		answer <- n
+	}()
+	<-b.wake
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 3 * compactLength {
+		if _, err := ask(gone, b, func() int { t.Error("asked for nobody"); return 0 }); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		if len(b.queue) > compactLength {
+			t.Fatalf("%d tasks are queued", len(b.queue))
+		}
+	}
+	queue, _ := b.take()
+	for _, task := range queue {
+		task.do(time.Time{})
+	}
+	if n := <-answer; n != 42 {
+		t.Errorf("the answer is %d", n)
 	}
 }

@@ -4,11 +4,13 @@ package engine_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -46,6 +48,29 @@ func TestWhatIsLogged(t *testing.T) {
 		}
 		if got := lines(); len(got) > 200 {
 			t.Errorf("%d lines for 1000 Services", len(got))
+		}
+	})
+}
+
+// A data plane that cannot be read for long is one line a minute, and another one for another
+// reason, though it is tried each second.
+func TestAFailedStartIsLoggedOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		kernel := newKernel()
+		kernel.Broken = errors.New("no such file")
+		b := startOn(t, kernel, func(o *engine.Options) { o.Log = slog.New(slog.NewTextHandler(&out, nil)) })
+		sleep(5*time.Minute - time.Second/2)
+		b.kernel.Do(func() { b.kernel.Broken = errors.New("permission denied") })
+		sleep(30 * time.Second)
+		b.kernel.Do(func() { b.kernel.Broken = nil })
+		b.Synced(true)
+		sleep(time.Minute)
+		if n := strings.Count(out.String(), "no such file"); n != 5 {
+			t.Errorf("%d lines in 5 minutes:\n%s", n, out.String())
+		}
+		if n := strings.Count(out.String(), "permission denied"); n != 1 || !b.Status().Adopted {
+			t.Errorf("%d lines for another reason, status %+v", n, b.Status())
 		}
 	})
 }

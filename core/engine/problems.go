@@ -11,14 +11,17 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// reportPorts reports what is newly wrong with the ports that changed.
-func (e *Engine) reportPorts(deltas []model.Delta) {
+// reportPorts reports what is newly wrong with the ports that changed, or whose gaps did.
+func (e *Engine) reportPorts(deltas []model.Delta, changed []model.PortID) {
 	for _, p := range e.tracker.NewProblems() {
 		e.report(p)
 	}
 	count := map[model.ServiceName]int{} // gaps
+	ids := make([]model.PortID, 0, len(deltas)+len(changed))
 	for _, d := range deltas {
-		id := d.ID()
+		ids = append(ids, d.ID())
+	}
+	for _, id := range append(ids, changed...) {
 		gaps := e.backend().Gaps(id)
 		if slices.Equal(gaps, e.reported[id]) {
 			continue

@@ -9,8 +9,12 @@ import (
 	"github.com/tandem-proxy/tandem/core/history"
 )
 
-// adoptRetry is the time between attempts to read the data plane at start.
-const adoptRetry = time.Second
+const (
+	// adoptRetry is the time between attempts to read the data plane at start.
+	adoptRetry = time.Second
+	// adoptLog is the time after which the same failure is logged again.
+	adoptLog = time.Minute
+)
 
 // Run works until ctx ends, once. What is programmed stays.
 func (e *Engine) Run(ctx context.Context) error {
@@ -89,7 +93,8 @@ func (e *Engine) adopt(ctx context.Context) (next time.Time) {
 func (e *Engine) finishAdopt(ctx context.Context, err error) {
 	e.publish(func(s *Status) { s.Adopted, s.ReadingAt, s.Err = err == nil, time.Time{}, err })
 	if err != nil {
-		if ctx.Err() == nil {
+		if now := time.Now(); ctx.Err() == nil && (err.Error() != e.adoptErr || !now.Before(e.adoptLogAt)) {
+			e.adoptErr, e.adoptLogAt = err.Error(), now.Add(adoptLog)
 			e.options.Log.Error("reading the data plane failed; writes paused", "err", err, "retry", adoptRetry)
 		}
 		return

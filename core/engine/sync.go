@@ -36,6 +36,7 @@ func (e *Engine) sync(ctx context.Context) {
 	if r.Work.Held == nil {
 		r.Restored = e.restored()
 	}
+	changed := e.changedGaps()
 	e.account(&r, deltas, failing)
 	e.pending, e.syncedAt = false, end
 	e.noteRepairs(failing, end)
@@ -45,7 +46,7 @@ func (e *Engine) sync(ctx context.Context) {
 	} else {
 		e.noteSince(r.Applied, end)
 	}
-	e.reportPorts(deltas)
+	e.reportPorts(deltas, changed)
 	e.recordSync(start, &r)
 	if r.idle() {
 		return
@@ -56,6 +57,20 @@ func (e *Engine) sync(ctx context.Context) {
 	if e.options.Hooks.Synced != nil {
 		e.options.Hooks.Synced(r)
 	}
+}
+
+// changedGaps returns the ports whose gaps have changed though they have not, and has the states
+// of their Services looked at.
+func (e *Engine) changedGaps() (ids []model.PortID) {
+	n, ok := dataplane.As[dataplane.GapNotifier](e.backend())
+	if !ok {
+		return nil
+	}
+	ids = n.GapsChanged()
+	for _, id := range ids {
+		e.states.stale = append(e.states.stale, id.Service)
+	}
+	return ids
 }
 
 // write has the backend write what differs. Our own writes are no other program's.

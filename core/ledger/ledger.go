@@ -93,8 +93,9 @@ type deferral struct {
 	owner    *model.PortID
 	attempts int // consecutive failures
 	err      error
-	untried  bool // deferred for lack of time (ErrDeferred)
-	delayed  bool // a deletion that has not been tried (Rules.DeleteDelay)
+	untried  bool      // deferred for lack of time (ErrDeferred)
+	busy     time.Time // since when every attempt was busy; zero when the last one was not
+	delayed  bool      // a deletion that has not been tried (Rules.DeleteDelay)
 }
 
 // failed reports whether it is the last attempt that has failed.

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -285,6 +286,50 @@ func TestBusyIsNoFailure(t *testing.T) {
 		t.Fatalf("failures %v, next %v", l.Failures(), l.Next())
 	}
 	expect(t, render(l.Plan(epoch.Add(time.Second), 0)), "0 delete k1 v>")
+}
+
+// What stays busy is a failure in the end, tried again ever more rarely, and counts anew after
+// a success or another error.
+func TestBusyForLongIsAFailure(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	l.Want(owner("a"), "k1", "v")
+	now := epoch
+	try := func(err error) (failing bool) {
+		t.Helper()
+		p := l.Plan(now, 0)
+		if len(p) != 1 || len(p[0]) != 1 {
+			t.Fatalf("planned after %s: %s", now.Sub(epoch), render(p))
+		}
+		return l.Record(p[0][0], err, now)
+	}
+	busy := ledger.BusyError{After: 100 * time.Millisecond}
+	attempts := 0
+	for ; now.Sub(epoch) < ledger.BusyLimit; now = l.Next() {
+		if try(fmt.Errorf("address: %w", busy)) || len(l.Failures()) != 0 {
+			t.Fatalf("a failure after %s", now.Sub(epoch))
+		}
+	}
+	for ; now.Sub(epoch) < 5*time.Minute; now = l.Next() {
+		if !try(fmt.Errorf("address: %w", busy)) {
+			t.Fatalf("no failure after %s", now.Sub(epoch))
+		}
+		f := l.Failures()
+		if attempts++; len(f) != 1 || f[0].Owner.Service.Name != "a" || !strings.Contains(f[0].Err.Error(), "busy for 10s and longer: address: ") {
+			t.Fatalf("failures %v", f)
+		}
+	}
+	if attempts > 20 {
+		t.Errorf("%d attempts within 5 minutes", attempts)
+	}
+	if !try(errors.New("no")) {
+		t.Error("an error is no failure")
+	}
+	if now = l.Next(); try(busy) || len(l.Failures()) != 0 {
+		t.Error("busy once is a failure")
+	}
+	if now = l.Next(); try(nil) || len(l.Failures()) != 0 || !l.Next().IsZero() {
+		t.Error("a success is a failure")
+	}
 }
 
 func TestAReviewFindsWhatDiffers(t *testing.T) {

@@ -57,7 +57,7 @@ var ErrUnknown = errors.New("outcome unknown")
 var ErrDeferred = errors.New("not programmed yet")
 
 // BusyError is the result of an op that cannot be done yet: another program holds the
-// xtables lock, or the address of a listener is not ready. It is not a failure.
+// xtables lock, or the address of a listener is not ready. It is not a failure for BusyLimit.
 type BusyError struct{ After time.Duration }
 
 // Error implements error.

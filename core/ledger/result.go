@@ -4,6 +4,7 @@ package ledger
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -16,19 +17,32 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
-// Record takes the result of a planned op.
-func (l *Ledger[K, V]) Record(op Op[K, V], err error, now time.Time) {
+// BusyLimit is how long an op may be busy before it is a failure. An address that is checked for
+// duplicates is ready after one or two seconds, and programs hold the xtables lock for less.
+const BusyLimit = 10 * time.Second
+
+// Record takes the result of a planned op, and reports whether the op is failing now.
+func (l *Ledger[K, V]) Record(op Op[K, V], err error, now time.Time) (failing bool) {
 	e := l.finish(op)
 	if err != nil {
 		var left LeftError[V]
 		if errors.As(err, &left) {
 			l.setInstalled(op.Key, e, installation[V]{left.Value, left.There})
 		}
-		l.postpone(op, err, now)
-		return
+		return l.postpone(op, err, now)
 	}
 	l.setInstalled(op.Key, e, installation[V]{op.New, op.Verb != Delete})
 	l.keep(op.Key, e)
+	return false
+}
+
+// Hold takes back an op for which the data plane as a whole was busy: it is planned again at a
+// time, and has not failed, however long that lasts.
+func (l *Ledger[K, V]) Hold(op Op[K, V], until time.Time) {
+	l.finish(op)
+	d := l.waiting[op.Key]
+	d.owner, d.until, d.err, d.untried, d.delayed = op.Owner, until, nil, false, false
+	l.deferKey(op.Key, d)
 }
 
 // Return takes back an op that was not done: its key is planned again.
@@ -56,23 +70,32 @@ func (l *Ledger[K, V]) keep(key K, e *entry[V]) {
 	}
 }
 
-func (l *Ledger[K, V]) postpone(op Op[K, V], err error, now time.Time) {
+func (l *Ledger[K, V]) postpone(op Op[K, V], err error, now time.Time) (failing bool) {
 	d := l.waiting[op.Key]
 	d.owner, d.delayed = op.Owner, false
 	var busy BusyError
+	isBusy := errors.As(err, &busy)
+	if isBusy && d.busy.IsZero() {
+		d.busy = now
+	}
 	switch {
-	case errors.As(err, &busy):
+	case isBusy && now.Sub(d.busy) < BusyLimit:
 		d.until, d.err, d.untried = now.Add(busy.After), nil, false
+	case isBusy:
+		wait := max(busy.After, backoff(d.attempts))
+		d.until, d.err, d.untried = now.Add(wait), fmt.Errorf("busy for %s and longer: %w", BusyLimit, err), false
+		d.attempts++
 	case errors.Is(err, ErrDeferred):
 		d.until, d.untried = now, true
 		if d.err == nil { // else it has failed before, and may again
 			d.err = err
 		}
 	default:
-		d.until, d.err, d.untried = now.Add(backoff(d.attempts)), err, false
+		d.until, d.err, d.untried, d.busy = now.Add(backoff(d.attempts)), err, false, time.Time{}
 		d.attempts++
 	}
 	l.deferKey(op.Key, d)
+	return d.failed()
 }
 
 func (l *Ledger[K, V]) deferKey(key K, d deferral) {

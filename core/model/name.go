@@ -124,6 +124,14 @@ func (f Family) Loopback() netip.Addr {
 	return netip.IPv6Loopback()
 }
 
+// Loopbacks are the addresses that never leave a host: 127.0.0.0/8 or ::1/128.
+func (f Family) Loopbacks() netip.Prefix {
+	if f == IPv4 {
+		return netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
+	}
+	return netip.PrefixFrom(netip.IPv6Loopback(), 128)
+}
+
 // Bits is the length of an address of this family: 32 or 128.
 func (f Family) Bits() int {
 	if f == IPv4 {

@@ -44,7 +44,8 @@ type Frontend struct {
 
 	// Restricted frontends answer only clients inside Allow; all others are
 	// dropped, whatever their origin. Allow holds no prefix twice and none that
-	// lies inside another, in address order; it may be empty.
+	// lies inside another, in address order; it may be empty. Node ports are never
+	// restricted.
 	Restricted bool
 	Allow      []netip.Prefix
 

@@ -262,10 +262,17 @@ func (k *link) handOver(from side, unwritten []byte) {
 	})
 }
 
+// lostEvery is how often connections that could not be handed over are logged: without
+// descriptors it happens to each.
+const lostEvery = 10 * time.Second
+
 // lost ends a connection that could not be handed over.
 func (k *link) lost(err error) {
 	k.stats.failed.Add(1)
-	k.options.Log.Warn("connection reset: out of descriptors", "port", k.by.port, "err", err)
+	if now := time.Now().UnixNano(); now-k.lostAt.Load() >= lostEvery.Nanoseconds() {
+		k.lostAt.Store(now)
+		k.options.Log.Warn("connection reset: taking it over from epoll failed", "port", k.by.port, "err", err, "failed", k.stats.failed.Load())
+	}
 	k.dismiss(k.by)
 }
 

@@ -9,6 +9,9 @@ import (
 	"syscall"
 )
 
+// pooledDatagrams reports whether UDP sessions take their buffers from a pool.
+const pooledDatagrams = true
+
 func systemReaders() (stream, datagrams newReader) { return newPooledReader, newPooledReader }
 
 // pooledReader has no buffer of its own: it takes one of the pool when there is

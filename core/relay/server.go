@@ -115,10 +115,12 @@ func (s *Server) resetAll() {
 
 // Limited returns a problem for each Service port of which connections or sessions
 // have to wait, or had to within the last minute, since it has its share of the
-// descriptors.
+// descriptors or buffers.
 func (s *Server) Limited() []model.Problem {
 	var problems []model.Problem
-	for by := range s.slots.recent(time.Now()) {
+	recent := s.slots.recent(time.Now())
+	maps.Copy(recent, s.udpSlots.recent(time.Now()))
+	for by := range recent {
 		problems = append(problems, model.Problem{
 			Object: "Service " + by.port.Service.String(), Why: model.WhyConnectionLimit,
 			Detail: fmt.Sprintf("port %s %s: new connections wait until others end", cmp.Or(by.port.Name, "without name"), by.port.Proto),

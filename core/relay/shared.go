@@ -24,7 +24,9 @@ type shared struct {
 	work      sync.WaitGroup // goroutines and TCP connections that end by themselves
 	admitted  atomic.Int64   // TCP connections that hold a slot
 	slots     slots
+	udpSlots  *slots // those of UDP sessions: slots, or fewer where each has a buffer
 	backoff   backoff
+	lostAt    atomic.Int64 // Unix nanoseconds: when a lost connection was logged
 	listeners listeners
 	stats     counters
 	attempts  attempts
@@ -44,9 +46,19 @@ func newShared(o Options) *shared {
 		buffers: sync.Pool{New: func() any { b := make([]byte, chunkSize); return &b }},
 		packets: sync.Pool{New: func() any { b := make([]byte, maxDatagram); return &b }},
 	}
+	s.udpSlots = &s.slots
 	s.newStream, s.newDatagrams = systemReaders()
+	if !pooledDatagrams {
+		s.bufferDatagrams()
+	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
+}
+
+// bufferDatagrams gives each UDP session a buffer of its own, and limits their number by that.
+func (s *shared) bufferDatagrams() {
+	s.newDatagrams = newBufferedDatagrams
+	s.udpSlots = &slots{limit: maxBufferedSessions}
 }
 
 // connection is an open TCP connection, however it is served.

@@ -20,6 +20,9 @@ func maxDescriptors() int { return 0 }
 // newEngine returns none: goroutines serve all connections.
 func newEngine(*shared) (engine, error) { return nil, nil }
 
+// pooledDatagrams reports whether UDP sessions take their buffers from a pool.
+const pooledDatagrams = false
+
 func systemReaders() (stream, datagrams newReader) { return newBufferedStream, newBufferedDatagrams }
 
 // isListening is not known.

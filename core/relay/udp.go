@@ -129,11 +129,11 @@ func (u *udpRelay) session(client netip.AddrPort) (*session, error) {
 	return s, nil
 }
 
-var errLimited = errors.New("the share of file descriptors is in use")
+var errLimited = errors.New("the share of file descriptors or buffers is in use")
 
 // newSession opens a session with an endpoint. mu is held.
 func (u *udpRelay) newSession(client netip.AddrPort, from model.Origin, to choice) (*session, error) {
-	if !u.slots.try(&u.quota) {
+	if !u.udpSlots.try(&u.quota) {
 		u.stats.limited.Add(1)
 		return nil, errLimited
 	}
@@ -145,7 +145,7 @@ func (u *udpRelay) newSession(client netip.AddrPort, from model.Origin, to choic
 	}
 	up, in, err := u.dialUDP(to.endpoint())
 	if err != nil {
-		u.slots.free(&u.quota)
+		u.udpSlots.free(&u.quota)
 		return nil, err
 	}
 	s := &session{udpRelay: u, client: client, from: from, to: to, up: up, in: in}
@@ -209,7 +209,7 @@ func (s *session) send(data []byte) bool {
 // endpoint refuses or the session is ended.
 func (s *session) answers() {
 	defer s.stats.sessions.Add(-1)
-	defer s.slots.free(&s.quota)
+	defer s.udpSlots.free(&s.quota)
 	defer s.end(s)
 	for s.extend() {
 		data, err := s.in.next()

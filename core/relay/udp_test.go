@@ -40,7 +40,7 @@ func TestUDPSizes(t *testing.T) {
 	t.Run("system", func(t *testing.T) { anySize(t, newServer(t, Options{})) })
 	t.Run("portable", func(t *testing.T) {
 		s := newServer(t, Options{})
-		s.newDatagrams = newBufferedDatagrams
+		s.bufferDatagrams()
 		anySize(t, s)
 	})
 }
@@ -55,6 +55,43 @@ func anySize(t *testing.T, s *Server) {
 			t.Errorf("%d bytes: %d came back, %v", n, len(received), err)
 		}
 	}
+}
+
+// Where each session has a buffer of its own, clients that come by the thousand take a
+// limited amount of memory, and one port leaves room for another.
+func TestBufferedUDPSessionsAreLimited(t *testing.T) {
+	needUDP(t)
+	s := newServer(t, Options{UDPIdle: time.Second})
+	s.bufferDatagrams()
+	if most := s.udpSlots.limit * maxDatagram; s.udpSlots.limit == 0 || most > 256<<20 {
+		t.Errorf("%d sessions have buffers of %d bytes", s.udpSlots.limit, most)
+	}
+	s.udpSlots.limit = 8
+	a, _ := names(t)
+	p := balance(a)
+	p.Port = model.PortID{Service: model.ServiceName{Namespace: "kube-system", Name: "dns"}, Name: "dns", Proto: model.UDP}
+	r, other := listen(t, s, model.UDP, p), listen(t, s, model.UDP, balance(a))
+	answered := 0
+	for range 10 {
+		if _, _, err := newAsker(t, r.Addr()).ask("x", 50*time.Millisecond); err == nil {
+			answered++
+		}
+	}
+	if n := s.Stats().Sessions; n > 4 || answered == 0 {
+		t.Errorf("%d sessions, %d of 10 clients were answered", n, answered)
+	}
+	if n := s.Stats().Limited; n < 6 {
+		t.Errorf("%d datagrams were dropped for lack of room", n)
+	}
+	want := model.Problem{Object: "Service kube-system/dns", Why: model.WhyConnectionLimit, Detail: "port dns udp: new connections wait until others end"}
+	if got := s.Limited(); len(got) != 1 || got[0] != want {
+		t.Errorf("problems %v, want %v", got, want)
+	}
+	newAsker(t, other.Addr()).must(t)
+	eventually(t, "sessions that end make room", func() error {
+		_, _, err := newAsker(t, r.Addr()).ask("x", 50*time.Millisecond)
+		return err
+	})
 }
 
 func TestUDPSessionsExpire(t *testing.T) {

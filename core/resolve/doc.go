@@ -31,7 +31,8 @@
 //
 //	                                            external IP  load balancer IP
 //	the API server's address and port (TCP)     rejected     rejected, always
-//	not allowed, with the word only             rejected
+//	any other, where --allowed-external-ips
+//	has the word "only"                         rejected
 //	this node's own address                     rejected     rejected for TCP 22, 10250 and this proxy's ports, on Guard.FixedIPs
 //	another port of the API server's machine    rejected
 //	inside a ServiceCIDR, or a range of pods    rejected     rejected

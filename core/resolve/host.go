@@ -144,7 +144,7 @@ func nodePortPrefixes(n *config.NodePorts, h *model.Host, f model.Family) (ps []
 		}
 	}
 	if n.Localhost {
-		ps = append(ps, loopback(f))
+		ps = append(ps, f.Loopbacks())
 	}
 	for _, p := range n.Prefixes {
 		if model.FamilyOf(p.Addr()) == f {
@@ -155,13 +155,6 @@ func nodePortPrefixes(n *config.NodePorts, h *model.Host, f model.Family) (ps []
 		return []netip.Prefix{netip.PrefixFrom(f.Unspecified(), 0)}
 	}
 	return ps
-}
-
-func loopback(f model.Family) netip.Prefix {
-	if f == model.IPv4 {
-		return netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
-	}
-	return netip.PrefixFrom(netip.IPv6Loopback(), 128)
 }
 
 // ranges are the ranges of cluster IPs, and the problems of those that

@@ -9,8 +9,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// pools are the two sets of endpoints that policy chooses from. FirstOf is nil
-// when it is empty. When both have the same members they are one.
+// pools are the two sets of endpoints that policy chooses from. One without
+// endpoints is nil. When both have the same members they are one.
 type pools struct {
 	cluster, local       *model.Pool
 	whyCluster, whyLocal model.Reason

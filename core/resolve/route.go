@@ -95,7 +95,7 @@ func (route *Route) invalid(i int, proto model.Proto) (at int, why string) {
 	case !b.Granted:
 		why = fmt.Sprintf("no ReferenceGrant in namespace %s lets %ss of namespace %s refer to it", of.Service.Namespace, route.Name.Kind(), route.Name.Namespace)
 	case b.Excess:
-		why = "too many other routes have it as a backend"
+		why = "too many other routes, or Services that have these, have it as a backend"
 	case b.Service == nil:
 		why = "no such Service with an address"
 	case at < 0:

@@ -167,9 +167,9 @@ func (t *Tracker) routesOf(name model.ServiceName) (all []resolve.Route) {
 
 // backend returns what a backend of a route is now.
 func (t *Tracker) backend(route *model.Route, name model.ServiceName) (b resolve.Backend) {
-	b.Granted = resolve.Granted(route.Name, name, maps.Values(t.routes.grants))
+	b.Granted = resolve.Granted(route.Name, name, maps.Values(t.routes.granted[name.Namespace]))
 	place, _ := slices.BinarySearchFunc(t.routes.backends[name], route, (*model.Route).Compare)
-	b.Excess = place >= maxRoutesOf
+	b.Excess = place >= t.routes.allowed(name)
 	if s := t.services[name]; s != nil && s.object != nil {
 		b.Service = s.object
 		b.Slices = t.warmed(s, resolve.MarkUnanswered(s.slices, t.suspects))

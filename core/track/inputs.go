@@ -134,8 +134,11 @@ func (t *Tracker) SetRoute(route *model.Route) {
 		insert(t.routes.parents, name, route)
 	}
 	for _, name := range backendsOf(route) {
-		if insert(t.routes.backends, name, route); len(t.routes.backends[name]) > maxRoutesOf {
-			t.markParents(t.routes.backends[name][maxRoutesOf]) // has had it until now
+		before := t.routes.allowed(name)
+		insert(t.routes.backends, name, route)
+		t.markDisplaced(name, t.routes.allowed(name), before+1)
+		if name.Namespace != route.Name.Namespace {
+			place(t.routes.needing, name.Namespace, route.Name, route)
 		}
 	}
 	t.markParents(route)
@@ -152,31 +155,41 @@ func (t *Tracker) DeleteRoute(name model.RouteName) {
 		remove(t.routes.parents, name, route)
 	}
 	for _, name := range backendsOf(route) {
-		if remove(t.routes.backends, name, route); len(t.routes.backends[name]) >= maxRoutesOf {
-			t.markParents(t.routes.backends[name][maxRoutesOf-1]) // may have it now
-		}
+		before := t.routes.allowed(name)
+		remove(t.routes.backends, name, route)
+		t.markDisplaced(name, before-1, t.routes.allowed(name))
+		take(t.routes.needing, name.Namespace, route.Name)
 	}
 	t.markParents(route)
+}
+
+// markDisplaced touches the parents of the routes at some places among those that have a
+// Service as a backend: they have it no more, or have it now.
+func (t *Tracker) markDisplaced(name model.ServiceName, from, to int) {
+	all := t.routes.backends[name]
+	for _, route := range all[min(max(from, 0), len(all)):max(0, min(to, len(all)))] {
+		t.markParents(route)
+	}
 }
 
 // SetGrant adds or replaces a grant.
 func (t *Tracker) SetGrant(g *model.Grant) {
 	t.routes.grants[g.Name] = g
+	place(t.routes.granted, g.Name.Namespace, g.Name, g)
 	t.markGranted(g.Name.Namespace)
 }
 
 // DeleteGrant removes a grant.
 func (t *Tracker) DeleteGrant(name model.GrantName) {
 	delete(t.routes.grants, name)
+	take(t.routes.granted, name.Namespace, name)
 	t.markGranted(name.Namespace)
 }
 
 // markGranted touches the parents of the routes that need a grant of a namespace.
 func (t *Tracker) markGranted(namespace string) {
-	for _, route := range t.routes.all {
-		if route.Name.Namespace != namespace && slices.ContainsFunc(route.Backends, func(b model.RouteBackend) bool { return b.Service.Namespace == namespace }) {
-			t.markParents(route)
-		}
+	for _, route := range t.routes.needing[namespace] {
+		t.markParents(route)
 	}
 }
 

@@ -13,17 +13,24 @@ type routes struct {
 	all    map[model.RouteName]*model.Route
 	grants map[model.GrantName]*model.Grant
 
+	granted map[string]map[model.GrantName]*model.Grant // grants, by namespace
+	needing map[string]map[model.RouteName]*model.Route // routes that have a backend in another namespace, by that
+
 	parents  map[model.ServiceName][]*model.Route // of each Service, in the order of precedence
 	backends map[model.ServiceName][]*model.Route // that have a Service as a backend, in the same order
 }
 
-// maxRoutesOf is how many routes may have one Service as a backend, the first by
-// precedence: whatever changes its endpoints changes all their parents.
-const maxRoutesOf = 32
+// Of the routes that have one Service as a backend only the first by precedence do: whatever
+// changes its endpoints changes all their parents.
+const (
+	maxRoutesOf  = 32
+	maxParentsOf = 64 // of these routes together
+)
 
 func newRoutes() routes {
 	return routes{
 		all: map[model.RouteName]*model.Route{}, grants: map[model.GrantName]*model.Grant{},
+		granted: map[string]map[model.GrantName]*model.Grant{}, needing: map[string]map[model.RouteName]*model.Route{},
 		parents: map[model.ServiceName][]*model.Route{}, backends: map[model.ServiceName][]*model.Route{},
 	}
 }
@@ -44,6 +51,33 @@ func backendsOf(route *model.Route) []model.ServiceName {
 		names.Add(b.Service)
 	}
 	return names.List()
+}
+
+// allowed returns how many of the routes that have a Service as a backend may have it: the first.
+func (r *routes) allowed(name model.ServiceName) (n int) {
+	parents := 0
+	for _, route := range r.backends[name] {
+		if parents += len(route.Parents); n == maxRoutesOf || parents > maxParentsOf {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// place puts an object into a map of maps.
+func place[K, N comparable, V any](into map[K]map[N]V, k K, n N, v V) {
+	if into[k] == nil {
+		into[k] = map[N]V{}
+	}
+	into[k][n] = v
+}
+
+// take takes an object out of a map of maps.
+func take[K, N comparable, V any](from map[K]map[N]V, k K, n N) {
+	if delete(from[k], n); len(from[k]) == 0 {
+		delete(from, k)
+	}
 }
 
 func insert(into map[model.ServiceName][]*model.Route, name model.ServiceName, route *model.Route) {

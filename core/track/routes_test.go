@@ -4,6 +4,8 @@ package track
 
 import (
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -138,6 +140,116 @@ func TestMostRoutesOfABackend(t *testing.T) {
 	if got := changes(tr); !strings.Contains(got, last.Name+": 7=1.00") {
 		t.Errorf("when one has gone: %s", got)
 	}
+}
+
+// Routes with many parents each do not multiply: a change of a Service costs a bounded number
+// of parents.
+func TestRoutesWithManyParents(t *testing.T) {
+	tr := routed(t)
+	for i := range maxRoutesOf {
+		r := routeOf(fmt.Sprintf("p%02d-00", i), "c")
+		for j := range 32 {
+			s := serviceOf(fmt.Sprintf("p%02d-%02d", i, j), 0)
+			s.ClusterIPs[0] = netip.AddrFrom4([4]byte{10, 97, byte(i), byte(j)})
+			tr.SetService(s)
+			if j > 0 {
+				r.Parents = append(r.Parents, model.RouteParent{Service: s.Name.Name})
+			}
+		}
+		tr.SetRoute(r)
+	}
+	tr.Flush()
+	before := tr.Stats().Resolved
+	tr.SetSlice(endpointsOf("c", 7))
+	tr.Flush()
+	if n := tr.Stats().Resolved - before; n != maxParentsOf+1 {
+		t.Errorf("%d Services were resolved, want %d", n, maxParentsOf+1)
+	}
+}
+
+// Whatever routes and grants come and go, in whatever order, each Service is as if everything
+// had been there at once.
+func TestRoutesComeAndGo(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	tr := routed(t)
+	in := map[string]*model.Route{}
+	grants := map[string]*model.Grant{}
+	parent := func(n int) string { return fmt.Sprintf("p%02d", n) }
+	var services []*model.Service
+	for n := range 70 {
+		s := serviceOf(parent(n), byte(100+n))
+		services = append(services, s)
+		tr.SetService(s)
+	}
+	other := serviceOf("d", 99)
+	other.Name.Namespace = "other"
+	slice := endpointsOf("d", 99)
+	slice.Name.Namespace = "other"
+	tr.SetService(other)
+	tr.SetSlice(slice)
+	for range 2000 {
+		name := fmt.Sprintf("r%02d", random.IntN(60))
+		switch random.IntN(5) {
+		case 0:
+			tr.DeleteRoute(model.RouteName{Proto: model.TCP, Namespace: "ns", Name: name})
+			delete(in, name)
+		case 1:
+			g := &model.Grant{Name: model.GrantName{Namespace: "other", Name: name[:2]}, From: []model.GrantFrom{{Proto: model.TCP, Namespace: "ns"}}, All: true}
+			if grants[name[:2]] = g; random.IntN(2) == 0 {
+				tr.DeleteGrant(g.Name)
+				delete(grants, name[:2])
+				break
+			}
+			tr.SetGrant(g)
+		default:
+			r := routeOf(parent(random.IntN(70)), "c", "b")
+			r.Name.Name = name
+			for range random.IntN(6) {
+				r.Parents = append(r.Parents, model.RouteParent{Service: parent(random.IntN(70))})
+			}
+			if random.IntN(3) == 0 {
+				r.Backends[1].Service = other.Name
+			}
+			tr.SetRoute(r)
+			in[name] = r
+		}
+		if random.IntN(20) > 0 {
+			continue
+		}
+		tr.Flush()
+		fresh := routed(t)
+		fresh.Set(&model.Objects{
+			Services: append(services[:len(services):len(services)], other), Slices: []*model.Slice{slice},
+			Routes: slices.Collect(maps.Values(in)), Grants: slices.Collect(maps.Values(grants)),
+		})
+		fresh.Flush()
+		for _, want := range fresh.Services() {
+			got := tr.Service(want.Object.Name)
+			if !slices.EqualFunc(got.Ports, want.Ports, func(a, b *model.Port) bool { return a.ID == b.ID && fmt.Sprint(shares(a)) == fmt.Sprint(shares(b)) }) || !slices.Equal(got.Problems, want.Problems) {
+				t.Fatalf("%s is %v with %v, want %v with %v", want.Object.Name, got.Ports, got.Problems, want.Ports, want.Problems)
+			}
+		}
+	}
+	for name := range in {
+		tr.DeleteRoute(model.RouteName{Proto: model.TCP, Namespace: "ns", Name: name})
+	}
+	for name := range grants {
+		tr.DeleteGrant(model.GrantName{Namespace: "other", Name: name})
+	}
+	if r := &tr.routes; len(r.all)+len(r.parents)+len(r.backends)+len(r.needing)+len(r.granted)+len(r.grants) != 0 {
+		t.Errorf("left: %+v", *r)
+	}
+}
+
+// shares are the endpoints of a port and their shares, in order of address.
+func shares(p *model.Port) (all []string) {
+	if pool := p.Frontends[0].On[0].Pool; pool != nil {
+		for i, e := range pool.Endpoints {
+			all = append(all, fmt.Sprintf("%s=%.3f", e.Addr, pool.Share(i)))
+		}
+	}
+	slices.Sort(all)
+	return all
 }
 
 // Failover probes what connections really reach.

@@ -138,7 +138,7 @@ func (t *Tracker) Triggered() (all []Trigger) {
 // markBackend touches the parents of the routes that have a Service as a backend.
 func (t *Tracker) markBackend(name model.ServiceName) {
 	all := t.routes.backends[name]
-	for _, route := range all[:min(len(all), maxRoutesOf)] {
+	for _, route := range all[:t.routes.allowed(name)] {
 		t.markParents(route)
 	}
 }

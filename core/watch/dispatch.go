@@ -16,8 +16,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
-// mostProblems bounds the problems passed to a sink: a faulty controller may write
-// thousands of invalid objects.
+// mostProblems bounds the problems that are kept and passed to a sink: a faulty controller
+// may write thousands of invalid objects. Of those beyond it only their number is known.
 const mostProblems = 1000
 
 // dispatcher receives the objects that followers read. It serializes the calls of the
@@ -34,6 +34,9 @@ type dispatcher struct {
 
 	mu         sync.Mutex // also held during calls of the sink
 	problems   map[objectKey][]model.Problem
+	kept       int                // how many problems there are in it
+	more       map[objectKey]int  // how many more an object has that are not kept
+	moreCount  int                // in all
 	rejected   map[objectKey]bool // objects without any usable version
 	hasNode    bool
 	nodeRead   bool                 // it is known whether there is one
@@ -71,7 +74,7 @@ func newDispatcher(sink Sink, nodeName string, l limits) *dispatcher {
 	return &dispatcher{
 		sink: sink, nodeName: nodeName, limits: l,
 		services: newLatch(), slices: newLatch(), node: newLatch(), optional: map[string]*latch{}, changed: make(chan struct{}, 1),
-		problems: map[objectKey][]model.Problem{}, rejected: map[objectKey]bool{}, unread: map[string]readiness{},
+		problems: map[objectKey][]model.Problem{}, more: map[objectKey]int{}, rejected: map[objectKey]bool{}, unread: map[string]readiness{},
 	}
 }
 
@@ -112,13 +115,22 @@ func (d *dispatcher) drop(k *kind, n name, served bool) {
 
 // note replaces the problems of an object.
 func (d *dispatcher) note(s objectKey, problems []model.Problem, rejected bool) {
-	if slices.Equal(d.problems[s], problems) && d.rejected[s] == rejected {
+	if slices.Equal(d.problems[s], problems) && d.more[s] == 0 && d.rejected[s] == rejected {
 		return
 	}
+	d.kept -= len(d.problems[s])
+	d.moreCount -= d.more[s]
 	delete(d.problems, s)
+	delete(d.more, s)
 	delete(d.rejected, s)
-	if len(problems) > 0 {
-		d.problems[s] = problems
+	keep := min(len(problems), mostProblems-d.kept)
+	if keep > 0 {
+		d.problems[s] = problems[:keep:keep]
+		d.kept += keep
+	}
+	if more := len(problems) - keep; more > 0 {
+		d.more[s] = more
+		d.moreCount += more
 	}
 	if rejected {
 		d.rejected[s] = true
@@ -242,7 +254,7 @@ func (d *dispatcher) flush() {
 	d.sink.Problems(d.list())
 }
 
-// list returns all problems, in the order of their objects.
+// list returns the problems that are kept, in the order of their objects.
 func (d *dispatcher) list() []model.Problem {
 	var all []model.Problem
 	for _, ps := range d.problems {
@@ -251,9 +263,9 @@ func (d *dispatcher) list() []model.Problem {
 	slices.SortFunc(all, func(a, b model.Problem) int {
 		return cmp.Or(cmp.Compare(a.Object, b.Object), cmp.Compare(a.Detail, b.Detail))
 	})
-	if more := len(all) - mostProblems; more > 0 {
-		all = append(all[:mostProblems:mostProblems], model.Problem{
-			Object: "API server", Why: model.WhyInvalid, Detail: fmt.Sprintf("%d more problems with its objects", more),
+	if d.moreCount > 0 {
+		all = append(all, model.Problem{
+			Object: "API server", Why: model.WhyInvalid, Detail: fmt.Sprintf("%d more problems with its objects", d.moreCount),
 		})
 	}
 	if !d.hasNode {

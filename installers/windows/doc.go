@@ -23,6 +23,10 @@
 //	notepad C:\ProgramData\Tandem\config.yaml
 //	sc.exe start tandem
 //
+// The service runs as LocalSystem. It starts only where the configuration, the kubeconfig and
+// the manifests belong to the system or administrators, who alone may write them:
+// `tandem config check --here FILE` shows what does not, and how to change it.
+//
 // In Windows PowerShell sc alone is Set-Content. The kubeconfig's user needs the
 // ClusterRole system:node-proxier, as kube-proxy's has and the kubelet's has not.
 //

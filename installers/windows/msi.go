@@ -112,7 +112,8 @@ func buildMSI(ctx context.Context, stage, to string, o *Options) error {
 
 // queries are the changes of the tables by which an MSI gets what wixl cannot express:
 // an upgrade from another version of the same three numbers, as from a candidate to
-// its release, a configuration that stays, a restart that is for upgrades alone, the
+// its release, a configuration that stays, in a folder that is closed to ordinary users
+// though one of them may have made it before, a restart that is for upgrades alone, the
 // program's folder at the end of every user's PATH, and an upgrade that takes the old
 // version away as a part of itself: where the new one cannot be installed, or would
 // not run with the configuration, Windows Installer brings the old one and its service
@@ -136,6 +137,9 @@ func queries(version string) []string {
 		fmt.Sprintf(insert+"`CustomAction` (`Action`, `Type`, `Source`, `Target`) VALUES ('CheckConfiguration', %d, 'tandem.exe', 'config check --compat=lenient \"[DATADIR]config.yaml\"')",
 			installedProgram|inScript|asSystem),
 		insert + "`InstallExecuteSequence` (`Action`, `Condition`, `Sequence`) VALUES ('CheckConfiguration', 'WIX_UPGRADE_DETECTED', 4100)", // behind InstallFiles
+		fmt.Sprintf(insert+"`CustomAction` (`Action`, `Type`, `Source`, `Target`) VALUES ('CloseFolders', %d, 'tandem.exe', 'run --init-only')",
+			installedProgram|inScript|asSystem),
+		insert + "`InstallExecuteSequence` (`Action`, `Condition`, `Sequence`) VALUES ('CloseFolders', 'NOT REMOVE', 4050)", // before the configuration is looked at
 		sequence("RemoveEnvironmentStrings", 3300),
 		sequence("WriteEnvironmentStrings", 5200),
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // Conn is a connection to the kernel. One goroutine may use it at a time, from
-// any thread.
+// any thread. What the end of a context cuts off may have been done.
 type Conn struct {
 	socket *netlink.Socket
 	batch  netlink.Batch
@@ -32,23 +32,27 @@ func Open() (*Conn, error) {
 func (c *Conn) Close() error { return c.socket.Close() }
 
 // Create creates an empty set; ErrExists if the name is taken.
-func (c *Conn) Create(s Set) error {
-	return c.request(cmdCreate, netlink.FlagAck|netlink.FlagExclusive, s.familyOf(), "create "+s.Name, func(w writer) { w.create(s) }, nil)
+func (c *Conn) Create(ctx context.Context, s Set) error {
+	return c.request(ctx, cmdCreate, netlink.FlagAck|netlink.FlagExclusive, s.familyOf(), "create "+s.Name, func(w writer) { w.create(s) }, nil)
 }
 
 // Destroy deletes a set that no rule uses.
-func (c *Conn) Destroy(name string) error { return c.command(cmdDestroy, "destroy", name) }
+func (c *Conn) Destroy(ctx context.Context, name string) error {
+	return c.command(ctx, cmdDestroy, "destroy", name)
+}
 
 // Swap exchanges the names of two sets. Rules keep referring to the name.
-func (c *Conn) Swap(a, b string) error { return c.command(cmdSwap, "swap", a, b) }
+func (c *Conn) Swap(ctx context.Context, a, b string) error {
+	return c.command(ctx, cmdSwap, "swap", a, b)
+}
 
-func (c *Conn) command(cmd byte, what string, names ...string) error {
-	return c.request(cmd, netlink.FlagAck, 0, what+" "+names[0], func(w writer) { w.names(names...) }, nil)
+func (c *Conn) command(ctx context.Context, cmd byte, what string, names ...string) error {
+	return c.request(ctx, cmd, netlink.FlagAck, 0, what+" "+names[0], func(w writer) { w.names(names...) }, nil)
 }
 
 // request sends one message and waits for its result, or all of a dump.
-func (c *Conn) request(cmd byte, flags uint16, family byte, what string, fill func(writer), each func(netlink.Message) error) error {
-	err := c.socket.Request(context.Background(), messageType(cmd), flags, family, func(w *netlink.Writer) { fill(writer{w}) }, each)
+func (c *Conn) request(ctx context.Context, cmd byte, flags uint16, family byte, what string, fill func(writer), each func(netlink.Message) error) error {
+	err := c.socket.Request(ctx, messageType(cmd), flags, family, func(w *netlink.Writer) { fill(writer{w}) }, each)
 	if err != nil {
 		return fmt.Errorf("ipset %s: %w", what, explain(err))
 	}
@@ -91,8 +95,8 @@ func explain(err error) error {
 
 // List returns a set and its entries, in no order. The error is ErrNotFound if
 // there is none of that name.
-func (c *Conn) List(name string) (s Set, entries []Entry, err error) {
-	err = c.request(cmdList, netlink.FlagDump, 0, "list "+name, func(w writer) { w.names(name) }, func(m netlink.Message) error {
+func (c *Conn) List(ctx context.Context, name string) (s Set, entries []Entry, err error) {
+	err = c.request(ctx, cmdList, netlink.FlagDump, 0, "list "+name, func(w writer) { w.names(name) }, func(m netlink.Message) error {
 		entries = decode(m, &s, entries)
 		return nil
 	})

@@ -3,6 +3,7 @@
 package ipset
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"reflect"
@@ -29,7 +30,7 @@ func inNamespace(t *testing.T, f func(*Conn)) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, _, err := c.List("none"); err != nil && !errors.Is(err, ErrNotFound) {
+	if _, _, err := c.List(t.Context(), "none"); err != nil && !errors.Is(err, ErrNotFound) {
 		t.Skipf("this kernel has no ipsets: %v", err)
 	}
 	f(c)
@@ -54,7 +55,7 @@ func TestSetsComeBackAsWritten(t *testing.T) {
 			{Set{"net", "hash:net", model.IPv6, 1 << 24, false}, true, Entry{IP: b6, Bits: 64}},
 			{Set{"nodeport", "bitmap:port", model.IPv4, 0, true}, false, Entry{Port: 30080, Mark: 0x6000, MarkMask: 0x7000}},
 		} {
-			if err := c.Create(tt.set); err != nil {
+			if err := c.Create(t.Context(), tt.set); err != nil {
 				t.Fatal(err)
 			}
 			for range 2 { // the second time it is there
@@ -62,24 +63,43 @@ func TestSetsComeBackAsWritten(t *testing.T) {
 					t.Fatalf("%s: %v", tt.set.Name, err)
 				}
 			}
-			set, entries, err := c.List(tt.set.Name)
+			set, entries, err := c.List(t.Context(), tt.set.Name)
 			if err != nil || set != tt.set || !reflect.DeepEqual(entries, []Entry{tt.entry}) {
 				t.Errorf("%s: got %+v %+v %v\nwant %+v %+v", tt.set.Name, set, entries, err, tt.set, tt.entry)
 			}
 			if err := errors.Join(c.Apply(t.Context(), []Change{{Set: tt.set.Name, Entry: tt.entry, Net: tt.net, Delete: true}})...); err != nil {
 				t.Errorf("%s: delete: %v", tt.set.Name, err)
 			}
-			if _, entries, _ := c.List(tt.set.Name); len(entries) != 0 {
+			if _, entries, _ := c.List(t.Context(), tt.set.Name); len(entries) != 0 {
 				t.Errorf("%s: not deleted: %+v", tt.set.Name, entries)
 			}
-			if err := c.Create(tt.set); !errors.Is(err, ErrExists) {
+			if err := c.Create(t.Context(), tt.set); !errors.Is(err, ErrExists) {
 				t.Errorf("create again:  %v", err)
 			}
-			if err := c.Destroy(tt.set.Name); err != nil {
+			if err := c.Destroy(t.Context(), tt.set.Name); err != nil {
 				t.Error(err)
 			}
 		}
 	})
+}
+
+// A context that has ended ends every request, so that a stop waits for none.
+func TestRequestsEndWithTheirContext(t *testing.T) {
+	c, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, _, listed := c.List(ctx, "none")
+	for what, err := range map[string]error{
+		"create": c.Create(ctx, Set{"none", "hash:ip", model.IPv4, 1, true}), "destroy": c.Destroy(ctx, "none"), "swap": c.Swap(ctx, "none", "other"), "list": listed,
+	} {
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
 }
 
 // The kernel's refusals are told apart, by the numbers of its ip_set.h.
@@ -103,7 +123,7 @@ func TestErrorNumbers(t *testing.T) {
 func TestManyEntries(t *testing.T) {
 	const n = 70_000
 	inNamespace(t, func(c *Conn) {
-		if err := c.Create(Set{"many", "hash:ip,port", model.IPv4, 1 << 24, true}); err != nil {
+		if err := c.Create(t.Context(), Set{"many", "hash:ip,port", model.IPv4, 1 << 24, true}); err != nil {
 			t.Fatal(err)
 		}
 		changes := make([]Change, n)
@@ -118,7 +138,7 @@ func TestManyEntries(t *testing.T) {
 				t.Fatalf("change %d: %v", i, err)
 			}
 		}
-		if _, entries, err := c.List("many"); err != nil || len(entries) != n-1 {
+		if _, entries, err := c.List(t.Context(), "many"); err != nil || len(entries) != n-1 {
 			t.Fatalf("%d entries, %v", len(entries), err)
 		}
 	})

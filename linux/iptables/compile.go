@@ -151,7 +151,7 @@ func (c *Compiler) constant(f model.Family, emit func(Key, Value)) {
 // leave those out.
 func nodePorts(host *model.Host, at chainID, to string, emit func(Key, Value)) {
 	const comment = "kubernetes service nodeports; NOTE: this must be the last rule in this chain"
-	local := xtables.Loopback(at.Family)
+	local := at.Family.Loopbacks()
 	for _, p := range at.Family.Prefixes(host.NodePorts.Prefixes) {
 		if local.Bits() <= p.Bits() && local.Contains(p.Addr()) {
 			continue
@@ -241,13 +241,6 @@ func (p *portCompiler) frontend(f *model.Frontend) {
 		// root of the tree.
 		at := p.leaf(clusterTree, f)
 		emitRule(at, xtables.Rule{Dst: xtables.Address(f.At.Addr()), Target: xtables.Reject}, p.emit)
-	}
-	if f.Restricted && isNodePort(f) {
-		p.gap(f, "source ranges of node ports cannot be distinguished in this mode: closed to all")
-		r := p.match(f)
-		r.Comment, r.Target = p.name+" has source ranges", xtables.Drop
-		emitRule(p.leaf(unservedTree, f), r, p.emit)
-		return
 	}
 	p.balance(f)
 	p.reject(f)

@@ -158,7 +158,7 @@ func (c *commit) one(op ledger.Op[Key, Value]) error {
 	case kindRoute:
 		return c.kernel.route(op.Verb, op.Key.Dst.Addr())
 	case KindSet:
-		return c.kernel.set(op.Verb, definition(op.Key))
+		return c.kernel.set(c.ctx, op.Verb, definition(op.Key))
 	case kindAddress:
 		if op.Verb == ledger.Replace {
 			return c.kernel.restoreSource(op.Key.Dst.Addr(), op.Old.Source)

@@ -146,24 +146,24 @@ func netlinkFamily(f model.Family) int {
 
 // set creates a set. An existing set of the name has another type, since Observe did
 // not report it: it is swapped for the new one, so that rules always refer to a set.
-func (k *sockets) set(verb ledger.Verb, s ipset.Set) error {
+func (k *sockets) set(ctx context.Context, verb ledger.Verb, s ipset.Set) error {
 	if verb == ledger.Delete {
-		return ignore(k.sets.Destroy(s.Name), ipset.ErrNotFound)
+		return ignore(k.sets.Destroy(ctx, s.Name), ipset.ErrNotFound)
 	}
-	err := k.sets.Create(s)
+	err := k.sets.Create(ctx, s)
 	if !errors.Is(err, ipset.ErrExists) {
 		return err
 	}
 	fresh := s
 	fresh.Name = "TANDEM-NEW"
 	// A replaced set may be left over if this was interrupted.
-	if err := ignore(k.sets.Destroy(fresh.Name), ipset.ErrNotFound); err != nil {
+	if err := ignore(k.sets.Destroy(ctx, fresh.Name), ipset.ErrNotFound); err != nil {
 		return err
 	}
-	if err := k.sets.Create(fresh); err != nil {
+	if err := k.sets.Create(ctx, fresh); err != nil {
 		return err
 	}
-	return errors.Join(k.sets.Swap(fresh.Name, s.Name), k.sets.Destroy(fresh.Name))
+	return errors.Join(k.sets.Swap(ctx, fresh.Name, s.Name), k.sets.Destroy(ctx, fresh.Name))
 }
 
 // The host's own packets to a cluster IP on kube-ipvs0 have that same address as

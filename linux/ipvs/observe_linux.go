@@ -117,7 +117,7 @@ func (o *observation) routes(f model.Family) error {
 
 // set reads a set. One with another definition is foreign.
 func (o *observation) set(k Key) error {
-	set, entries, err := o.reader.sets.List(k.Set.Name(k.Family))
+	set, entries, err := o.reader.sets.List(o.ctx, k.Set.Name(k.Family))
 	switch {
 	case errors.Is(err, ipset.ErrNotFound):
 		return nil

@@ -66,7 +66,7 @@ func Probe(ctx context.Context, o Options) (err error) {
 	if err == nil {
 		err = k.tryAll(ctx, o, commands)
 	}
-	err = errors.Join(err, k.deleteScratch(o.families()))
+	err = errors.Join(err, k.deleteScratch(context.WithoutCancel(ctx), o.families()))
 	switch {
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("ipvs mode: %w; it needs root, or CAP_NET_ADMIN and CAP_NET_RAW", err)
@@ -92,7 +92,7 @@ func (k *sockets) tryAll(ctx context.Context, o Options, commands *xtables.Comma
 			return fmt.Errorf("%s routing rule: %w", f, err)
 		}
 		for s := noSet + 1; s < numSets; s++ {
-			if err := k.trySet(scratchDefinition(s, f)); err != nil {
+			if err := k.trySet(ctx, scratchDefinition(s, f)); err != nil {
 				return fmt.Errorf("%w; the kernel modules are ip_set and ip_set_{hash_ipport,hash_ipportip,hash_ipportnet,hash_ip,hash_net,bitmap_port}", err)
 			}
 		}
@@ -104,11 +104,11 @@ func (k *sockets) tryAll(ctx context.Context, o Options, commands *xtables.Comma
 }
 
 // trySet makes a set and reads it back.
-func (k *sockets) trySet(want ipset.Set) error {
-	if err := k.sets.Create(want); err != nil {
+func (k *sockets) trySet(ctx context.Context, want ipset.Set) error {
+	if err := k.sets.Create(ctx, want); err != nil {
 		return err
 	}
-	have, _, err := k.sets.List(want.Name)
+	have, _, err := k.sets.List(ctx, want.Name)
 	if err == nil && have != want {
 		err = fmt.Errorf("ipset %s read back differs from what was written", want.Name)
 	}
@@ -175,14 +175,14 @@ func (k *sockets) sweep(ctx context.Context, t *xtables.Commands, families []mod
 			err = errors.Join(err, failed)
 		}
 	}
-	return errors.Join(err, k.deleteScratch(families))
+	return errors.Join(err, k.deleteScratch(ctx, families))
 }
 
 // deleteScratch deletes all scratch objects but chains, which come first.
-func (k *sockets) deleteScratch(families []model.Family) (err error) {
+func (k *sockets) deleteScratch(ctx context.Context, families []model.Family) (err error) {
 	for _, f := range families {
 		for s := noSet + 1; s < numSets; s++ {
-			err = errors.Join(err, ignore(k.sets.Destroy(scratchSet(s, f)), ipset.ErrNotFound))
+			err = errors.Join(err, ignore(k.sets.Destroy(ctx, scratchSet(s, f)), ipset.ErrNotFound))
 		}
 		err = errors.Join(err, ignore(wrap("routing rule", k.links.RuleDel(scratchRule(f))), unix.ENOENT, unix.EAFNOSUPPORT))
 	}

@@ -80,7 +80,7 @@ func TestProbe(t *testing.T) {
 		}
 		defer k.close()
 		link := k.links.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: scratchLink}})
-		err = errors.Join(link, k.links.RuleAdd(scratchRule(model.IPv4)), k.sets.Create(scratchDefinition(ClusterIPs, model.IPv4)))
+		err = errors.Join(link, k.links.RuleAdd(scratchRule(model.IPv4)), k.sets.Create(t.Context(), scratchDefinition(ClusterIPs, model.IPv4)))
 		var script xtables.Script
 		script.Rewrite(xtables.ScratchChain, xtables.List(NewCompiler(Options{}).scratchRules(model.IPv4, xtables.Filter, true)[0]))
 		return errors.Join(err, s.commands.RestoreWait(t.Context(), model.IPv4, script.Text(xtables.Filter)))

@@ -138,7 +138,7 @@ func (r ruleMaker) classify(pods []xtables.Rule, host bool) []xtables.Rule {
 		all = append(all, other)
 	}
 	nodePort := rule(xtables.Jump{Chain: manglePort.name()}, unmarked(r.service), r.in(nodePortRanges, "dst"), xtables.DstLocal{})
-	nodePort.Dst = xtables.Addrs{Prefix: xtables.Loopback(r.family), Not: true}
+	nodePort.Dst = xtables.Addrs{Prefix: r.family.Loopbacks(), Not: true}
 	all = append(all, nodePort)
 	if host {
 		all = append(all, rule(r.mapMark(Host, "dst,dst")))

@@ -155,10 +155,6 @@ type origins struct {
 // entrance is the chain that every first packet meets. Frontends with an address
 // come before node ports.
 func (o origins) entrance(f model.Family, nodePorts string) []nft.Rule {
-	loopback := netip.MustParsePrefix("127.0.0.0/8")
-	if f == model.IPv6 {
-		loopback = netip.MustParsePrefix("::1/128")
-	}
 	rules := []nft.Rule{
 		{Statements: []nft.Statement{nft.Lookup{Set: setRestricted}, nft.Lookup{Set: setAllowed, Not: true}, nft.Drop{}}, Comment: "outside of the source ranges"},
 		nft.NewRule(nft.SetMark{Bit: o.bit}),
@@ -168,7 +164,7 @@ func (o origins) entrance(f model.Family, nodePorts string) []nft.Rule {
 	}
 	rules = append(rules, o.vmaps(setVIPsPod, o.vips, setVIPs)...)
 	return append(rules,
-		nft.NewRule(nft.FibLocal{}, nft.DestinationIn{Prefix: loopback, Not: true}, nft.Lookup{Set: setNodePortAddresses}, nft.Goto{Chain: nodePorts}),
+		nft.NewRule(nft.FibLocal{}, nft.DestinationIn{Prefix: f.Loopbacks(), Not: true}, nft.Lookup{Set: setNodePortAddresses}, nft.Goto{Chain: nodePorts}),
 		nft.NewRule(nft.Goto{Chain: chainNoService}))
 }
 

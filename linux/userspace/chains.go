@@ -102,7 +102,7 @@ func (w hookChain) rules(f model.Family, host *model.Host) []xtables.Rule {
 	if a := f.Loopback(); host.NodePorts.Contains(a) {
 		rules = append(rules, w.nodePorts(netip.PrefixFrom(a, a.BitLen()))...)
 	}
-	rules = append(rules, xtables.Rule{Dst: xtables.Within(xtables.Loopback(f)), Target: xtables.Return})
+	rules = append(rules, xtables.Rule{Dst: xtables.Within(f.Loopbacks()), Target: xtables.Return})
 	for _, p := range f.Prefixes(host.NodePorts.Prefixes) {
 		rules = append(rules, w.nodePorts(p)...)
 	}

@@ -52,7 +52,7 @@
 //	table_linux.go   the two kinds of table in the kernel
 //	relay_linux.go   targets of rules: the relay address, the listeners, the drop port;
 //	                 listening sockets that outlive a process
-//	flows_linux.go   stale UDP flows of entries that change
+//	flows*.go        stale UDP flows of entries that change
 //	driver_linux.go  the host (Driver): commit, draining, observe
 //	mode*.go         the mode, its plan as text, and which kind of table works here
 package userspace

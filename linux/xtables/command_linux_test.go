@@ -141,19 +141,6 @@ func TestLockOfTheLegacyVariant(t *testing.T) {
 	}
 }
 
-// Rules before the jump to Services are found by their targets, whatever their
-// comments say.
-func TestEarly(t *testing.T) {
-	rules, drop := early("*filter\n:FORWARD DROP [0:0]\nCOMMIT\n*nat\n:PREROUTING ACCEPT [0:0]\n" +
-		"-A PREROUTING -m comment --comment \"not -j KUBE-SERVICES yet\" -j LOG\n" +
-		"-A PREROUTING -m comment --comment -j -j MARK --set-xmark 0x1/0x1\n" +
-		"-A PREROUTING -d 192.0.2.1/32 -m comment --comment \"no -j LOG \" -j DNAT --to-destination 192.0.2.9\n" +
-		"-A PREROUTING -j KUBE-SERVICES\n-A PREROUTING -j ACCEPT\nCOMMIT\n")
-	if !drop || len(rules) != 1 || !strings.Contains(rules[0], "-j DNAT") {
-		t.Errorf("%t, %q", drop, rules)
-	}
-}
-
 // A list of tables that cannot be read is an error, and not an empty one: the rules would
 // be left, or taken for absent. Without the module there is no list.
 func TestTableNames(t *testing.T) {

@@ -20,7 +20,7 @@
 // parse.go and its evaluation in eval.go.
 //
 //	rule.go          rules: matches and targets; tables, variants
-//	origin.go        matches of this node's pods and of loopback
+//	origin.go        matches of this node's pods
 //	text.go          their text; Rules, lists of them that can be compared
 //	parse.go         and back
 //	save.go          what iptables-save and "iptables -S" print
@@ -30,6 +30,6 @@
 //	variant_linux.go legacy or nft: which one this host uses
 //	probe_linux.go   whether it works
 //	watch_linux.go   whether other programs wrote
-//	others_linux.go  rules of other programs that packets traverse before Tandem's
-//	early_linux.go   rules of other programs that doctor reports
+//	others*.go       rules of other programs that packets traverse before Tandem's
+//	early*.go        rules of other programs that doctor reports
 package xtables

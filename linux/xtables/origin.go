@@ -2,19 +2,7 @@
 
 package xtables
 
-import (
-	"net/netip"
-
-	"github.com/tandem-proxy/tandem/core/model"
-)
-
-// Loopback returns the addresses of a family that never leave a host.
-func Loopback(f model.Family) netip.Prefix {
-	if f == model.IPv4 {
-		return netip.MustParsePrefix("127.0.0.0/8")
-	}
-	return netip.MustParsePrefix("::1/128")
-}
+import "github.com/tandem-proxy/tandem/core/model"
 
 // FromPods returns rules without a target that match packets of this node's pods:
 // those that arrive, and those that the host itself sends, which have no input

@@ -37,7 +37,7 @@ func Install(spec Spec) error {
 	if state != Absent {
 		return fmt.Errorf("service %s is installed already and %s: tandem stop and tandem start run a new version of the program; for other flags, tandem uninstall first", Name, state)
 	}
-	if err := createFolders(); err != nil {
+	if err := CreateFolders(); err != nil {
 		return err
 	}
 	if err := s.Install(); err != nil {

@@ -41,8 +41,8 @@ func checkRemovable() error {
 	return nil
 }
 
-// createFolders makes the folders of the service.
-func createFolders() error { return nil }
+// CreateFolders makes the folders of the service: there are none here.
+func CreateFolders() error { return nil }
 
 // setServiceOptions sets what kardianos/service does not.
 func setServiceOptions() error { return nil }
@@ -53,6 +53,10 @@ func arguments(args []string) []string { return args }
 // checkPermissions has nothing to check: only root can write to /usr/bin
 // already.
 func checkPermissions(string) error { return nil }
+
+// CheckInput has nothing to check: the folders that services are configured in are root's,
+// and a configuration that others may write is noted where it is read.
+func CheckInput(string) error { return nil }
 
 // Serve runs a program unchanged: systemd needs nothing more.
 func Serve(ctx context.Context, p Program) error {

@@ -9,8 +9,6 @@ import (
 
 	"golang.org/x/sys/windows"
 	"golang.org/x/sys/windows/svc/mgr"
-
-	"github.com/tandem-proxy/tandem/windows/folders"
 )
 
 // What happens when the service fails: it is restarted after these delays, the last
@@ -28,12 +26,6 @@ func arguments(args []string) []string { return append(args, "--windows-service=
 func checkPrivileges() error { return nil }
 func removeUnit() error      { return nil }
 func checkRemovable() error  { return nil }
-
-// createFolders makes the folders of the service.
-func createFolders() error {
-	_, err := folders.Make()
-	return err
-}
 
 // setServiceOptions sets what kardianos/service does not: recovery that also follows
 // an exit with an error, and an identity of its own for access rights.

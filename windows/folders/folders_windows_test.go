@@ -72,18 +72,50 @@ func TestOwnFilesStay(t *testing.T) {
 	}
 }
 
-// Trusted owners of the files that decide what is deleted.
-func TestTrusts(t *testing.T) {
-	for kind, want := range map[windows.WELL_KNOWN_SID_TYPE]bool{
-		windows.WinLocalSystemSid: true, windows.WinBuiltinAdministratorsSid: true,
-		windows.WinBuiltinUsersSid: false, windows.WinWorldSid: false, windows.WinAnonymousSid: false,
-	} {
-		sid, err := windows.CreateWellKnownSid(kind)
-		if err != nil {
-			t.Fatal(err)
+// What the process itself or administrators have made is trusted, and what everybody may
+// write is not.
+func TestCheckInput(t *testing.T) {
+	dir := foldertest.New(t, "config.yaml")
+	file := filepath.Join(dir, "config.yaml")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Close(dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{dir, file} {
+		if err := CheckInput(path); err != nil {
+			t.Errorf("closed to others: %v", err)
 		}
-		if got, err := trusts(sid); got != want || err != nil {
-			t.Errorf("%s: %v (%v), want %v", sid, got, err, want)
+	}
+	open, err := windows.SecurityDescriptorFromString("D:P(A;;FA;;;BA)(A;;FA;;;WD)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	acl, _, err := open.DACL()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := windows.SetNamedSecurityInfo(file, windows.SE_FILE_OBJECT, windows.DACL_SECURITY_INFORMATION, nil, nil, acl, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{dir, file} {
+		if err := CheckInput(path); err == nil || !strings.Contains(err.Error(), "writable by everybody") {
+			t.Errorf("%s with a file that is open to everybody: %v", path, err)
 		}
+	}
+	if err := CheckInput(filepath.Join(dir, "missing")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file that is not there: %v", err)
+	}
+}
+
+// A file in the place of a folder is not closed and used.
+func TestAFileIsNoFolder(t *testing.T) {
+	file := filepath.Join(foldertest.New(t, "logs"), "logs")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Close(file); err == nil || !strings.Contains(err.Error(), "not a folder") {
+		t.Errorf("%v", err)
 	}
 }

@@ -24,7 +24,7 @@ func (c *commit) install(k Key, want LoadBalancer) error {
 	case !have.single:
 		return fmt.Errorf("the frontend is taken by load balancer %s, which Tandem does not own", have.lb.ID)
 	}
-	c.remember(have.lb.ID) // one that has turned up since
+	c.adopt(k, have.lb.ID) // one that has turned up since
 	c.table.mu.Lock()
 	repair := c.table.retries.repairable(k, have.lb.degraded())
 	if repair {
@@ -196,6 +196,7 @@ func (c *commit) relist() error {
 		}
 		c.table.balancers[k] = found
 	}
+	c.table.countBalancers()
 	if len(surplus) > 0 {
 		c.Doubt() // audits delete them
 	}

@@ -42,8 +42,9 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 		}
 	}
 	if len(d.Full()) > 0 { // something may have been repaired
-		d.inspect(false)
+		d.inspect()
 	}
+	c.logAdopted()
 	return errs
 }
 
@@ -58,7 +59,7 @@ func (c *commit) claim(ops []ledger.Op[Key, Value]) {
 		have, ok := c.table.balancers[op.Key]
 		c.table.mu.Unlock()
 		if ok && have.single {
-			c.remember(have.lb.ID)
+			c.adopt(op.Key, have.lb.ID)
 		}
 	}
 }

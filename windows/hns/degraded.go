@@ -43,8 +43,13 @@ func (r retries) repairable(k Key, degraded bool) bool {
 	return degraded && !time.Now().Before(r[k].at)
 }
 
-// findings count the objects of each kind without effect, regardless of their owner.
-type findings struct{ balancers, remote, local, unmapped, loopback int }
+// findings count the objects of each kind without effect, regardless of their owner, and say
+// whether load balancers take too many of the node's ports.
+type findings struct {
+	balancers, remote, local, unmapped, loopback int
+
+	crowded bool
+}
 
 // problems describes findings with the numbers of the last reading, so that the texts
 // stay the same while objects are repaired one by one.
@@ -59,6 +64,12 @@ func (n findings) problems(read findings) (all []model.Problem) {
 	add(n.local, read.local, "%d endpoints of pods are degraded: they have lost their port of the virtual switch and belong to the CNI plug-in; delete their pods, or run the CNI plug-in's repair")
 	add(n.unmapped, read.unmapped, "%d load balancers without port mappings (kubernetes#141488) serve nothing: delete them with hnsdiag")
 	add(n.loopback, read.loopback, "%d pods cannot reach themselves through a Service: DSR is on, and their CNI plug-in has not set up loopback DSR; set loopbackDSR in its configuration or turn enableDSR off")
+	if n.crowded {
+		all = append(all, model.Problem{
+			Object: "HNS", Why: model.WhyDegraded,
+			Detail: fmt.Sprintf("more than %d load balancers without DSR reserve 64 of the node's ports each: allow DSR (--enable-dsr) or widen the dynamic port range", manyWithoutDSR),
+		})
+	}
 	return all
 }
 

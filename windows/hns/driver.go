@@ -66,6 +66,7 @@ func newDriver(h HNS, v Version, s Settings, j *journal) *Driver {
 		settings: s, journal: j, table: newTable(s.Root),
 		modify: v.Features().Modify, adopted: map[Key]bool{},
 	}
+	d.table.dsr = s.DSR
 	d.table.facts.askSource = !v.Features().DefaultSource
 	for _, f := range model.Families() {
 		d.setNode(f, j.node(f))
@@ -169,8 +170,7 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 		seen[lb.ID] = true
 	}
 	d.written(d.journal.prune(before, seen))
-	d.warn()
-	d.inspect(true)
+	d.inspect()
 	return d.objects(), nil
 }
 
@@ -301,29 +301,11 @@ func (d *Driver) objects() map[Key]Value {
 	return all
 }
 
-// Windows has 16,384 dynamic ports for TCP, of which each load balancer without
-// DSR reserves 64 (Azure/AKS#1375): beyond half of them pods are at risk.
-const manyWithoutDSR = 16384 / 64 / 2
-
-func (d *Driver) warn() {
+// inspect publishes the findings that Full reports.
+func (d *Driver) inspect() {
 	d.table.mu.Lock()
-	n := d.table.withoutDSR()
+	all := d.table.now.problems(d.table.found)
 	d.table.mu.Unlock()
-	if n > manyWithoutDSR {
-		d.settings.Log.Warn("load balancers without DSR reserve 64 of the node's ports each: allow DSR (--enable-dsr) or widen the dynamic port range", "balancers", n)
-	}
-}
-
-// inspect collects the findings that Full reports.
-func (d *Driver) inspect(reading bool) {
-	t := d.table
-	t.mu.Lock()
-	now := t.findings(d.settings.DSR)
-	if reading {
-		t.found = now
-	}
-	all := now.problems(t.found)
-	t.mu.Unlock()
 	d.problems.Store(&all)
 }
 
@@ -340,14 +322,34 @@ func (d *Driver) Full() []model.Problem {
 type commit struct {
 	*Driver
 	ctx       context.Context
-	refreshed bool // endpoints were listed
-	rerouted  bool // the network was read
-	relisted  bool // load balancers were listed
-	sought    bool // the node's hardware address was looked for
+	refreshed bool     // endpoints were listed
+	rerouted  bool     // the network was read
+	relisted  bool     // load balancers were listed
+	sought    bool     // the node's hardware address was looked for
+	taken     []string // load balancers of other programs that were adopted, by frontend and id
 }
 
 // remember notes that a load balancer is owned.
 func (c *commit) remember(id string) { c.written(c.journal.add(id)) }
+
+// adopt notes that the load balancer of a frontend is owned from now on, whoever made it.
+func (c *commit) adopt(k Key, id string) {
+	if !c.journal.owns(id) {
+		c.taken = append(c.taken, k.String()+" "+id)
+	}
+	c.remember(id)
+}
+
+// maxNamed is how many adopted load balancers of a Commit are logged by name.
+const maxNamed = 20
+
+// logAdopted says which load balancers of other programs are Tandem's now: they are changed,
+// and replaced or deleted with their Services.
+func (c *commit) logAdopted() {
+	if n := len(c.taken); n > 0 {
+		c.settings.Log.Info("adopted load balancers that another program made for frontends of Services", "count", n, "balancers", c.taken[:min(n, maxNamed)])
+	}
+}
 
 func (c *commit) forget(id string) { c.written(c.journal.gone(id)) }
 

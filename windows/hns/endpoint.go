@@ -232,8 +232,12 @@ func (c *commit) deleteEndpoint(id string) error {
 		return err
 	}
 	c.table.mu.Lock()
+	e := c.table.endpoints[id]
 	c.table.drop(id)
 	c.table.mu.Unlock()
+	if _, own := ownedKey(e); !own && !isSource(e) {
+		c.settings.Log.Info("deleted an endpoint of another program that was in the way", "endpoint", e.Name, "id", id, "addresses", addresses(e))
+	}
 	return nil
 }
 

@@ -29,7 +29,7 @@ import (
 //	echo {"ID":"3f2c...",...} {"ID":"3f2c...",...}
 //
 // An echo is a load balancer as it was requested, and as HNS returned it when that
-// was something else.
+// was something else; one that was not ends an earlier one of the same load balancer.
 // An id that was deleted is forgotten only when HNS has shown not to have it:
 // deletions are known to succeed and do nothing (Windows-Containers#631). A line
 // that is cut off is ignored. It is safe for concurrent use.
@@ -136,7 +136,7 @@ func (j *journal) parseEcho(line string) {
 	var e echo
 	lines := json.NewDecoder(strings.NewReader(line))
 	if lines.Decode(&e.asked) == nil && lines.Decode(&e.got) == nil && e.got.ID == e.asked.ID {
-		j.echoes[e.got.ID] = e
+		j.keepEcho(e)
 	}
 }
 
@@ -255,16 +255,21 @@ func (j *journal) gone(id string) error {
 func (j *journal) setEcho(asked, got LoadBalancer) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	e := echo{asked, got}
-	if differs(got, asked) != "" {
-		j.echoes[got.ID] = e
-		return j.append("echo", e.String())
-	}
-	if _, ok := j.echoes[got.ID]; !ok {
+	if _, had := j.echoes[got.ID]; !j.keepEcho(echo{asked, got}) && !had {
 		return nil
 	}
-	delete(j.echoes, got.ID)
-	return j.rewrite()
+	return j.append("echo", echo{asked, got}.String())
+}
+
+// keepEcho keeps an echo that differs, the latest of each load balancer. One that does not
+// ends the one before.
+func (j *journal) keepEcho(e echo) (differ bool) {
+	if differ = differs(e.got, e.asked) != ""; differ {
+		j.echoes[e.got.ID] = e
+	} else {
+		delete(j.echoes, e.got.ID)
+	}
+	return differ
 }
 
 // asked returns a load balancer that was read as it was requested, if it is as HNS

@@ -10,41 +10,46 @@ import (
 
 // What of a table has no effect, or soon costs pods theirs.
 
-// findings counts what has no effect. With dsr pods need loopback DSR.
-func (t *table) findings(dsr bool) (n findings) {
-	seen := map[string]bool{}
-	for _, have := range t.balancers {
-		if have.lb.degraded() && !seen[have.lb.ID] {
-			n.balancers++
-		}
-		seen[have.lb.ID] = true
+// findingsOf returns what an endpoint adds to the findings.
+func (t *table) findingsOf(e Endpoint) (n findings) {
+	switch {
+	case e.degraded() && e.remote():
+		n.remote = 1
+	case e.degraded():
+		n.local = 1
 	}
-	for _, e := range t.endpoints {
-		switch {
-		case e.degraded() && e.remote():
-			n.remote++
-		case e.degraded():
-			n.local++
-		}
-	}
-	n.unmapped = t.unmapped
-	if dsr {
-		n.loopback = t.withoutLoopback()
+	if t.dsr && t.withoutLoopback(e) {
+		n.loopback = 1
 	}
 	return n
 }
 
-// withoutLoopback counts the pods of this node that DSR keeps from reaching
-// themselves through a Service (Azure/AKS#2608, calico#5522). The CNI plug-ins
+// count adds the findings of an endpoint that comes, or takes away those of one that goes.
+func (t *table) count(e Endpoint, by int) {
+	n := t.findingsOf(e)
+	t.now.remote += by * n.remote
+	t.now.local += by * n.local
+	t.now.loopback += by * n.loopback
+}
+
+// countBalancers counts those of load balancers, regardless of their owner.
+func (t *table) countBalancers() {
+	t.now.balancers = 0
+	seen := map[string]bool{}
+	for _, have := range t.balancers {
+		if have.lb.degraded() && !seen[have.lb.ID] {
+			t.now.balancers++
+		}
+		seen[have.lb.ID] = true
+	}
+}
+
+// withoutLoopback reports whether an endpoint is a pod of this node that DSR keeps from
+// reaching itself through a Service (Azure/AKS#2608, calico#5522). The CNI plug-ins
 // win-bridge and win-overlay allow it, with loopbackDSR, by a policy OutBoundNAT
 // whose destination is the pod itself.
-func (t *table) withoutLoopback() (n int) {
-	for _, e := range t.endpoints {
-		if !e.remote() && e.Name != t.rootName && !slices.Contains(sourceNames[:], e.Name) && !hasLoopback(e) {
-			n++
-		}
-	}
-	return n
+func (t *table) withoutLoopback(e Endpoint) bool {
+	return !e.remote() && e.Name != t.rootName && !slices.Contains(sourceNames[:], e.Name) && !hasLoopback(e)
 }
 
 func hasLoopback(e Endpoint) bool {
@@ -56,16 +61,4 @@ func hasLoopback(e Endpoint) bool {
 			return err == nil && slices.Contains(own, a)
 		})
 	})
-}
-
-// withoutDSR counts the load balancers that answers go back through, regardless of their owner.
-func (t *table) withoutDSR() (n int) {
-	seen := map[string]bool{}
-	for _, have := range t.balancers {
-		if !seen[have.lb.ID] && have.lb.Flags&FlagDSR == 0 {
-			n++
-		}
-		seen[have.lb.ID] = true
-	}
-	return n
 }

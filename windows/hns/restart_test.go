@@ -3,8 +3,10 @@
 package hns_test
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"strings"
 	"testing"
@@ -224,9 +226,12 @@ func TestWhatAnEarlierProxyHasLeft(t *testing.T) {
 			HostComputeEndpoints: []string{remote}, Flags: hns.FlagDSR,
 			FrontendVIPs: []string{"10.96.0.10"}, PortMappings: []hns.PortMapping{{Protocol: 6, InternalPort: 8080, ExternalPort: 80}},
 		}
-		r.emu.AddBalancer(lb, false)
+		var log bytes.Buffer
+		r.settings.Log = slog.New(slog.NewTextHandler(&log, nil))
+		r.restart()
+		same := r.emu.AddBalancer(lb, false)
 		lb.FrontendVIPs, lb.SourceVIP = []string{"10.96.0.11"}, "192.0.2.9"
-		r.emu.AddBalancer(lb, false)
+		other := r.emu.AddBalancer(lb, false)
 		r.set("same", "10.96.0.10", "10.244.2.2")
 		r.begin()
 		if n := r.emu.Writes(); n != 0 {
@@ -236,6 +241,11 @@ func TestWhatAnEarlierProxyHasLeft(t *testing.T) {
 		r.sync()
 		r.serves("10.96.0.10", "10.244.2.2")
 		r.serves("10.96.0.11", "10.244.2.2 10.244.2.3")
+		for _, id := range []string{same, other} {
+			if n := strings.Count(log.String(), id); n != 1 {
+				r.Errorf("that %s was adopted is logged %d times:\n%s", id, n, log.String())
+			}
+		}
 		r.unset("same")
 		r.sync()
 		r.settle()

@@ -29,9 +29,10 @@ type table struct {
 	rootName  string // of the endpoint that represents this node; constant
 	root      string // its id; empty where it is not there
 
-	retries  retries
-	unmapped int      // load balancers of others without port mappings, when they were read last
-	found    findings // of the last reading
+	retries retries
+	dsr     bool     // pods need loopback DSR; constant
+	now     findings // kept up to date with each change
+	found   findings // of the last reading
 
 	reading bool            // a reading is on its way
 	touched map[string]bool // ids that came and went meanwhile
@@ -55,6 +56,7 @@ func (t *table) put(e Endpoint) {
 	t.drop(e.ID)
 	t.touch(e.ID)
 	t.endpoints[e.ID] = e
+	t.count(e, 1)
 	if e.Name == t.rootName && e.Name != "" {
 		t.root = e.ID
 	}
@@ -71,6 +73,7 @@ func (t *table) drop(id string) {
 		return
 	}
 	delete(t.endpoints, id)
+	t.count(e, -1)
 	if t.root == id {
 		t.root = ""
 	}
@@ -93,11 +96,16 @@ func (t *table) set(k Key, lb LoadBalancer) {
 	if t.reading {
 		t.changed[k] = true
 	}
+	if t.balancers[k].lb.degraded() {
+		t.now.balancers--
+	}
 	if lb.ID == "" {
 		delete(t.balancers, k)
 		return
 	}
-	t.balancers[k] = installed{lb, true}
+	if t.balancers[k] = (installed{lb, true}); lb.degraded() {
+		t.now.balancers++
+	}
 }
 
 // find returns the endpoint for a target: for a local one this node's, and for a
@@ -285,10 +293,10 @@ func (t *table) end(r *reading, own func(id string) bool) {
 		t.facts.sourceVIP = r.sourceVIP
 	}
 	before, surplus := t.balancers, t.surplus
-	t.unmapped = 0
+	t.now.unmapped = 0
 	for _, lb := range r.balancers {
 		if len(lb.PortMappings) == 0 && !own(lb.ID) {
-			t.unmapped++
+			t.now.unmapped++
 		}
 	}
 	t.balancers, t.surplus = t.sort(r.balancers, own)
@@ -296,6 +304,9 @@ func (t *table) end(r *reading, own func(id string) bool) {
 		keep(t.balancers, before, k)
 		keep(t.surplus, surplus, k.surplus())
 	}
+	t.countBalancers()
+	t.now.crowded = t.withoutDSR() > manyWithoutDSR
+	t.found = t.now
 	t.forgetRetries()
 }
 
@@ -318,9 +329,14 @@ func (t *table) merge(read []Endpoint, meanwhile map[string]bool) {
 		seen[e.ID] = true
 		switch have, known := t.endpoints[e.ID]; {
 		case meanwhile[e.ID]:
+		case known && have.State == e.State:
+			have.Health = e.Health
+			t.endpoints[e.ID] = have
 		case known:
+			t.count(have, -1)
 			have.State, have.Health = e.State, e.Health
 			t.endpoints[e.ID] = have
+			t.count(have, 1)
 		default:
 			t.put(e)
 		}
@@ -364,4 +380,20 @@ func (t *table) readSource() (v Value) {
 		v.Drift = "degraded"
 	}
 	return v
+}
+
+// Windows has 16,384 dynamic ports for TCP, of which each load balancer without
+// DSR reserves 64 (Azure/AKS#1375): beyond half of them pods are at risk.
+const manyWithoutDSR = 16384 / 64 / 2
+
+// withoutDSR counts the load balancers that answers go back through, regardless of their owner.
+func (t *table) withoutDSR() (n int) {
+	seen := map[string]bool{}
+	for _, have := range t.balancers {
+		if !seen[have.lb.ID] && have.lb.Flags&FlagDSR == 0 {
+			n++
+		}
+		seen[have.lb.ID] = true
+	}
+	return n
 }

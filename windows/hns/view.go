@@ -93,7 +93,7 @@ func (v *View) Dump() Dump {
 	for _, id := range v.absent() {
 		d.Objects = append(d.Objects, Item{Object: "journal", Owner: ownerTandem, ID: id, Detail: "HNS has no such load balancer"})
 	}
-	n := t.findings(false)
+	n := t.now
 	d.WithoutDSR, d.Degraded, d.DegradedEndpoints = t.withoutDSR(), n.balancers, n.remote+n.local
 	return d
 }

@@ -62,9 +62,13 @@ type withLoopback struct {
 	dataplane.Backend
 	loopback dataplane.Backend
 	log      *slog.Logger
-	serving  bool // Host.NodePorts.Loopback
-	failing  bool // the last Sync of loopback
+	serving  bool                   // Host.NodePorts.Loopback
+	failing  bool                   // the last Sync of loopback
+	failures map[model.PortID]error // of loopback, as of the last Sync
+	changed  []model.PortID         // whose failure has come, gone or become another since GapsChanged
 }
+
+var _ dataplane.GapNotifier = (*withLoopback)(nil)
 
 // withNodePorts joins a backend with one of NodePorts, and owns both. What the second one
 // cannot do is a Gap, and never a reason to hold a change of the first one back.
@@ -111,7 +115,33 @@ func (b *withLoopback) Sync(ctx context.Context) (dataplane.Work, error) {
 			b.log.Warn("opening node ports on loopback addresses failed in part; retrying", "err", other)
 		}
 	}
+	if other != nil || len(b.failures) > 0 {
+		b.noteFailures()
+	}
 	return w, err
+}
+
+// noteFailures takes the failures of the relays, and which of them are new or no more.
+func (b *withLoopback) noteFailures() {
+	now, _ := b.loopback.Failing()
+	for id, err := range now {
+		if was := b.failures[id]; was == nil || was.Error() != err.Error() {
+			b.changed = append(b.changed, id)
+		}
+	}
+	for id := range b.failures {
+		if now[id] == nil {
+			b.changed = append(b.changed, id)
+		}
+	}
+	b.failures = now
+}
+
+// GapsChanged implements dataplane.GapNotifier.
+func (b *withLoopback) GapsChanged() []model.PortID {
+	changed := b.changed
+	b.changed = nil
+	return changed
 }
 
 // Next implements dataplane.Backend.
@@ -129,8 +159,7 @@ func (b *withLoopback) Gaps(id model.PortID) []model.Gap {
 	if !b.serving {
 		return gaps
 	}
-	failing, _ := b.loopback.Failing()
-	return merge(gaps, b.loopback.Gaps(id), failing[id])
+	return merge(gaps, b.loopback.Gaps(id), b.failures[id])
 }
 
 // merge adds what relays cannot do on loopback addresses.

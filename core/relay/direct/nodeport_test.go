@@ -227,6 +227,10 @@ func TestNodePortsGaps(t *testing.T) {
 	if b.Next().IsZero() {
 		t.Error("it is not retried")
 	}
+	changed := b.(dataplane.GapNotifier).GapsChanged
+	if ids := changed(); len(ids) != 1 || ids[0] != busy.ID {
+		t.Errorf("ports with other gaps: %v", ids)
+	}
 	sctp := nodePort(freePort(t), echo(t, "here"), model.SCTP)
 	update(t, b, model.Delta{New: sctp})
 	if gaps := b.Gaps(sctp.ID); len(gaps) != 1 || !strings.Contains(gaps[0].Detail, "TCP and UDP only") {
@@ -234,5 +238,21 @@ func TestNodePortsGaps(t *testing.T) {
 	}
 	if h := b.Health(); len(h.Gaps) != 2 || len(h.Failures) > 0 {
 		t.Errorf("health %+v", h)
+	}
+	if ids := changed(); len(ids) != 0 {
+		t.Errorf("ports with other gaps: %v", ids)
+	}
+	taken.Close() // the Service does not change
+	for range 100 {
+		time.Sleep(time.Until(b.Next()))
+		if _, err := b.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if len(b.Gaps(busy.ID)) == 0 {
+			break
+		}
+	}
+	if gaps, ids := b.Gaps(busy.ID), changed(); len(gaps) != 0 || len(ids) != 1 || ids[0] != busy.ID {
+		t.Errorf("gaps of a port that is free: %v, ports with other gaps: %v", gaps, ids)
 	}
 }

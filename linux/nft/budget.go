@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
+)
+
+// budget bounds the counters of elements: each takes memory of the kernel for every
+// possible CPU. It is safe for concurrent use. Elements that come when it is used up are written without a counter,
+// and count for as wanted, as they are, when they are read; those that follow when
+// there is room again have one. A restart finds the same: elements without a counter are
+// wanted as far as there is no room for theirs.
+type budget struct {
+	most   int // counters; 0: nothing counts
+	counts map[*Set]bool
+
+	mu     sync.Mutex
+	used   int // as of the last reading, and the transactions since
+	denied map[Key]struct{}
+}
+
+// counts reports whether a value has a counter.
+func counts(v Value) bool { return v.Body != nil && v.Body.Counter != nil }
+
+// uncounted is a value without its counter.
+func uncounted(v Value) Value {
+	body := *v.Body // it may be shared
+	if body.Counter = nil; body == (Body{}) {
+		v.Body = nil
+		return v
+	}
+	v.Body = &body
+	return v
+}
+
+// room reports whether there is room for an element's counter beside used ones. Endpoints,
+// which come first and are more, may use half of it.
+func (b *budget) room(used int, k Key) bool {
+	if k.Set.Data == DataEndpoint {
+		return used < b.most/2
+	}
+	return used < b.most
+}
+
+// admit returns ops with the counters that there is room for.
+func (b *budget) admit(ops []Op) []Op {
+	if b.most == 0 {
+		return ops
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	used, own := b.used, false
+	for i, o := range ops {
+		if o.Key.Kind != KindElement {
+			continue
+		}
+		if o.Verb != ledger.Create && b.counted(o.Key, o.Old) {
+			used--
+		}
+		switch {
+		case o.Verb == ledger.Delete || !counts(o.New):
+		case b.room(used, o.Key):
+			used++
+		default:
+			if !own {
+				ops, own = slices.Clone(ops), true
+			}
+			ops[i].New = uncounted(o.New)
+		}
+	}
+	return ops
+}
+
+// applied notes the ops of a transaction as they were sent, except those that failed.
+// Asked are the same ops with all counters that are wanted.
+func (b *budget) applied(asked, sent []Op, errs []error) {
+	if b.most == 0 {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, o := range sent {
+		if o.Key.Kind != KindElement || errs[i] != nil {
+			continue
+		}
+		if o.Verb != ledger.Create && b.counted(o.Key, o.Old) {
+			b.used--
+		}
+		delete(b.denied, o.Key)
+		switch {
+		case o.Verb == ledger.Delete:
+		case counts(o.New):
+			b.used++
+		case counts(asked[i].New):
+			b.denied[o.Key] = struct{}{}
+		}
+	}
+}
+
+// counted reports whether an element that is believed to be v has a counter. The caller has
+// the lock.
+func (b *budget) counted(k Key, v Value) bool {
+	_, denied := b.denied[k]
+	return counts(v) && !denied
+}
+
+// reading passes what is read on, but for elements without a counter in sets that count:
+// whether there was room for theirs is known at its end.
+type reading struct {
+	found   func(Key, Value)
+	counts  map[*Set]bool
+	used    int // counters that were read
+	without []element
+}
+
+type element struct {
+	Key
+	Value
+}
+
+func (r *reading) add(k Key, v Value) {
+	switch {
+	case k.Kind != KindElement || !r.counts[k.Set]:
+	case counts(v):
+		r.used++
+	default:
+		r.without = append(r.without, element{k, v})
+		return
+	}
+	r.found(k, v)
+}
+
+// end gives those elements a counter that have none for lack of room, in what was read.
+// Alone means that nothing was written meanwhile.
+func (b *budget) end(r *reading, alone bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if alone {
+		b.used = r.used
+	}
+	used := b.used
+	for i := range r.without {
+		e := &r.without[i]
+		if _, denied := b.denied[e.Key]; !denied && b.room(used, e.Key) {
+			used++
+			continue
+		}
+		b.denied[e.Key] = struct{}{}
+		e.Value = counted(e.Value)
+	}
+}
+
+// counted is a value with a counter.
+func counted(v Value) Value {
+	body := Body{}
+	if v.Body != nil {
+		body = *v.Body
+	}
+	body.Counter = &Count{}
+	v.Body = &body
+	return v
+}
+
+// lacks reports whether an element has no counter for lack of room.
+func (b *budget) lacks(k Key) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, denied := b.denied[k]
+	return denied
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hns
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// Findings that are kept up to date are those of a table that is looked at as a whole.
+func TestFindingsFollowChanges(t *testing.T) {
+	table := newTable("root")
+	table.dsr = true
+	random := rand.New(rand.NewPCG(1, 2))
+	loopback := Policy{Type: "OutBoundNAT", Settings: json.RawMessage(`{"Destinations":["10.244.0.1"]}`)}
+	for range 20_000 {
+		n := random.IntN(20)
+		e := Endpoint{ID: fmt.Sprint(n), Name: []string{"pod", "root", remotePrefix + "x"}[n%3], IpConfigurations: []IpConfig{{IpAddress: fmt.Sprintf("10.244.0.%d", n%4)}}}
+		if random.IntN(2) == 0 {
+			e.State = EndpointDegraded
+		}
+		if random.IntN(2) == 0 {
+			e.Flags = FlagRemote
+		}
+		if random.IntN(2) == 0 {
+			e.Policies = []Policy{loopback}
+		}
+		k := Key{Kind: KindBalancer, Proto: model.TCP, Port: uint16(n), Addr: netip.MustParseAddr("10.96.0.1")}
+		switch random.IntN(5) {
+		case 0:
+			table.drop(e.ID)
+		case 1:
+			table.refresh([]Endpoint{e})
+		case 2:
+			table.set(k, LoadBalancer{})
+		case 3:
+			lb := LoadBalancer{ID: fmt.Sprint("lb", n)}
+			if random.IntN(2) == 0 {
+				lb.State = StateDegraded
+			}
+			table.set(k, lb)
+		default:
+			table.put(e)
+		}
+		kept := table.now
+		table.now = findings{}
+		for _, e := range table.endpoints {
+			table.count(e, 1)
+		}
+		table.countBalancers()
+		if table.now != kept {
+			t.Fatalf("kept %+v, want %+v", kept, table.now)
+		}
+	}
+}
+
+// A Commit while there are findings costs the same however many pods there are.
+func TestACommitBesideFindingsLooksAtNothingElse(t *testing.T) {
+	cost := func(pods int) float64 {
+		d := newDriver(nil, Version{Major: 15, Minor: 4}, Settings{DSR: true}, &journal{ids: map[string]bool{}, echoes: map[string]echo{}})
+		for n := range pods {
+			d.table.put(Endpoint{
+				ID: fmt.Sprint(n), Name: "pod", State: EndpointDegraded, IpConfigurations: []IpConfig{{IpAddress: "10.244.0.1"}},
+				Policies: []Policy{{Type: "OutBoundNAT", Settings: json.RawMessage(`{"Destinations":["10.244.0.9"]}`)}},
+			})
+		}
+		d.inspect()
+		op := []ledger.Op[Key, Value]{{Key: nodeAddress(model.IPv6)}}
+		return testing.AllocsPerRun(10, func() {
+			if err := d.Commit(t.Context(), op)[0]; err != nil || len(d.Full()) != 2 {
+				t.Fatal(err, d.Full())
+			}
+		})
+	}
+	if few, many := cost(10), cost(2000); many > few {
+		t.Errorf("a commit allocates %.0f times beside 10 pods, %.0f times beside 2,000", few, many)
+	}
+}
+
+// A load balancer that is returned as requested again is one line of the journal, and no new
+// file; the next process knows it, too.
+func TestAnEchoEndsByALine(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j, err := openJournal(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range 100 {
+		if err := j.add(fmt.Sprint("lb", n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	asked, got := LoadBalancer{ID: "lb1", SourceVIP: "192.0.2.1"}, LoadBalancer{ID: "lb1"}
+	if err := j.setEcho(asked, got); err != nil || len(j.echoes) != 1 {
+		t.Fatal(err, j.echoes)
+	}
+	file, before := j.file, size(t, path)
+	if err := j.setEcho(asked, asked); err != nil || len(j.echoes) != 0 {
+		t.Fatal(err, j.echoes)
+	}
+	if grown := size(t, path) - before; j.file != file || grown <= 0 || grown > 1000 {
+		t.Errorf("the file has grown by %d, and is another one: %t", grown, j.file != file)
+	}
+	if err := j.setEcho(asked, asked); err != nil || size(t, path)-before > 1000 {
+		t.Error("one that never differed was written", err)
+	}
+	next, err := readJournal(path)
+	if err != nil || len(next.echoes) != 0 || len(next.ids) != 100 {
+		t.Errorf("%v, %v, %d ids", err, next.echoes, len(next.ids))
+	}
+	if err := j.close(); err != nil {
+		t.Error(err)
+	}
+	if text, _ := os.ReadFile(path); !strings.HasPrefix(string(text), header) {
+		t.Error("the header is gone")
+	}
+}
+
+func size(t *testing.T, path string) int64 {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Size()
+}
