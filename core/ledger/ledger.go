@@ -29,6 +29,7 @@ type Ledger[K comparable, V any] struct {
 	dirty   []queued[K, V] // differing keys, in the order in which they changed
 	waiting map[K]deferral // differing keys that must not be planned before a time
 	next    time.Time      // not later than the first deadline in waiting; zero when it is empty
+	adopted bool           // keys that an adoption found to differ are not queued yet
 
 	// joined are owners between which queued keys have moved, each with another one of its
 	// set: what one of them deletes may be in use until the other has replaced the key.
@@ -116,8 +117,12 @@ func (l *Ledger[K, V]) Want(owner *model.PortID, key K, value V) {
 		have := l.have(key, e)
 		e.value = value
 		l.setInstalled(key, e, have)
-		l.enqueue(e, key, owner)
-	} else if _, waits := l.waiting[key]; waits {
+		if differs(e) {
+			l.enqueue(e, key, owner)
+			return
+		}
+	}
+	if _, waits := l.waiting[key]; waits {
 		l.enqueue(e, key, owner) // what failed for other owners is retried for this one
 	}
 }

@@ -21,6 +21,7 @@ import (
 // Every op must be given to Record or Return before the next Plan.
 func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
 	l.requeueDue(now)
+	l.queueAdopted()
 	n := 0 // that are planned, at the beginning of dirty
 	for i := range l.dirty {
 		t := &l.dirty[i]
@@ -52,6 +53,19 @@ func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
 		l.dirty = nil
 	}
 	return batches
+}
+
+// queueAdopted queues what an adoption found that differs from what is wanted.
+func (l *Ledger[K, V]) queueAdopted() {
+	if !l.adopted {
+		return
+	}
+	l.adopted = false
+	for key, e := range l.entries {
+		if differs(e) && !e.is(inFlight) {
+			l.enqueueOnce(key, e, nil)
+		}
+	}
 }
 
 // requeueDue queues the deferred keys that are due.

@@ -87,7 +87,7 @@ func (r *Review[K, V]) compare(key K, e *entry[V], read installation[V]) {
 	case !r.differs(key, e, read):
 	case r.trust:
 		r.Accepted++
-		r.ledger.correct(key, e, read, nil)
+		r.ledger.adopt(key, e, read)
 	default:
 		r.Suspects[key] = nil
 	}
@@ -152,13 +152,31 @@ func (l *Ledger[K, V]) peek(key K) *entry[V] {
 // correct takes what was read of a key as installed, and queues the key if it
 // differs from what is wanted.
 func (l *Ledger[K, V]) correct(key K, e *entry[V], read installation[V], owner *model.PortID) {
+	l.take(key, e, read)
+	if differs(e) {
+		l.enqueueOnce(key, e, owner)
+	}
+}
+
+// adopt is correct for an adoption, after which nearly all that was found is wanted: what
+// is not is queued by the next Plan.
+func (l *Ledger[K, V]) adopt(key K, e *entry[V], read installation[V]) {
+	l.take(key, e, read)
+	l.adopted = l.adopted || differs(e)
+}
+
+// take takes what was read of a key as installed.
+func (l *Ledger[K, V]) take(key K, e *entry[V], read installation[V]) {
 	e.set(found, e.is(found) || e.refs == 0 && read.ok && !e.is(installed))
 	l.setInstalled(key, e, read)
 	l.entries[key] = e
 	if !differs(e) {
 		l.keep(key, e)
-		return
 	}
+}
+
+// enqueueOnce queues a key that is neither queued nor deferred.
+func (l *Ledger[K, V]) enqueueOnce(key K, e *entry[V], owner *model.PortID) {
 	if _, waits := l.waiting[key]; !waits && e.queuePos() == 0 {
 		l.enqueue(e, key, owner)
 	}

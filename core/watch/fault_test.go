@@ -150,6 +150,9 @@ func TestRetryAfter(t *testing.T) {
 			t.Errorf("asked again after %s", gap)
 		}
 	}
+	if n := w.resource("services").Lists; n != 1 {
+		t.Errorf("%d lists, of which two were rejected", n)
+	}
 }
 
 // Changes that were compacted away make it list again, and find what is gone.

@@ -172,7 +172,6 @@ func (f *follower) list(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	f.status.list()
 	options := metav1.ListOptions{LabelSelector: f.label, FieldSelector: f.fields(), ResourceVersion: f.from()}
 	if options.ResourceVersion == "" || options.ResourceVersion == "0" {
 		options.Limit = pageSize // with any other version a limit would keep the server from using its cache
@@ -184,6 +183,7 @@ func (f *follower) list(ctx context.Context) error {
 			return err
 		}
 		if at == "" { // all pages are of this version, or newer: then the watch repeats what was new
+			f.status.list()
 			at = page.GetResourceVersion()
 		}
 		if page.GetContinue() == "" {

@@ -25,7 +25,7 @@ type Resource struct {
 
 	Version  string // resourceVersion up to which everything is known; empty before the first list
 	Objects  int    // that are known
-	Lists    uint64 // number of lists
+	Lists    uint64 // lists that the server began to send
 	Watches  uint64 // watches begun, those that start with a list included
 	Events   uint64 // bookmarks included
 	Failures uint64 // requests that failed
@@ -82,16 +82,10 @@ func (v *resourceStatus) note(f func(*Resource)) {
 	f(&v.r)
 }
 
+// list notes that the server began to send a list.
 func (v *resourceStatus) list() { v.note(func(r *Resource) { r.Lists++ }) }
 
-func (v *resourceStatus) watch(listing bool) {
-	v.note(func(r *Resource) {
-		r.Watches++
-		if listing {
-			r.Lists++
-		}
-	})
-}
+func (v *resourceStatus) watch() { v.note(func(r *Resource) { r.Watches++ }) }
 
 // answered notes an answer.
 func (v *resourceStatus) answered() { v.note(func(r *Resource) { r.Contact = time.Now() }) }

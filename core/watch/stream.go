@@ -27,7 +27,7 @@ func (f *follower) stream(ctx context.Context) error {
 	metered, spent := withByteCount(ctx)
 
 	start := time.Now()
-	f.status.watch(f.listing)
+	f.status.watch()
 	options := f.watchOptions()
 	defer func() { // it ended before its time
 		f.doubtful = f.doubtful || time.Since(start) < time.Duration(*options.TimeoutSeconds)*time.Second
@@ -39,6 +39,9 @@ func (f *follower) stream(ctx context.Context) error {
 	defer w.Stop()
 	if _, ok := w.(*apiwatch.StreamWatcher); !ok { // client-go makes some errors an empty watch
 		return causeOr(ctx, errCut)
+	}
+	if f.listing {
+		f.status.list()
 	}
 	works := time.AfterFunc(steadyTime, f.status.works)
 	defer works.Stop()

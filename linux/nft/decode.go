@@ -4,6 +4,7 @@ package nft
 
 import (
 	"bytes"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -39,6 +40,24 @@ func newSnapshot(t *Table, f model.Family, found func(Key, Value)) *snapshot {
 		rules: map[string][]uint64{}, chains: map[string]lead{}, ranges: map[*Set][]rawElement{}, filled: map[*Set]bool{},
 		counts: map[*Set]int{}, many: math.MaxInt, numbered: map[*Set][]numbered{},
 	}
+}
+
+// part returns a snapshot that reads some of the elements of s, for a goroutine of its own.
+func (s *snapshot) part(found func(Key, Value)) *snapshot {
+	p := newSnapshot(s.table, s.family, found)
+	p.counts, p.many = s.counts, s.many // only read
+	return p
+}
+
+// join adds what a part has kept of the elements that it read.
+func (s *snapshot) join(p *snapshot) {
+	for set, raw := range p.ranges {
+		s.ranges[set] = append(s.ranges[set], raw...)
+	}
+	for set, all := range p.numbered {
+		s.numbered[set] = append(s.numbered[set], all...)
+	}
+	maps.Copy(s.filled, p.filled)
 }
 
 // lead is a chain, with what it looks up (Leads).

@@ -35,7 +35,8 @@
 //	eval.go,                  objects and a packet to an outcome (Sim)
 //	  statement_eval.go
 //	driver_linux.go,          the kernel (Driver): what is written, and read back
-//	  read_linux.go,          in parts, or, where there is very much, by its keys
+//	  read_linux.go,          over several sockets at a time, in parts, or, where there
+//	  read_sets_linux.go,     is very much, by its keys
 //	  read_numbered_linux.go
 //	owner_linux.go            which tables are owned; a kernel without nf_tables
 //	probe_linux.go            whether this kernel can do it (Try)

@@ -26,9 +26,9 @@ import (
 type Driver struct {
 	table    *Table
 	families []model.Family
-	reader   *netlink.Socket // Observe's own
-	many     int             // elements from which on a set is read by its keys
-	byKeys   atomic.Int64    // sets that were
+	readers  [2]*netlink.Socket // Observe's own
+	many     int                // elements from which on a set is read by its keys
+	byKeys   atomic.Int64       // sets that were
 
 	mu    sync.Mutex // guards what follows; held during a transaction
 	sock  *netlink.Socket
@@ -63,11 +63,13 @@ func Open(t *Table, families ...model.Family) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	reader, err := openSocket()
-	if err != nil {
-		return nil, errors.Join(err, sock.Close())
+	d := &Driver{table: t, families: families, many: manyElements - 1, sock: sock, batch: newBatch(t), lost: true}
+	for i := range d.readers {
+		if d.readers[i], err = openSocket(); err != nil {
+			return nil, errors.Join(err, d.Close())
+		}
 	}
-	return &Driver{table: t, families: families, reader: reader, many: manyElements - 1, sock: sock, batch: newBatch(t), lost: true}, nil
+	return d, nil
 }
 
 // The buffers asked for.
@@ -95,7 +97,15 @@ func request(ctx context.Context, sock *netlink.Socket, kind, flags uint16, fami
 }
 
 // Close implements dataplane.Driver.
-func (d *Driver) Close() error { return errors.Join(d.sock.Close(), d.reader.Close()) }
+func (d *Driver) Close() error {
+	err := d.sock.Close()
+	for _, r := range d.readers {
+		if r != nil { // else opening it failed
+			err = errors.Join(err, r.Close())
+		}
+	}
+	return err
+}
 
 // MaxOps keeps a transaction short: the kernel holds a lock over all tables of
 // the namespace, some 2 microseconds for each op.

@@ -64,7 +64,7 @@ func (d *Driver) look(ctx context.Context, sock *netlink.Socket, f model.Family,
 
 // Has reports whether there is the driver's table of a family.
 func (d *Driver) Has(ctx context.Context, f model.Family) (bool, error) {
-	s, err := d.look(ctx, d.reader, f, nil)
+	s, err := d.look(ctx, d.readers[0], f, nil)
 	return err == nil && s.hasTable, err
 }
 
@@ -88,7 +88,7 @@ func (d *Driver) checkOwner(ctx context.Context, ops []Op) error {
 func (d *Driver) Remove(ctx context.Context) error {
 	var failed error
 	for _, f := range d.families {
-		s, err := d.look(ctx, d.reader, f, nil)
+		s, err := d.look(ctx, d.readers[0], f, nil)
 		switch {
 		case err != nil:
 			failed = errors.Join(failed, fmt.Errorf("nftables: remove owned tables: %w", err))

@@ -113,7 +113,7 @@ func (d *Driver) sweep(ctx context.Context, now time.Time) error {
 	for name := range left {
 		both := model.Families()
 		table := &Table{Name: name, Owner: d.table.Owner}
-		scratch := &Driver{table: table, families: both[:], reader: d.reader, sock: d.sock, batch: newBatch(table), lost: true}
+		scratch := &Driver{table: table, families: both[:], readers: d.readers, sock: d.sock, batch: newBatch(table), lost: true}
 		if err := scratch.Remove(ctx); err != nil {
 			return err
 		}

@@ -83,41 +83,34 @@ func (d *Driver) One(k Key) bool { return k.single() }
 // observeFamily reads a family's table. Where keys are given, even none, it reads
 // those of them alone of the elements that can be read one by one.
 func (d *Driver) observeFamily(ctx context.Context, f model.Family, keys []Key, found func(Key, Value)) (*snapshot, error) {
-	s, err := d.look(ctx, d.reader, f, found)
+	s, err := d.look(ctx, d.readers[0], f, found)
 	if err != nil || !s.hasTable {
 		return s, err
 	}
 	s.many = d.many
-	family := netlink.FamilyOf(f)
 	table := func(w *netlink.Writer) { w.Text(attrTable, d.table.Name) }
 	for _, kind := range []uint16{msgGetChain, msgGetRule, msgGetSet} {
-		if err := d.dump(ctx, kind, family, table, s); err != nil {
+		if err := d.dump(ctx, d.readers[0], kind, table, s); err != nil {
 			return s, err
 		}
 	}
+	var sets []*Set
 	for _, one := range d.table.sets {
 		if _, ok := s.objects[SetKey(f, one.Name)]; !ok || one.Unread || s.damage {
 			continue
 		}
-		if keys != nil && (Key{Kind: KindElement, Set: one}).single() {
-			continue
+		if keys == nil || !(Key{Kind: KindElement, Set: one}).single() {
+			sets = append(sets, one)
 		}
-		if whole, err := d.readNumbered(ctx, s, one); err != nil || whole {
-			if err != nil {
-				return s, err
-			}
-			continue
-		}
-		set := func(w *netlink.Writer) { w.Text(attrTable, d.table.Name); w.Text(attrElementsSet, one.Name) }
-		if err := d.dump(ctx, msgGetSetElem, family, set, s); err != nil {
-			return s, err
-		}
+	}
+	if err := d.readSets(ctx, s, sets); err != nil {
+		return s, err
 	}
 	for _, k := range keys {
 		if k.Family != f || !k.single() || s.damage {
 			continue
 		}
-		if err := cmp.Or(ctx.Err(), d.requestElements(ctx, d.reader, s, k.Set, &k)); err != nil && !errors.Is(err, unix.ENOENT) {
+		if err := cmp.Or(ctx.Err(), d.requestElements(ctx, d.readers[0], s, k.Set, &k)); err != nil && !errors.Is(err, unix.ENOENT) {
 			return s, err
 		}
 	}
@@ -132,11 +125,11 @@ func (d *Driver) Filled(f model.Family, s *Set) bool {
 	return d.filled[f][s]
 }
 
-func (d *Driver) dump(ctx context.Context, kind uint16, family byte, fill func(*netlink.Writer), s *snapshot) error {
+func (d *Driver) dump(ctx context.Context, sock *netlink.Socket, kind uint16, fill func(*netlink.Writer), s *snapshot) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	err := request(ctx, d.reader, kind, netlink.FlagDump, family, fill, s.add)
+	err := request(ctx, sock, kind, netlink.FlagDump, netlink.FamilyOf(s.family), fill, s.add)
 	if errors.Is(err, unix.ENOENT) { // it existed a moment ago
 		return dataplane.ErrInterrupted
 	}

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -47,25 +48,24 @@ func (d *Driver) readNumbered(ctx context.Context, s *snapshot, set *Set) (whole
 	if total == 0 || total != s.counts[set] {
 		return false, nil
 	}
-	keys := make([]Key, 0, atOnce)
-	for _, one := range all {
-		for range one.n {
-			keys = append(keys, one.key)
-			one.key.Slot++
-			if len(keys) < atOnce {
-				continue
+	left := numberedKeys{all: all}
+	err = d.together(s, func(sock *netlink.Socket, part *snapshot) error {
+		keys := make([]Key, 0, atOnce)
+		for {
+			if keys = left.take(keys[:0]); len(keys) == 0 {
+				return nil
 			}
-			if whole, err := requestKeys(ctx, d.reader, s, keys); err != nil || !whole {
-				return false, err
+			if whole, err := requestKeys(ctx, sock, part, keys); err != nil || !whole {
+				left.stop()
+				return err
 			}
-			keys = keys[:0]
 		}
-	}
-	if whole, err := requestKeys(ctx, d.reader, s, keys); err != nil || !whole {
+	})
+	if err != nil || left.stopped {
 		return false, err
 	}
 	now := newSnapshot(d.table, s.family, nil)
-	err = request(ctx, d.reader, msgGetSet, 0, netlink.FamilyOf(s.family), func(w *netlink.Writer) {
+	err = request(ctx, d.readers[0], msgGetSet, 0, netlink.FamilyOf(s.family), func(w *netlink.Writer) {
 		w.Text(attrTable, d.table.Name)
 		w.Text(attrSetName, set.Name)
 	}, now.add)
@@ -76,6 +76,38 @@ func (d *Driver) readNumbered(ctx context.Context, s *snapshot, set *Set) (whole
 		d.byKeys.Add(1)
 	}
 	return whole, err
+}
+
+// numberedKeys are the keys of elements that are still to be read. It is safe for concurrent
+// use.
+type numberedKeys struct {
+	mu      sync.Mutex
+	all     []numbered
+	stopped bool
+}
+
+// take appends the next keys to a list, up to its capacity.
+func (q *numberedKeys) take(keys []Key) []Key {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.all) > 0 && len(keys) < cap(keys) {
+		next := &q.all[0]
+		if next.n == 0 {
+			q.all = q.all[1:]
+			continue
+		}
+		keys = append(keys, next.key)
+		next.key.Slot++
+		next.n--
+	}
+	return keys
+}
+
+// stop drops what is left, since it will not be all.
+func (q *numberedKeys) stop() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.all, q.stopped = nil, true
 }
 
 // distinct returns what is left when several elements lead to the same ones, as those of one
@@ -90,9 +122,6 @@ func distinct(all []numbered) []numbered {
 
 // requestKeys reads elements of one set by their keys, and reports whether all are there.
 func requestKeys(ctx context.Context, sock *netlink.Socket, s *snapshot, keys []Key) (whole bool, err error) {
-	if len(keys) == 0 {
-		return true, nil
-	}
 	err = sock.RequestMany(ctx, subsystem<<8|msgGetSetElem, netlink.FamilyOf(s.family), func(w *netlink.Writer) {
 		w.Text(attrTable, s.table.Name)
 		w.Text(attrElementsSet, keys[0].Set.Name)

@@ -17,7 +17,9 @@ func TestReadBackByKeys(t *testing.T) {
 	freshNamespace(t)
 	d := openDriver(t)
 	d.SetMany(1)
-	want := compile(t, testHost, testPorts()...)
+	// More than one request reads, and more than is passed on at once.
+	large := port("large", front(model.KindClusterIP, "10.96.0.99:80", onAll(balance(poolOf(900), false))))
+	want := compile(t, testHost, append(testPorts(), large)...)
 	mustCommit(t, d, creation(want))
 	check := func(what string, byKeys bool) {
 		t.Helper()

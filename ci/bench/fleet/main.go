@@ -30,7 +30,7 @@ type report struct {
 	Reached int   // clients that have the mark in at least the requested version
 	Last    int64 // when the last of these got it, in nanoseconds since 1970
 	Bytes   int64 // received, TLS included
-	Lists   int64 // full lists begun, streamed or not
+	Lists   int64 // lists that the server began to send, streamed or not
 	Dials   int64 // connections made
 }
 

@@ -43,8 +43,8 @@ type Client struct {
 	at      time.Time // when it came
 }
 
-// lists counts the full lists that were begun, streamed or not.
-type lists struct{ begun func() int64 }
+// lists counts the lists that the server began to send, streamed or not.
+type lists struct{ sent func() int64 }
 
 // State is how far a client is.
 type State struct {
@@ -52,7 +52,7 @@ type State struct {
 	Version uint64    // of the mark; 0 before it has come
 	At      time.Time // when that came
 	Bytes   int64     // received, TLS included
-	Lists   int64     // full lists begun, streamed or not
+	Lists   int64     // lists that the server began to send, streamed or not
 	Dials   int64     // connections made
 }
 
@@ -71,7 +71,7 @@ func (c *Client) Run(ctx context.Context) error {
 func (c *Client) State() State {
 	s := State{Synced: c.synced.Load(), Bytes: c.bytes.Load(), Dials: c.dials.Load()}
 	if l := c.lists.Load(); l != nil {
-		s.Lists = l.begun()
+		s.Lists = l.sent()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

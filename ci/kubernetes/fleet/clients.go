@@ -78,9 +78,9 @@ func (c *Client) clientGo(ctx context.Context) error {
 		return err
 	}
 	settings.ContentType, settings.QPS, settings.Burst, settings.Dial = "application/vnd.kubernetes.protobuf", 5, 10, c.dial
-	var begun atomic.Int64
-	c.lists.Store(&lists{begun.Load})
-	settings.Wrap(func(next http.RoundTripper) http.RoundTripper { return &listCounter{next, &begun} })
+	var sent atomic.Int64
+	c.lists.Store(&lists{sent.Load})
+	settings.Wrap(func(next http.RoundTripper) http.RoundTripper { return &listCounter{next, &sent} })
 	client, err := kubernetes.NewForConfig(settings)
 	if err != nil {
 		return err
@@ -129,7 +129,7 @@ func (c *Client) slim(o any) (any, error) {
 	return cache.ExplicitKey(key), nil
 }
 
-// listCounter counts requests for lists.
+// listCounter counts the lists that the server began to send.
 type listCounter struct {
 	next  http.RoundTripper
 	lists *atomic.Int64
@@ -139,8 +139,9 @@ type listCounter struct {
 func (l *listCounter) RoundTrip(r *http.Request) (*http.Response, error) {
 	q := r.URL.Query()
 	paged := q.Get("continue") != ""
-	if !paged && (q.Get("watch") == "" || q.Get("sendInitialEvents") == "true") {
+	response, err := l.next.RoundTrip(r)
+	if err == nil && response.StatusCode == http.StatusOK && !paged && (q.Get("watch") == "" || q.Get("sendInitialEvents") == "true") {
 		l.lists.Add(1)
 	}
-	return l.next.RoundTrip(r)
+	return response, err
 }
