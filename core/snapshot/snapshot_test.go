@@ -39,7 +39,7 @@ func file(seed uint64) *snapshot.File {
 		Services: w.Services, Slices: w.Slices,
 		CIDRs:    []*model.ServiceCIDR{{Name: "kubernetes", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}}},
 		Status:   status.Document{Node: "topsecret-node", Source: "https://topsecret.example", Reasons: []string{"topsecret says no"}, Services: []status.Service{{Name: "ns/topsecret", State: "Partial", Frontends: []status.Frontend{{Address: "203.0.113.77:80", Why: "x"}}, Problems: []status.Problem{{Detail: "topsecret"}}}}},
-		History:  history.Document{Total: 1, Entries: []history.Entry{{Number: 1, Kind: "Service", Verb: "added", Object: "ns/topsecret", Detail: "topsecret", Sync: &history.Applied{Err: "203.0.113.77: topsecret", Stages: map[string]history.Seconds{"queue": 1}}}}},
+		History:  history.Document{Total: 1, Entries: []history.Entry{{Number: 1, Kind: "Service", Verb: "added", Object: "ns/topsecret", Detail: "topsecret", Sync: &history.Applied{Err: "203.0.113.77: topsecret", Stages: history.Times{Queue: 1}}}}},
 		Top:      &status.Top{Mode: "nftables", Services: []status.TopService{{Service: "ns/topsecret", New: 7, Frontends: []status.TopFrontend{{Address: "203.0.113.77:80", Proto: "tcp", New: 7}}}}},
 		Observed: []dataplane.Difference{{Object: "vip topsecret", State: dataplane.Differs, Found: "203.0.113.77", Record: `{"topsecret":1}`}},
 		Checks:   []diagnosis.Check{{ID: "clock", Level: diagnosis.OK, Found: "topsecret"}},
