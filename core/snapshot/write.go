@@ -3,16 +3,15 @@
 package snapshot
 
 import (
-	"bufio"
 	"encoding/json"
 	"io"
+	"reflect"
 )
 
 // Write writes a snapshot, without having all of its text in memory.
 func Write(w io.Writer, f *File) error {
-	b := bufio.NewWriterSize(w, 64<<10)
-	out := lines{encoder: json.NewEncoder(b)}
-	out.put(f.Header)
+	out := newLines(w)
+	out.header(&f.Header)
 	for _, s := range f.Services {
 		out.put(line{Service: s})
 	}
@@ -57,22 +56,55 @@ func Write(w io.Writer, f *File) error {
 		out.put(line{Check: &f.Checks[i]})
 	}
 	out.put(line{End: &end{Lines: out.count}})
-	if out.err != nil {
-		return out.err
-	}
-	return b.Flush()
+	return out.flush()
 }
 
 // lines writes values, each on a line of its own, until one fails.
 type lines struct {
-	encoder *json.Encoder
+	to      io.Writer
+	encoder encoder
+	append  appender // of a line
+	line    line     // that is written
+	value   reflect.Value
+	buffer  []byte
 	count   int
 	err     error
 }
 
-func (l *lines) put(v any) {
-	if l.err == nil {
-		l.err = l.encoder.Encode(v)
-		l.count++
+// writeLength is how many bytes are written at once, or a line more.
+const writeLength = 64 << 10
+
+func newLines(w io.Writer) *lines {
+	l := &lines{to: w, encoder: encoder{types: map[reflect.Type]appender{}}, buffer: make([]byte, 0, writeLength+4<<10)}
+	l.append, l.value = l.encoder.of(reflect.TypeFor[line]()), reflect.ValueOf(&l.line).Elem()
+	return l
+}
+
+// header writes the first line: a configuration states what is zero, too.
+func (l *lines) header(h *Header) {
+	var text []byte
+	text, l.err = json.Marshal(h)
+	l.buffer = append(append(l.buffer, text...), '\n')
+	l.count++
+}
+
+func (l *lines) put(one line) {
+	if l.err != nil {
+		return
 	}
+	l.line = one
+	l.buffer = append(l.append(l.buffer, l.value), '\n')
+	l.count++
+	if l.err = l.encoder.err; l.err == nil && len(l.buffer) >= writeLength {
+		l.err = l.flush()
+	}
+}
+
+func (l *lines) flush() error {
+	if l.err != nil {
+		return l.err
+	}
+	_, err := l.to.Write(l.buffer)
+	l.buffer = l.buffer[:0]
+	return err
 }
