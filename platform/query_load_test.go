@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math"
 	"net"
 	"net/http"
@@ -15,6 +16,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -23,6 +26,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	inmemory "github.com/tandem-proxy/tandem/core/dataplane/memory"
+	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/snapshot"
 	"github.com/tandem-proxy/tandem/core/wire"
@@ -247,16 +251,114 @@ func TestSnapshotOfARunningProxy(t *testing.T) {
 	}
 }
 
-// BenchmarkSnapshot takes snapshots of 10,000 Services x 5.
-func BenchmarkSnapshot(b *testing.B) {
-	a := startQuestioned(b, 10_000)
-	answer := a.proxy.snapshotRoute().answer
-	b.ReportAllocs()
-	for b.Loop() {
-		w := &counted{httptest.NewRecorder(), 0}
-		answer(w, httptest.NewRequestWithContext(b.Context(), http.MethodPost, "/snapshot", nil))
-		b.ReportMetric(float64(w.bytes), "bytes/snapshot")
+// answers make each kind of answer, without what it reads of the data plane.
+func (a *questioned) answers() map[string]func(io.Writer) error {
+	all := map[string]func(w io.Writer) error{
+		"snapshot": func(w io.Writer) error {
+			s, err := a.proxy.Snapshot(a.Context())
+			if err != nil {
+				return err
+			}
+			return snapshot.Write(w, a.proxy.fileOf(s))
+		},
+		"status": func(w io.Writer) error {
+			d, err := a.proxy.Document(a.Context())
+			if err != nil {
+				return err
+			}
+			text, err := wire.Marshal(wire.CBOR, d)
+			_, _ = w.Write(text)
+			return err
+		},
 	}
+	for name, question := range clientQuestions() {
+		if name != "drift" && name != "trace" {
+			all[name] = func(w io.Writer) error {
+				text, err := a.proxy.ask(a.Context(), name, []byte(question), wire.CBOR)
+				_, _ = w.Write(text)
+				return err
+			}
+		}
+	}
+	return all
+}
+
+// BenchmarkAnswers makes each kind of answer about 10,000 Services x 5, without what it reads of the data plane.
+func BenchmarkAnswers(b *testing.B) {
+	all := startQuestioned(b, 10_000).answers()
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				w := &counted{httptest.NewRecorder(), 0}
+				if err := all[name](w); err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(float64(w.bytes), "bytes/answer")
+			}
+		})
+	}
+}
+
+// BenchmarkChangesBesideAnswers changes an endpoint every ten milliseconds, alone and while all answers about 10,000 Services x 5
+// are made each second.
+func BenchmarkChangesBesideAnswers(b *testing.B) {
+	debug.SetGCPercent(gcPercent)
+	a := startQuestioned(b, 10_000)
+	answers := a.answers()
+	for _, polled := range []bool{false, true, false, true} {
+		b.Run(fmt.Sprintf("polled=%t", polled), func(b *testing.B) {
+			ctx, stop := context.WithCancel(b.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for tick := time.NewTicker(time.Second); polled && ctx.Err() == nil; {
+					for _, name := range slices.Sorted(maps.Keys(answers)) {
+						if err := answers[name](&counted{httptest.NewRecorder(), 0}); err != nil {
+							b.Error(err)
+						}
+					}
+					select {
+					case <-tick.C:
+					case <-ctx.Done():
+					}
+				}
+			}()
+			last := a.proxy.engine.History().Find(history.Filter{Limit: 1}).Total
+			for b.Loop() {
+				a.turn()
+				time.Sleep(10 * time.Millisecond)
+			}
+			time.Sleep(100 * time.Millisecond)
+			stop()
+			<-done
+			var took []float64
+			for _, e := range a.proxy.engine.History().Find(history.Filter{After: last}).Entries {
+				if e.Number > 0 && e.Sync != nil {
+					took = append(took, float64(e.Sync.Took)*1e6)
+				}
+			}
+			slices.Sort(took)
+			if n := len(took); n > 0 {
+				b.ReportMetric(took[n/2], "p50-us")
+				b.ReportMetric(took[n*99/100], "p99-us")
+				b.ReportMetric(float64(n), "changes")
+			}
+		})
+	}
+}
+
+// turn changes a Service of its own.
+func (a *questioned) turn() {
+	a.Helper()
+	text := fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: changing}\nspec: {clusterIP: 10.97.0.1, ports: [{port: 80}]}\n---\n"+
+		"apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: changing-1, labels: {kubernetes.io/service-name: changing}}\n"+
+		"addressType: IPv4\nports: [{port: 8080}]\nendpoints: [{addresses: [10.200.0.%d]}]\n", 1+a.changed%250)
+	file := filepath.Join(a.dir, "changing.yaml")
+	if err := errors.Join(os.WriteFile(file+".new", []byte(text), 0o600), os.Rename(file+".new", file)); err != nil {
+		a.Fatal(err)
+	}
+	a.changed++
 }
 
 // counted is a client that counts the bytes of its answer.
