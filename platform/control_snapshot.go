@@ -102,18 +102,18 @@ func (p *Proxy) inputs(s *engine.Snapshot) (f *snapshot.File, settled bool) {
 		Services: make([]*model.Service, len(s.Services)), Slices: make([]*model.Slice, 0, len(s.Services)),
 		CIDRs: s.CIDRs, Routes: s.Routes, Grants: s.Grants,
 	}
-	ports := make([]*model.Port, 0, len(s.Services))
-	for i := range s.Services {
+	hash := status.HashHost(s.Host)
+	settled = s.Settled && s.Host != nil && hash.String() == status.HashHost(resolve.Host(&f.Config, f.Node, f.CIDRs, f.Machine)).String()
+	for i := range s.Services { // once through memory
 		svc := &s.Services[i]
-		f.Services[i] = svc.Object
-		f.Slices, ports = append(f.Slices, svc.Slices...), append(ports, svc.Ports...)
+		f.Services[i], f.Slices = svc.Object, append(f.Slices, svc.Slices...)
+		f.KeepReady(s.Services[i : i+1])
+		f.KeepSlots(svc.Ports)
+		hash.Add(svc.Ports)
 	}
 	f.Sort()
-	f.KeepReady(s.Services)
-	f.KeepSlots(ports)
-	f.Ports = status.PortsHash(s.Host, ports)
-	host := resolve.Host(&f.Config, f.Node, f.CIDRs, f.Machine)
-	return f, s.Settled && s.Host != nil && status.PortsHash(host, nil) == status.PortsHash(s.Host, nil)
+	f.Ports = hash.String()
+	return f, settled
 }
 
 // Replays reports whether a snapshot of the inputs of this moment, as it is written and read, means what the

@@ -16,7 +16,24 @@ import (
 // beside changes, which wait for the collector. It is not safe for concurrent use.
 type encoder struct {
 	types map[reflect.Type]appender
-	err   error // the first one
+	names map[reflect.Type]string // what a line with a pointer of this type begins with
+	err   error                   // the first one
+}
+
+func newEncoder() encoder {
+	e := encoder{types: map[reflect.Type]appender{}, names: map[reflect.Type]string{}}
+	for i := range reflect.TypeFor[line]().NumField() {
+		f := reflect.TypeFor[line]().Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		e.names[f.Type] = "{" + strconv.Quote(name) + ":"
+	}
+	return e
+}
+
+// line appends the line with a value, which is a pointer of one of line's fields.
+func (e *encoder) line(b []byte, v any) []byte {
+	t := reflect.TypeOf(v)
+	return append(e.of(t.Elem())(append(b, e.names[t]...), reflect.ValueOf(v).Elem()), '}')
 }
 
 // appender appends a value, which is addressable, of one type.

@@ -13,11 +13,11 @@ import (
 	"github.com/tandem-proxy/tandem/core/history"
 )
 
-// encoded is a line as it is written.
-func encoded(t *testing.T, l *line) []byte {
+// encoded is the line with a value, as it is written.
+func encoded(t *testing.T, v any) []byte {
 	t.Helper()
-	e := encoder{types: map[reflect.Type]appender{}}
-	text := e.of(reflect.TypeFor[line]())(nil, reflect.ValueOf(l).Elem())
+	e := newEncoder()
+	text := e.line(nil, v)
 	if e.err != nil || !json.Valid(text) {
 		t.Fatalf("%v: %s", e.err, text)
 	}
@@ -37,14 +37,13 @@ func TestEncoder(t *testing.T) {
 			if err != nil || strict(plain, &want) != nil {
 				t.Fatalf("%s: %v", plain, err)
 			}
-			if short := encoded(t, &l); strict(short, &got) != nil || !reflect.DeepEqual(got, want) || len(short) > len(plain)+20 {
+			if short := encoded(t, field.Interface()); strict(short, &got) != nil || !reflect.DeepEqual(got, want) || len(short) > len(plain)+20 {
 				t.Errorf("%T with %q:\n%s\n%s", field.Interface(), text, short, plain)
 			}
 		}
 	}
-	e := encoder{types: map[reflect.Type]appender{}}
-	bad := line{Change: &history.Entry{Age: history.Seconds(math.NaN())}}
-	if e.of(reflect.TypeFor[line]())(nil, reflect.ValueOf(&bad).Elem()); e.err == nil {
+	e := newEncoder()
+	if e.line(nil, &history.Entry{Age: history.Seconds(math.NaN())}); e.err == nil {
 		t.Error("what JSON cannot have is written")
 	}
 }

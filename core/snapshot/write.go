@@ -5,7 +5,6 @@ package snapshot
 import (
 	"encoding/json"
 	"io"
-	"reflect"
 )
 
 // Write writes a snapshot, without having all of its text in memory.
@@ -13,49 +12,49 @@ func Write(w io.Writer, f *File) error {
 	out := newLines(w)
 	out.header(&f.Header)
 	for _, s := range f.Services {
-		out.put(line{Service: s})
+		out.put(s)
 	}
 	for _, s := range f.Slices {
-		out.put(line{Slice: s})
+		out.put(s)
 	}
 	for _, c := range f.CIDRs {
-		out.put(line{CIDR: c})
+		out.put(c)
 	}
 	for _, r := range f.Routes {
-		out.put(line{Route: r})
+		out.put(r)
 	}
 	for _, g := range f.Grants {
-		out.put(line{Grant: g})
+		out.put(g)
 	}
 	for i := range f.Slots {
-		out.put(line{Slot: &f.Slots[i]})
+		out.put(&f.Slots[i])
 	}
 	for i := range f.Ready {
-		out.put(line{Ready: &f.Ready[i]})
+		out.put(&f.Ready[i])
 	}
-	out.put(line{Drift: &f.Drift})
+	out.put(&f.Drift)
 	head := f.Status
 	head.Services = nil
-	out.put(line{Status: &head})
+	out.put(&head)
 	for i := range f.Status.Services {
-		out.put(line{Serves: &f.Status.Services[i]})
+		out.put(&f.Status.Services[i])
 	}
 	if f.Top != nil {
-		out.put(line{Top: f.Top})
+		out.put(f.Top)
 	}
 	past := f.History
 	past.Entries = nil
-	out.put(line{History: &past})
+	out.put(&past)
 	for i := range f.History.Entries {
-		out.put(line{Change: &f.History.Entries[i]})
+		out.put(&f.History.Entries[i])
 	}
 	for i := range f.Observed {
-		out.put(line{Observed: &f.Observed[i]})
+		out.put(&f.Observed[i])
 	}
 	for i := range f.Checks {
-		out.put(line{Check: &f.Checks[i]})
+		out.put(&f.Checks[i])
 	}
-	out.put(line{End: &end{Lines: out.count}})
+	out.put(&end{Lines: out.count})
 	return out.flush()
 }
 
@@ -63,9 +62,6 @@ func Write(w io.Writer, f *File) error {
 type lines struct {
 	to      io.Writer
 	encoder encoder
-	append  appender // of a line
-	line    line     // that is written
-	value   reflect.Value
 	buffer  []byte
 	count   int
 	err     error
@@ -75,9 +71,7 @@ type lines struct {
 const writeLength = 64 << 10
 
 func newLines(w io.Writer) *lines {
-	l := &lines{to: w, encoder: encoder{types: map[reflect.Type]appender{}}, buffer: make([]byte, 0, writeLength+4<<10)}
-	l.append, l.value = l.encoder.of(reflect.TypeFor[line]()), reflect.ValueOf(&l.line).Elem()
-	return l
+	return &lines{to: w, encoder: newEncoder(), buffer: make([]byte, 0, writeLength+4<<10)}
 }
 
 // header writes the first line: a configuration states what is zero, too.
@@ -88,12 +82,12 @@ func (l *lines) header(h *Header) {
 	l.count++
 }
 
-func (l *lines) put(one line) {
+// put writes the line with a value, which is a pointer of one of line's fields.
+func (l *lines) put(v any) {
 	if l.err != nil {
 		return
 	}
-	l.line = one
-	l.buffer = append(l.append(l.buffer, l.value), '\n')
+	l.buffer = append(l.encoder.line(l.buffer, v), '\n')
 	l.count++
 	if l.err = l.encoder.err; l.err == nil && len(l.buffer) >= writeLength {
 		l.err = l.flush()

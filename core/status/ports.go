@@ -15,14 +15,28 @@ import (
 // included. Ports that are not Equal have another, but for accidents of 64 bits. With a mode and a configuration
 // it determines the plan.
 func PortsHash(host *model.Host, ports []*model.Port) string {
-	h := newHasher()
+	h := HashHost(host)
+	h.Add(ports)
+	return h.String()
+}
+
+// PortsHasher makes a PortsHash of the ports of one Service after the other.
+type PortsHasher struct{ hasher }
+
+// HashHost begins with a host, which may be nil.
+func HashHost(host *model.Host) *PortsHasher {
+	h := &PortsHasher{*newHasher()}
 	if host != nil {
 		h.text(fmt.Sprintf("%+v", *host)) // empty lists, which may be nil, and addresses have one text
 	}
+	return h
+}
+
+// Add adds ports.
+func (h *PortsHasher) Add(ports []*model.Port) {
 	for _, p := range ports {
 		h.port(p)
 	}
-	return h.String()
 }
 
 func (h *hasher) port(p *model.Port) {
