@@ -3,6 +3,7 @@
 package platform
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/snapshot"
 	"github.com/tandem-proxy/tandem/core/status"
 )
@@ -67,32 +69,70 @@ func (p *Proxy) file(ctx context.Context) (*snapshot.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	mode := p.engine.Current().Mode
-	f := &snapshot.File{
-		Header: snapshot.Header{
-			Format: snapshot.Format, Version: p.version, System: runtime.GOOS, Mode: mode.Name, At: time.Now(),
-			Config: withoutSecrets(p.live.Load()), Node: s.Node, Machine: p.machine.now(),
-			Suspects: s.Suspects,
-		},
-		CIDRs: s.CIDRs, Routes: s.Routes, Grants: s.Grants, Status: p.documentOf(s, status.Filter{}), History: p.engine.History().Find(history.Filter{}),
-		Drift: status.DriftOf(s, "", time.Time{}), Top: counts,
-	}
-	f.Drift.Node, f.Drift.Mode = p.config.NodeName, string(mode.Name)
-	if failed == nil {
+	f := p.fileOf(s)
+	if f.Top = counts; failed == nil {
 		f.ReadAt, f.Drift.ReadAt, f.Observed = readAt, &readAt, observed(s, start)
 	} else {
 		f.ReadErr = failed.Error()
 	}
-	var desired []*model.Port
-	for _, svc := range s.Services {
-		f.Services, f.Slices = append(f.Services, svc.Object), append(f.Slices, svc.Slices...)
-		desired = append(desired, svc.Ports...)
+	return f, nil
+}
+
+// fileOf is a snapshot of the proxy but for what it has read of the data plane.
+func (p *Proxy) fileOf(s *engine.Snapshot) *snapshot.File {
+	f, settled := p.inputs(s)
+	if !settled {
+		f.Record(f.Resolve()) // what has just come is resolved and programmed in a moment
+	}
+	f.Status, f.History = p.documentOf(s, status.Filter{}), p.engine.History().Find(history.Filter{})
+	f.Drift = status.DriftOf(s, "", time.Time{})
+	f.Drift.Node, f.Drift.Mode = p.config.NodeName, string(f.Mode)
+	return f
+}
+
+// inputs are the inputs of a snapshot, with the hash of the ports that the proxy has resolved. Unless it
+// is settled, a change has come that they do not have yet.
+func (p *Proxy) inputs(s *engine.Snapshot) (f *snapshot.File, settled bool) {
+	f = &snapshot.File{
+		Header: snapshot.Header{
+			Format: snapshot.Format, Version: p.version, System: runtime.GOOS, Mode: p.engine.Current().Mode.Name, At: s.At,
+			Config: withoutSecrets(p.live.Load()), Node: s.Node, Machine: p.machine.now(),
+			Suspects: s.Suspects,
+		},
+		Services: make([]*model.Service, len(s.Services)), Slices: make([]*model.Slice, 0, len(s.Services)),
+		CIDRs: s.CIDRs, Routes: s.Routes, Grants: s.Grants,
+	}
+	hash := status.HashHost(s.Host)
+	settled = s.Settled && s.Host != nil && hash.String() == status.HashHost(resolve.Host(&f.Config, f.Node, f.CIDRs, f.Machine)).String()
+	for i := range s.Services { // once through memory
+		svc := &s.Services[i]
+		f.Services[i], f.Slices = svc.Object, append(f.Slices, svc.Slices...)
+		f.KeepReady(s.Services[i : i+1])
+		f.KeepSlots(svc.Ports)
+		hash.Add(svc.Ports)
 	}
 	f.Sort()
-	f.KeepReady(s.Services)
-	f.KeepSlots(desired)
-	f.Plan = snapshot.PlanHash(f.Replay(mode).Plan)
-	return f, nil
+	f.Ports = hash.String()
+	return f, settled
+}
+
+// Replays reports whether a snapshot of the inputs of this moment, as it is written and read, means what the
+// proxy has resolved; settled is false where it has not resolved them yet. It is for simulations.
+func (p *Proxy) Replays(ctx context.Context) (same, settled bool, err error) {
+	s, err := p.Snapshot(ctx)
+	if err != nil {
+		return false, false, err
+	}
+	f, settled := p.inputs(s)
+	var text bytes.Buffer
+	if err := snapshot.Write(&text, f); err != nil {
+		return false, settled, err
+	}
+	again, err := snapshot.Read(&text)
+	if err != nil {
+		return false, settled, err
+	}
+	return again.Made(again.Resolve()), settled, nil
 }
 
 // read has the engine read the data plane back, as tandem drift does.
@@ -165,23 +205,12 @@ func ModeOf(f *snapshot.File) (dataplane.Mode, error) {
 }
 
 // Replay resolves and plans a snapshot in its own mode, and reports whether that is
-// the plan which was made when it was taken.
+// what the node had when it was taken.
 func Replay(f *snapshot.File) (r *snapshot.Result, same bool, err error) {
 	m, err := ModeOf(f)
 	if err != nil {
 		return nil, false, err
 	}
 	r = f.Replay(m)
-	return r, snapshot.PlanHash(r.Plan) == f.Plan, nil
-}
-
-// Redact redacts a snapshot, and plans it again: names and addresses are in its plan.
-func Redact(f *snapshot.File, key []byte) error {
-	m, err := ModeOf(f)
-	if err != nil {
-		return err
-	}
-	f.Redact(key)
-	f.Plan = snapshot.PlanHash(f.Replay(m).Plan)
-	return nil
+	return r, f.Made(r), nil
 }

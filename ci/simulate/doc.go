@@ -21,8 +21,8 @@
 //
 // And at the end of each plan, when all faults are over: everything is as it would be
 // after a fresh start, within a bound (I4, I7); then nothing is written any more (I6);
-// /healthz reports it (I9); no goroutines remain (I10); and after a cleanup nothing
-// is left, however often it is done (I12).
+// /healthz reports it (I9); a snapshot means what the proxy has resolved (I13); no goroutines
+// remain (I10); and after a cleanup nothing is left, however often it is done (I12).
 //
 // TestEachCrashPoint is not random: a process is killed at each single write of a start,
 // a restart, a change, a repair, a switch and a cleanup.

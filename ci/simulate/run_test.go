@@ -275,6 +275,7 @@ func (r *run) settle(when string, limit time.Duration) {
 			differs = r.judge.right()
 		}
 		if differs == "" && r.served() && r.judge.settled() {
+			r.replays(when)
 			return
 		}
 	}
@@ -286,6 +287,19 @@ func (r *run) settle(when string, limit time.Duration) {
 
 func pollEvery(waited time.Duration) time.Duration {
 	return min(50*time.Millisecond+waited/8, 5*time.Second)
+}
+
+// replays checks that a snapshot of the process that runs means what that has resolved.
+func (r *run) replays(when string) {
+	p := r.super.current()
+	if p == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if same, settled, err := p.proxy.Replays(ctx); err == nil && settled && !same {
+		r.violate("I13: %s: a snapshot is resolved to other ports than the proxy has", when)
+	}
 }
 
 // served reports whether a running process reports everything programmed.

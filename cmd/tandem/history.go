@@ -84,7 +84,7 @@ func writeHistory(s *screen, d history.Document) {
 		for stage := range history.Stages {
 			text := "-"
 			if e.Sync != nil {
-				text = history.Short(e.Sync.Stages[stage.String()])
+				text = history.Short(e.Sync.Stages.Of(stage))
 			}
 			row = append(row, text)
 		}

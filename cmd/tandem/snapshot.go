@@ -69,9 +69,7 @@ func takeSnapshot(cmd *cobra.Command) (*snapshot.File, error) {
 
 // writeRedacted redacts a snapshot, with a key of its own unless there is one.
 func writeRedacted(out io.Writer, f *snapshot.File, key string) error {
-	if err := platform.Redact(f, []byte(cmp.Or(key, rand.Text()))); err != nil {
-		return err
-	}
+	f.Redact([]byte(cmp.Or(key, rand.Text())))
 	return snapshot.Write(out, f)
 }
 
@@ -114,9 +112,10 @@ func newReplay() *cobra.Command {
 		Use:   "replay FILE",
 		Short: "Resolve and plan the inputs of a snapshot again, on any system",
 		Long: `replay resolves the inputs of a snapshot as its node did, and plans them in the mode
-that was in use there. It needs no privileges and changes nothing. The plan must equal
-that of the node, byte for byte; if it does not, the exit code is 3: this version
-decides differently from the one that wrote the snapshot.`,
+that was in use there. It needs no privileges and changes nothing. What it resolves must
+equal what the node had; if it does not, the exit code is 3: this version decides
+differently from the one that wrote the snapshot. The plan follows from that: one
+version makes the same plan of a file, byte for byte, on any system.`,
 		Example: "  tandem replay node-1.snapshot\n  tandem replay node-1.snapshot -o native",
 		Args:    atMostOne,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -139,7 +138,7 @@ decides differently from the one that wrote the snapshot.`,
 				return err
 			}
 			if !same {
-				return differsError(fmt.Sprintf("tandem %s on %s made another plan of these inputs than this tandem does", file.Version, file.System))
+				return differsError(fmt.Sprintf("tandem %s on %s made something else of these inputs than this tandem does", file.Version, file.System))
 			}
 			return nil
 		},
@@ -149,7 +148,7 @@ decides differently from the one that wrote the snapshot.`,
 	return c
 }
 
-// replayed is the world of a snapshot; same reports whether its plan is the recorded one.
+// replayed is the world of a snapshot; same reports whether it is what its node had.
 func replayed(file *snapshot.File) (w *world, same bool, err error) {
 	r, same, err := platform.Replay(file)
 	if err != nil {

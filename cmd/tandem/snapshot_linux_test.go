@@ -78,7 +78,7 @@ func TestHistoryAndSnapshotOfARunningTandem(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if e := past.Entries[0]; e.Kind != "EndpointSlice" || e.Verb != "changed" || e.Sync.Created+e.Sync.Replaced == 0 || e.Sync.Stages["write"] <= 0 {
+	if e := past.Entries[0]; e.Kind != "EndpointSlice" || e.Verb != "changed" || e.Sync.Created+e.Sync.Replaced == 0 || e.Sync.Stages.Write <= 0 {
 		t.Errorf("%+v %+v", e, e.Sync)
 	}
 	if _, out := here("history"); !strings.Contains(out, "InitialList") || !strings.Contains(out, "default/web-1") {

@@ -222,7 +222,10 @@ func (e *Engine) Snapshot(ctx context.Context) (*Snapshot, error) {
 // where a few are enough.
 func (e *Engine) SnapshotOf(ctx context.Context, pick func(*track.Tracker) []track.View) (*Snapshot, error) {
 	s, err := ask(ctx, e.inbox, func() *Snapshot {
+		now := time.Now()
 		s := &Snapshot{
+			At:       now,
+			Settled:  e.tracker.Settled(now),
 			Status:   *e.status.Load(),
 			Host:     e.tracker.Host(),
 			Node:     e.node,

@@ -43,6 +43,8 @@ type Status struct {
 // Snapshot is everything the engine knows at one moment. It is immutable, and
 // made on request: a change never pays for it.
 type Snapshot struct {
+	At       time.Time
+	Settled  bool // nothing has changed that the ports of Services do not have yet
 	Status   Status
 	Host     *model.Host
 	Node     *model.Node          // as last delivered; nil before

@@ -35,21 +35,34 @@ type Entry struct {
 
 // Applied is the sync of an entry. Its counts are those of all its changes together.
 type Applied struct {
-	Number   uint64             `json:"number"`
-	At       time.Time          `json:"at"`
-	Changes  uint64             `json:"changes"` // that it applied together
-	Ports    int                `json:"ports"`   // Service ports that came out differently
-	Created  int                `json:"created"`
-	Replaced int                `json:"replaced"`
-	Deleted  int                `json:"deleted"`
-	Commits  int                `json:"commits"`
-	Failed   int                `json:"failed,omitempty"`
-	Deferred int                `json:"deferred,omitempty"`
-	Repaired int                `json:"repaired,omitempty"`
-	Full     bool               `json:"full,omitempty"`
-	Took     Seconds            `json:"took"` // from the arrival to the end of the sync
-	Stages   map[string]Seconds `json:"stages"`
-	Err      string             `json:"error,omitempty"`
+	Number   uint64    `json:"number"`
+	At       time.Time `json:"at"`
+	Changes  uint64    `json:"changes"` // that it applied together
+	Ports    int       `json:"ports"`   // Service ports that came out differently
+	Created  int       `json:"created"`
+	Replaced int       `json:"replaced"`
+	Deleted  int       `json:"deleted"`
+	Commits  int       `json:"commits"`
+	Failed   int       `json:"failed,omitempty"`
+	Deferred int       `json:"deferred,omitempty"`
+	Repaired int       `json:"repaired,omitempty"`
+	Full     bool      `json:"full,omitempty"`
+	Took     Seconds   `json:"took"` // from the arrival to the end of the sync
+	Stages   Times     `json:"stages"`
+	Err      string    `json:"error,omitempty"`
+}
+
+// Times are how long each stage took.
+type Times struct {
+	Queue   Seconds `json:"queue"`
+	Resolve Seconds `json:"resolve"`
+	Compile Seconds `json:"compile"`
+	Write   Seconds `json:"write"`
+}
+
+// Of returns the time of a stage.
+func (t *Times) Of(s Stage) Seconds {
+	return [Stages]Seconds{t.Queue, t.Resolve, t.Compile, t.Write}[s]
 }
 
 // Seconds is a duration, in JSON a number of seconds.
@@ -66,34 +79,53 @@ type Filter struct {
 	After   uint64            `json:"after,omitempty"`  // only changes with a larger number
 }
 
-// Find returns entries, oldest first. It is safe for concurrent use.
+// Find returns entries, oldest first. With a limit it copies and makes few more than so many. It is safe for
+// concurrent use.
 func (r *Recorder) Find(f Filter) Document {
-	changes, syncs := copyAll(&r.mu, &r.changes), copyAll(&r.mu, &r.syncs)
-	r.mu.Lock()
-	d := Document{Total: r.changes.count, Entries: []Entry{}}
-	r.mu.Unlock()
-	for i := range changes {
-		c := &changes[i]
-		if c.Number <= f.After {
-			continue
-		}
-		if f.Service != (model.ServiceName{}) && !c.about(f.Service) {
-			continue
-		}
-		s := syncOf(syncs, c.Number)
-		if f.Failed && (s == nil || s.Failed == 0 && s.Err == "") {
-			continue
-		}
-		d.Entries = append(d.Entries, c.entry(s))
+	all, most := f.Service == (model.ServiceName{}), Most
+	if f.Limit > 0 && all && !f.Failed && f.After == 0 {
+		most = min(most, f.Limit) // of a change whose sync is older than these, as many newer entries are there
 	}
-	if f.Service == (model.ServiceName{}) {
-		d.addUnmatched(syncs, f.Failed)
+	syncs, firstSync := copyLast(&r.mu, &r.syncs, most)
+	changes, firstChange := copyLast(&r.mu, &r.changes, most)
+	d := Document{Total: firstChange + uint64(len(changes)) - 1, Entries: []Entry{}}
+	applied := func(i int, arrived int64) *Applied { return syncs[i].applied(firstSync+uint64(i), arrived) }
+	for i := len(changes) - 1; i >= 0 && !f.filled(len(d.Entries)); i-- {
+		c, number := &changes[i], firstChange+uint64(i)
+		if number <= f.After {
+			break
+		}
+		sync := syncOf(syncs, number)
+		if all || c.about.about(f.Service) {
+			if !f.Failed || sync >= 0 && syncs[sync].failed() {
+				e := c.entry(number)
+				if sync >= 0 {
+					e.Sync = applied(sync, c.at)
+				}
+				d.Entries = append(d.Entries, e)
+			}
+		}
 	}
+	slices.Reverse(d.Entries)
+	if !all {
+		return d
+	}
+	matched := len(d.Entries)
+	for i := len(syncs) - 1; i >= 0 && !f.filled(len(d.Entries)-matched); i-- { // those that no change belongs to
+		if s := &syncs[i]; s.changes == 0 && (!f.Failed || s.failed()) {
+			d.Entries = append(d.Entries, Entry{At: time.Unix(0, s.at), Kind: "Sync", Verb: "retried", Sync: applied(i, s.at)})
+		}
+	}
+	slices.Reverse(d.Entries[matched:])
+	slices.SortStableFunc(d.Entries, func(a, b Entry) int { return a.At.Compare(b.At) })
 	if f.Limit > 0 && len(d.Entries) > f.Limit {
-		d.Entries = slices.Clone(d.Entries[len(d.Entries)-f.Limit:])
+		d.Entries = d.Entries[len(d.Entries)-f.Limit:]
 	}
 	return d
 }
+
+// filled reports whether so many entries are as many as requested.
+func (f *Filter) filled(n int) bool { return f.Limit > 0 && n >= f.Limit }
 
 // Select returns entries of a history that was read from elsewhere.
 func (d Document) Select(f Filter) Document {
@@ -111,70 +143,41 @@ func (d Document) Select(f Filter) Document {
 	return out
 }
 
-// Stages ranges over the stages of the syncs that had changes, newest last: for
-// histograms. It is safe for concurrent use.
-func (r *Recorder) Stages() [][Stages]time.Duration {
-	var all [][Stages]time.Duration
-	for _, s := range copyAll(&r.mu, &r.syncs) {
-		if s.To > s.From {
-			all = append(all, s.Stages)
-		}
-	}
-	return all
-}
-
-// syncOf returns the sync that took a change; nil where there was none yet, or it is
+// syncOf returns which sync took a change; -1 where there was none yet, or it is
 // forgotten.
-func syncOf(syncs []Sync, change uint64) *Sync {
-	i := sort.Search(len(syncs), func(i int) bool { return syncs[i].To > change })
-	if i == len(syncs) || syncs[i].From > change {
-		return nil
+func syncOf(syncs []synced, change uint64) int {
+	i := sort.Search(len(syncs), func(i int) bool { return syncs[i].to > change })
+	if i == len(syncs) || syncs[i].from() > change {
+		return -1
 	}
-	return &syncs[i]
+	return i
 }
 
-// addUnmatched adds the syncs that no change belongs to, by time.
-func (d *Document) addUnmatched(syncs []Sync, failed bool) {
-	for i := range syncs {
-		s := &syncs[i]
-		if s.To > s.From || failed && s.Failed == 0 && s.Err == "" {
-			continue
-		}
-		d.Entries = append(d.Entries, Entry{At: time.Unix(0, s.At), Kind: "Sync", Verb: "retried", Sync: s.applied(s.At)})
-	}
-	slices.SortStableFunc(d.Entries, func(a, b Entry) int { return a.At.Compare(b.At) })
-}
-
-func (c *Change) entry(s *Sync) Entry {
+func (c *change) entry(number uint64) Entry {
+	s := c.about
 	e := Entry{
-		Number: c.Number, At: time.Unix(0, c.At), Kind: c.Kind.String(), Verb: c.verb(),
-		Version: c.Version, Age: Seconds(c.Age.Seconds()), Count: c.Count, Detail: c.Detail,
+		Number: number, At: time.Unix(0, c.at), Kind: c.kind.String(), Verb: c.verb(), Object: s.name,
+		Version: c.version, Age: Seconds(c.age.Seconds()), Count: int(c.count), Detail: s.detail,
 	}
-	switch {
-	case c.Namespace != "":
-		e.Object = c.Namespace + "/" + c.Name
-	default:
-		e.Object = c.Name
+	if s.namespace != "" {
+		e.Object = s.namespace + "/" + s.name
 	}
-	if c.Service != "" {
-		e.Service = c.Namespace + "/" + c.Service
-	}
-	if s != nil {
-		e.Sync = s.applied(c.At)
+	if s.service != "" {
+		e.Service = s.namespace + "/" + s.service
 	}
 	return e
 }
 
-func (c *Change) verb() string {
+func (c *change) verb() string {
 	switch {
-	case c.Kind == Drift:
+	case c.kind == Drift:
 		return "found"
-	case c.Deleted:
+	case c.deleted:
 		return "deleted"
-	case c.Known:
+	case c.known:
 		return "changed"
 	}
-	switch c.Kind {
+	switch c.kind {
 	case Service, EndpointSlice, Route, Grant:
 		return "added"
 	}
@@ -182,20 +185,16 @@ func (c *Change) verb() string {
 }
 
 // applied describes a sync, to a change that arrived at a moment.
-func (s *Sync) applied(arrived int64) *Applied {
+func (s *synced) applied(number uint64, arrived int64) *Applied {
 	a := &Applied{
-		Number: s.Number, At: time.Unix(0, s.At), Changes: s.To - s.From, Ports: s.Ports,
-		Created: s.Created, Replaced: s.Replaced, Deleted: s.Deleted, Commits: s.Commits,
-		Failed: s.Failed, Deferred: s.Deferred, Repaired: s.Repaired, Full: s.Full, Err: s.Err,
-		Stages: map[string]Seconds{},
+		Number: number, At: time.Unix(0, s.at), Changes: uint64(s.changes), Ports: int(s.ports),
+		Created: int(s.created), Replaced: int(s.replaced), Deleted: int(s.deleted), Commits: int(s.commits),
 	}
-	queued := max(0, time.Duration(s.At-arrived))
-	took := queued
-	a.Stages[Queue.String()] = Seconds(queued.Seconds())
-	for stage := Resolve; stage < Stages; stage++ {
-		a.Stages[stage.String()] = Seconds(s.Stages[stage].Seconds())
-		took += s.Stages[stage]
+	if few := s.rare; few != nil {
+		a.Failed, a.Deferred, a.Repaired, a.Full, a.Err = few.failed, few.deferred, few.repaired, few.full, few.err
 	}
-	a.Took = Seconds(took.Seconds())
+	queued := max(0, time.Duration(s.at-arrived))
+	a.Stages = Times{Seconds(queued.Seconds()), Seconds(s.resolve.Seconds()), Seconds(s.compile.Seconds()), Seconds(s.write.Seconds())}
+	a.Took = Seconds((queued + s.resolve + s.compile + s.write).Seconds())
 	return a
 }

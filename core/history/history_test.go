@@ -4,6 +4,7 @@ package history_test
 
 import (
 	"fmt"
+	"reflect"
 	"runtime"
 	"strings"
 	"sync"
@@ -36,7 +37,7 @@ func TestFind(t *testing.T) {
 		t.Fatalf("%+v", d)
 	}
 	web, slice, retry, other := d.Entries[0], d.Entries[1], d.Entries[2], d.Entries[3]
-	if web.Verb != "added" || web.Sync.Changes != 2 || web.Sync.Stages["queue"] != 1 || slice.Sync.Stages["queue"] != 0.5 || slice.Sync.Took != 0.506 {
+	if web.Verb != "added" || web.Sync.Changes != 2 || web.Sync.Stages.Queue != 1 || slice.Sync.Stages.Queue != 0.5 || slice.Sync.Took != 0.506 {
 		t.Errorf("%+v\n%+v %+v", web.Sync, slice, slice.Sync)
 	}
 	if retry.Kind != "Sync" || retry.Sync.Err != "no space" || other.Sync != nil || other.Verb != "deleted" {
@@ -78,28 +79,66 @@ func TestTheOldestAreForgotten(t *testing.T) {
 	}
 }
 
-// Hostile names are bounded, and full rings take less than 4 MB.
+// The newest entries are those of the whole history, whatever else it has, and few more than these are made.
+func TestLimit(t *testing.T) {
+	var r history.Recorder
+	for i := range history.Most + 100 {
+		for n := range i % 3 {
+			r.Arrived(change(3*i + n))
+		}
+		s := history.Sync{At: change(3*i + 2).At}
+		if i%7 == 0 {
+			s.Failed, s.Err = 1, "no space"
+		}
+		r.Synced(s)
+	}
+	r.Arrived(change(4 * history.Most)) // waits
+	for _, f := range []history.Filter{{}, {Failed: true}, {Service: model.ServiceName{Namespace: "ns", Name: "web"}}, {After: history.Most}} {
+		all := r.Find(f)
+		for _, limit := range []int{1, 20, 3333, history.Most} {
+			f.Limit = limit
+			got, want := r.Find(f), all.Entries[max(0, len(all.Entries)-limit):]
+			if got.Total != all.Total || !reflect.DeepEqual(got.Entries, want) {
+				t.Errorf("%+v: %d entries of %d, not the newest of all", f, len(got.Entries), got.Total)
+			}
+		}
+	}
+	few := testing.AllocsPerRun(10, func() { r.Find(history.Filter{Limit: 5}) })
+	if few > 100 {
+		t.Errorf("5 entries are made by %v allocations", few)
+	}
+}
+
+// Hostile names are bounded, and full rings take less than 1.5 MB, and 3 MB where no two changes are about
+// one object.
 func TestBytesAreBounded(t *testing.T) {
 	long := strings.Repeat("\u00e9", 1<<20)
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
 	r := &history.Recorder{}
-	for i := range history.Most {
-		c := change(i)
-		c.Name = fmt.Sprintf("checkout-frontend-%05d-x7k2p", i) // of an object that is gone
-		if i < 100 {
-			c.Name, c.Namespace, c.Detail = long, long, long
+	for _, c := range []struct {
+		objects int
+		most    int64
+	}{{history.Most, 3 << 20}, {100, 3 << 19}} {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		r = &history.Recorder{}
+		for i := range history.Most {
+			one := change(i)
+			one.Namespace, one.Service = fmt.Sprint("n", "s"), fmt.Sprint("web-", i%c.objects) // in new strings each time, as they come
+			one.Name = fmt.Sprintf("checkout-frontend-%05d-x7k2p", i%c.objects)
+			if i < 100 {
+				one.Name, one.Namespace, one.Detail = long, long, long
+			}
+			r.Arrived(one)
+			r.Synced(history.Sync{At: one.At, Created: 2})
 		}
-		r.Arrived(c)
-		r.Synced(history.Sync{At: c.At, Created: 2})
-	}
-	runtime.GC()
-	runtime.ReadMemStats(&after)
-	used := int64(after.HeapAlloc) - int64(before.HeapAlloc)
-	t.Logf("%d bytes for %d changes and as many syncs", used, history.Most)
-	if used > 4<<20 {
-		t.Errorf("%d bytes", used)
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		used := int64(after.HeapAlloc) - int64(before.HeapAlloc)
+		t.Logf("%d bytes for %d changes of %d objects and as many syncs", used, history.Most, c.objects)
+		if used > c.most {
+			t.Errorf("%d bytes", used)
+		}
 	}
 	for _, e := range r.Find(history.Filter{}).Entries[:100] {
 		if len(e.Object) > 600 || len(e.Detail) > 300 || !strings.HasPrefix(long, e.Detail) {

@@ -38,8 +38,7 @@ func (k Kind) String() string {
 // Change is one change of what the engine works with. It holds no more than its
 // own names: the objects are not kept.
 type Change struct {
-	Number  uint64 // 1 for the first since the start
-	At      int64  // arrival, in nanoseconds since the epoch
+	At      int64 // arrival, in nanoseconds since the epoch
 	Kind    Kind
 	Deleted bool
 	Known   bool // an earlier version of the object was known
@@ -58,10 +57,7 @@ type Change struct {
 // Sync describes one sync of the engine: the changes it applied together, what it rewrote, how long
 // each stage took, and what failed.
 type Sync struct {
-	Number uint64
-	At     int64  // its start, in nanoseconds since the epoch
-	From   uint64 // the changes From <= Number < To arrived since the sync before
-	To     uint64
+	At int64 // its start, in nanoseconds since the epoch
 
 	Stages [Stages]time.Duration
 	Ports  int // Service ports that came out differently
@@ -90,6 +86,43 @@ const (
 func (s Stage) String() string { return [Stages]string{"queue", "resolve", "compile", "write"}[s] }
 
 // about reports whether a change belongs to a Service, or is the object of that name.
-func (c *Change) about(n model.ServiceName) bool {
-	return c.Namespace == n.Namespace && (c.Service == n.Name || c.Name == n.Name)
+func (s *subject) about(n model.ServiceName) bool {
+	return s.namespace == n.Namespace && (s.service == n.Name || s.name == n.Name)
 }
+
+// subject is what changes are about, which mostly many are alike.
+type subject struct{ namespace, name, service, detail string }
+
+// change is a Change as it is kept: 40 bytes instead of 104.
+type change struct {
+	at             int64
+	about          *subject
+	version        uint64
+	age            time.Duration
+	count          uint32
+	kind           Kind
+	deleted, known bool
+}
+
+// synced is a Sync as it is kept: 80 bytes instead of 136.
+type synced struct {
+	at                                         int64
+	to                                         uint64 // the number of the first change that came later
+	changes                                    uint32 // before that, that it applied
+	ports, created, replaced, deleted, commits uint32
+	resolve, compile, write                    time.Duration
+	rare                                       *rare // nil for most
+}
+
+// rare is what few syncs have.
+type rare struct {
+	failed, deferred, repaired int
+	full                       bool
+	err                        string
+}
+
+// from is the number of the first change that it applied.
+func (s *synced) from() uint64 { return s.to - uint64(s.changes) }
+
+// failed reports whether something was not done.
+func (s *synced) failed() bool { return s.rare != nil && (s.rare.failed > 0 || s.rare.err != "") }

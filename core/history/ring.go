@@ -12,6 +12,7 @@
 package history
 
 import (
+	"math"
 	"strings"
 	"sync"
 )
@@ -30,38 +31,71 @@ const (
 // block.
 type Recorder struct {
 	mu      sync.Mutex
-	changes ring[Change]
-	syncs   ring[Sync]
+	changes ring[change]
+	syncs   ring[synced]
+
+	recent map[subject]*subject // of the writing goroutine
 }
 
 // Arrived records a change and numbers it.
 func (r *Recorder) Arrived(c Change) {
-	c.Namespace, c.Name, c.Service, c.Detail = cut(c.Namespace, maxName), cut(c.Name, maxName), cut(c.Service, maxName), cut(c.Detail, maxDetail)
+	about := r.subject(subject{cut(c.Namespace, maxName), cut(c.Name, maxName), cut(c.Service, maxName), cut(c.Detail, maxDetail)})
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c.Number = r.changes.next()
-	r.changes.append(c)
+	r.changes.append(change{at: c.At, about: about, version: c.Version, age: c.Age, count: short(c.Count), kind: c.Kind, deleted: c.Deleted, known: c.Known})
 }
+
+// subject returns the one that a recent change had, where it is alike: names come in new strings with each
+// version of an object, and the history would keep them all.
+func (r *Recorder) subject(s subject) *subject {
+	known := r.recent[s]
+	if known == nil {
+		if len(r.recent) >= mostRecent {
+			clear(r.recent)
+		}
+		if r.recent == nil {
+			r.recent = map[subject]*subject{}
+		}
+		known = new(subject)
+		*known = s
+		r.recent[s] = known
+	}
+	return known
+}
+
+// mostRecent is for how many objects that is so.
+const mostRecent = 1000
 
 // Synced records a sync of all changes that arrived since the one before.
 func (r *Recorder) Synced(s Sync) {
-	s.Err = cut(s.Err, maxDetail)
+	kept := synced{
+		at: s.At, ports: short(s.Ports), created: short(s.Created), replaced: short(s.Replaced), deleted: short(s.Deleted), commits: short(s.Commits),
+		resolve: s.Stages[Resolve], compile: s.Stages[Compile], write: s.Stages[Write],
+	}
+	if few := (rare{s.Failed, s.Deferred, s.Repaired, s.Full, cut(s.Err, maxDetail)}); few != (rare{}) {
+		kept.rare = new(rare)
+		*kept.rare = few
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s.From, s.To = 1, r.changes.next()
+	from := uint64(1)
 	if last := r.syncs.last(); last != nil {
-		s.From = last.To
+		from = last.to
 	}
-	s.Number = r.syncs.next()
-	r.syncs.append(s)
+	kept.to = r.changes.next()
+	kept.changes = short(int(kept.to - from))
+	r.syncs.append(kept)
 }
+
+// short is a count of objects, which are far fewer than it can hold.
+func short(n int) uint32 { return uint32(min(max(n, 0), math.MaxUint32)) }
 
 // Waiting reports whether changes have arrived since the last sync.
 func (r *Recorder) Waiting() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	last := r.syncs.last()
-	return r.changes.count > 0 && (last == nil || last.To < r.changes.next())
+	return r.changes.count > 0 && (last == nil || last.to < r.changes.next())
 }
 
 // cut copies what is left of a text that is too long, so that the rest is not kept.
@@ -116,21 +150,24 @@ func (r *ring[T]) oldest() uint64 {
 	return 1
 }
 
-// copyAll copies all records, oldest first, and takes the lock for one block at a
-// time. Records overwritten meanwhile are left out.
-func copyAll[T any](mu *sync.Mutex, r *ring[T]) []T {
+// copyLast copies the last records, oldest first, and takes the lock for one block at a
+// time. Records overwritten meanwhile are left out. First is the number of the first one.
+func copyLast[T any](mu *sync.Mutex, r *ring[T], most int) (last []T, first uint64) {
 	mu.Lock()
-	at, end := r.oldest(), r.next()
+	end := r.next()
+	first = max(r.oldest(), end-min(uint64(most), end-1))
 	mu.Unlock()
-	all := make([]T, 0, end-at)
-	for at < end {
+	last = make([]T, 0, end-first)
+	for at := first; at < end; {
 		mu.Lock()
-		at = max(at, r.oldest())
+		if oldest := min(r.oldest(), end); at < oldest {
+			last, first, at = last[:0], oldest, oldest
+		}
 		for n := 0; n < blockLength && at < end; n++ {
-			all = append(all, *r.get(at))
+			last = append(last, *r.get(at))
 			at++
 		}
 		mu.Unlock()
 	}
-	return all
+	return last, first
 }

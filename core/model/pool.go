@@ -117,6 +117,19 @@ func (p *Pool) Reslot(old []netip.AddrPort) {
 	}
 }
 
+// Plain reports whether the slots have the order that the pool was made with: Reslot would
+// have to be told of any other.
+func (p *Pool) Plain() bool {
+	if p.Table == nil {
+		return slices.IsSortedFunc(p.Endpoints, func(a, b Endpoint) int { return a.Addr.Compare(b.Addr) })
+	}
+	counts := make([]int, len(p.Endpoints))
+	for _, e := range p.Table {
+		counts[e]++
+	}
+	return slices.Equal(p.Table, interleave(counts))
+}
+
 // Weigh makes the slots of a pool whose endpoints have weights, as few as have their
 // shares. Equal weights make an even pool.
 func (p *Pool) Weigh() { p.WeighBy(0, MaxSlots) }

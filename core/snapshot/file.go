@@ -8,7 +8,7 @@
 //	              └──Redact──▶ names and addresses replaced, alike everywhere
 //
 // The text is JSON, one value a line, with a header first and an end last: a file
-// that was cut short is rejected. It has no secrets: of the way to the API server only
+// that was cut short is rejected. What is zero is left out. It has no secrets: of the way to the API server only
 // paths and addresses are in a configuration.
 package snapshot
 
@@ -64,8 +64,12 @@ type Header struct {
 	Machine  model.Machine `json:"machine"`
 	// Suspects are endpoints that had stopped answering, and since when they answer again.
 	Suspects model.Suspects `json:"suspects,omitempty"`
-	// Plan is the SHA-256 of the plan that Replay makes of this, in hexadecimal.
-	Plan string `json:"plan"`
+	// Ports is the hash of the ports that the node had resolved (status.PortsHash): Resolve makes the
+	// same of this. Where a change had arrived that was not resolved yet, it is what this tandem made of it all.
+	Ports string `json:"ports,omitempty"`
+	// Plan is the SHA-256 of the plan that Replay makes of this, in hexadecimal: in snapshots
+	// of earlier versions, and in those that tests compare. It follows from the ports.
+	Plan string `json:"plan,omitempty"`
 	// ReadAt is when the data plane was read, or since when no other program has written to it;
 	// zero where it was not, for the reason in ReadErr.
 	ReadAt  time.Time `json:"readAt,omitzero"`

@@ -39,6 +39,8 @@ func (f *File) Redact(key []byte) {
 	}
 	f.Config.Unused, f.Redacted = nil, true
 	f.Sort()
+	f.Plan = ""
+	f.Record(f.Resolve())
 }
 
 // breakTies has Services of one age differ in it by the order of their names: of two
@@ -73,7 +75,7 @@ const removed = "(redacted)"
 // contain anything.
 func kept(of reflect.Type, field string) bool {
 	fields := map[reflect.Type][]string{
-		reflect.TypeFor[Header]():             {"Version", "System", "Plan"},
+		reflect.TypeFor[Header]():             {"Version", "System", "Ports", "Plan"},
 		reflect.TypeFor[config.API]():         {"ContentType"},
 		reflect.TypeFor[config.IPVS]():        {"Scheduler"},
 		reflect.TypeFor[config.Config]():      {"LogLevel"},

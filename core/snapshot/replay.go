@@ -9,12 +9,12 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
+	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/track"
 )
 
@@ -87,49 +87,41 @@ func (f *File) slots() resolve.Slots {
 }
 
 // KeepSlots adds the orders of the pools of desired ports that the inputs do not give
-// by themselves. Even pools have the order of addresses then; what weighted ones have shows only when the
-// inputs are resolved again.
+// by themselves: by the first frontend and origin of each, which is where resolve.Reslot looks for them.
 func (f *File) KeepSlots(desired []*model.Port) {
-	plain := sync.OnceValue(func() map[model.PortID]*model.Port {
-		all := map[model.PortID]*model.Port{}
-		for _, p := range f.Resolve().Ports {
-			all[p.ID] = p
-		}
-		return all
-	})
 	for _, p := range desired {
-		even, ordered := shapeOf(p)
-		if even && ordered || !even && p.Equal(plain()[p.ID]) {
+		if p.Scheduler == model.Maglev { // its slots are the same everywhere
 			continue
 		}
+		var known [2]*model.Pool // there are at most two of a port
 		for i := range p.Frontends {
-			f.keepSlots(p.ID.Proto, &p.Frontends[i])
+			for origin, act := range p.Frontends[i].On {
+				if act.Pool == nil || act.Pool == known[0] || act.Pool == known[1] {
+					continue
+				}
+				known[0], known[1] = act.Pool, known[0]
+				if !act.Pool.Plain() {
+					f.Slots = append(f.Slots, slotOf(p.ID.Proto, p.Frontends[i].At, model.Origin(origin), act.Pool))
+				}
+			}
 		}
 	}
 }
 
-// shapeOf reports whether all pools of a port are even, and in the order of addresses.
-func shapeOf(p *model.Port) (even, ordered bool) {
-	even, ordered = true, true
-	for _, pool := range p.Pools() {
-		even = even && pool.Table == nil
-		ordered = ordered && slices.IsSortedFunc(pool.Endpoints, func(a, b model.Endpoint) int { return a.Addr.Compare(b.Addr) })
+func slotOf(proto model.Proto, at netip.AddrPort, from model.Origin, pool *model.Pool) Slot {
+	s := Slot{Proto: proto, At: at, From: from, Endpoints: make([]netip.AddrPort, pool.Size())}
+	for i := range s.Endpoints {
+		s.Endpoints[i] = pool.Slot(i).Addr
 	}
-	return even, ordered
+	return s
 }
 
-// keepSlots adds the order of a frontend's pools.
-func (f *File) keepSlots(proto model.Proto, front *model.Frontend) {
-	for origin, act := range front.On {
-		if act.Pool == nil || act.Pool.Size() < 2 {
-			continue
-		}
-		s := Slot{Proto: proto, At: front.At, From: model.Origin(origin)}
-		for i := range act.Pool.Size() {
-			s.Endpoints = append(s.Endpoints, act.Pool.Slot(i).Addr)
-		}
-		f.Slots = append(f.Slots, s)
-	}
+// Record records the ports of a result as those that the node had.
+func (f *File) Record(r *Result) { f.Ports = status.PortsHash(r.Host, r.Ports) }
+
+// Made reports whether a result is what the node had when the snapshot was taken, as far as that is recorded.
+func (f *File) Made(r *Result) bool {
+	return (f.Ports == "" || f.Ports == status.PortsHash(r.Host, r.Ports)) && (f.Plan == "" || f.Plan == PlanHash(r.Plan)) && f.Ports+f.Plan != ""
 }
 
 // PlanHash is a hash of everything in a plan.

@@ -3,76 +3,102 @@
 package snapshot
 
 import (
-	"bufio"
 	"encoding/json"
 	"io"
 )
 
 // Write writes a snapshot, without having all of its text in memory.
 func Write(w io.Writer, f *File) error {
-	b := bufio.NewWriterSize(w, 64<<10)
-	out := lines{encoder: json.NewEncoder(b)}
-	out.put(f.Header)
+	out := newLines(w)
+	out.header(&f.Header)
 	for _, s := range f.Services {
-		out.put(line{Service: s})
+		out.put(s)
 	}
 	for _, s := range f.Slices {
-		out.put(line{Slice: s})
+		out.put(s)
 	}
 	for _, c := range f.CIDRs {
-		out.put(line{CIDR: c})
+		out.put(c)
 	}
 	for _, r := range f.Routes {
-		out.put(line{Route: r})
+		out.put(r)
 	}
 	for _, g := range f.Grants {
-		out.put(line{Grant: g})
+		out.put(g)
 	}
 	for i := range f.Slots {
-		out.put(line{Slot: &f.Slots[i]})
+		out.put(&f.Slots[i])
 	}
 	for i := range f.Ready {
-		out.put(line{Ready: &f.Ready[i]})
+		out.put(&f.Ready[i])
 	}
-	out.put(line{Drift: &f.Drift})
+	out.put(&f.Drift)
 	head := f.Status
 	head.Services = nil
-	out.put(line{Status: &head})
+	out.put(&head)
 	for i := range f.Status.Services {
-		out.put(line{Serves: &f.Status.Services[i]})
+		out.put(&f.Status.Services[i])
 	}
 	if f.Top != nil {
-		out.put(line{Top: f.Top})
+		out.put(f.Top)
 	}
 	past := f.History
 	past.Entries = nil
-	out.put(line{History: &past})
+	out.put(&past)
 	for i := range f.History.Entries {
-		out.put(line{Change: &f.History.Entries[i]})
+		out.put(&f.History.Entries[i])
 	}
 	for i := range f.Observed {
-		out.put(line{Observed: &f.Observed[i]})
+		out.put(&f.Observed[i])
 	}
 	for i := range f.Checks {
-		out.put(line{Check: &f.Checks[i]})
+		out.put(&f.Checks[i])
 	}
-	out.put(line{End: &end{Lines: out.count}})
-	if out.err != nil {
-		return out.err
-	}
-	return b.Flush()
+	out.put(&end{Lines: out.count})
+	return out.flush()
 }
 
 // lines writes values, each on a line of its own, until one fails.
 type lines struct {
-	encoder *json.Encoder
+	to      io.Writer
+	encoder encoder
+	buffer  []byte
 	count   int
 	err     error
 }
 
+// writeLength is how many bytes are written at once, or a line more.
+const writeLength = 64 << 10
+
+func newLines(w io.Writer) *lines {
+	return &lines{to: w, encoder: newEncoder(), buffer: make([]byte, 0, writeLength+4<<10)}
+}
+
+// header writes the first line: a configuration states what is zero, too.
+func (l *lines) header(h *Header) {
+	var text []byte
+	text, l.err = json.Marshal(h)
+	l.buffer = append(append(l.buffer, text...), '\n')
+	l.count++
+}
+
+// put writes the line with a value, which is a pointer of one of line's fields.
 func (l *lines) put(v any) {
-	if l.err == nil {
-		l.err = l.encoder.Encode(v)
-		l.count++
+	if l.err != nil {
+		return
 	}
+	l.buffer = append(l.encoder.line(l.buffer, v), '\n')
+	l.count++
+	if l.err = l.encoder.err; l.err == nil && len(l.buffer) >= writeLength {
+		l.err = l.flush()
+	}
+}
+
+func (l *lines) flush() error {
+	if l.err != nil {
+		return l.err
+	}
+	_, err := l.to.Write(l.buffer)
+	l.buffer = l.buffer[:0]
+	return err
 }

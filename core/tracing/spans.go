@@ -56,9 +56,8 @@ func spansOf(e *history.Entry) []*trace.Span {
 		part("watch", begin, at)
 	}
 	for stage := range history.Stages {
-		name := stage.String()
-		end := at.Add(s.Stages[name].Duration())
-		part(name, at, end)
+		end := at.Add(s.Stages.Of(stage).Duration())
+		part(stage.String(), at, end)
 		at = end
 	}
 	change.StartTimeUnixNano, change.EndTimeUnixNano = nanoseconds(begin), nanoseconds(at)

@@ -104,6 +104,13 @@ func (t *Tracker) Unsorted() []View {
 	return all
 }
 
+// Settled reports whether all Services are resolved as of a time: the next Flush would
+// resolve none.
+func (t *Tracker) Settled(now time.Time) bool {
+	next := t.Next()
+	return t.host != nil && len(t.dirty)+len(t.resuspect) == 0 && (next.IsZero() || now.Before(next))
+}
+
 // Len returns how many Services there are.
 func (t *Tracker) Len() int { return t.objects }
 

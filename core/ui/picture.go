@@ -128,7 +128,7 @@ func histograms(entries []history.Entry) []histogram {
 			continue
 		}
 		for stage := range history.Stages {
-			values[stage.String()] = append(values[stage.String()], float64(s.Stages[stage.String()]))
+			values[stage.String()] = append(values[stage.String()], float64(s.Stages.Of(stage)))
 		}
 		values["total"] = append(values["total"], float64(s.Took))
 	}

@@ -71,7 +71,7 @@ func world(services int) *ui.Input {
 		took := history.Seconds(0.0002 * float64(1+i%9) * float64(1+i%4))
 		e := history.Entry{
 			Number: uint64(i + 1), At: time.Unix(1_789_999_600+int64(i), 123e6), Kind: "EndpointSlice", Verb: "changed", Object: name.String() + "-x", Service: name.String(), Age: 0.012,
-			Sync: &history.Applied{Number: uint64(i + 1), Changes: 1, Replaced: 2, Took: took, Stages: map[string]history.Seconds{"queue": took / 10, "resolve": took / 20, "compile": took / 20, "write": took * 4 / 5}},
+			Sync: &history.Applied{Number: uint64(i + 1), Changes: 1, Replaced: 2, Took: took, Stages: history.Times{Queue: took / 10, Resolve: took / 20, Compile: took / 20, Write: took * 4 / 5}},
 		}
 		if i%97 == 0 {
 			e.Sync.Failed, e.Sync.Err = 1, "create element: no space left <on device>"

@@ -296,7 +296,6 @@ func functions() template.FuncMap {
 		"clock":   func(t time.Time) string { return t.UTC().Format("15:04:05.000") },
 		"percent": func(f float64) string { return fmt.Sprintf("%.3g %%", 100*f) },
 		"class":   func(s string) string { return strings.ToLower(strings.ReplaceAll(s, " ", "-")) },
-		"stage":   func(a *history.Applied, name string) history.Seconds { return a.Stages[name] },
 		"sources": status.ShowSources,
 		"seconds": func(s float64) string { return history.Short(history.Seconds(s)) },
 	}
