@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"io/fs"
 	"math/big"
 	"os"
@@ -38,7 +39,8 @@ func needPackers(t *testing.T) {
 }
 
 // TestMSI installs an MSI without a word, configures and starts the service, and
-// upgrades it while it runs; then it is removed. Everything is signed, by a
+// upgrades it while it runs; then it is removed. A folder for the configuration that users
+// may write is closed. Everything is signed, by a
 // certificate of the test.
 func TestMSI(t *testing.T) {
 	needPackers(t)
@@ -53,7 +55,14 @@ func TestMSI(t *testing.T) {
 	api := startAPI(t, apitest.Options{Plain: true})
 	api.Put(slice("10.244.1.2"))
 
+	data := filepath.Dir(p.path(configFile))
+	if err := errors.Join(os.MkdirAll(data, 0o755), os.Chmod(data, 0o777)); err != nil { // as a user may have made it
+		t.Fatal(err)
+	}
 	s.msiexec("/i", old)
+	if info, err := os.Stat(data); err != nil || info.Mode().Perm()&0o002 != 0 {
+		t.Errorf("%s may be written by others: %v, %v", data, info.Mode(), err)
+	}
 	t.Cleanup(func() {
 		if t.Failed() {
 			for _, msi := range []string{next, candidate, old} {

@@ -121,6 +121,26 @@ func TestReslotWeighted(t *testing.T) {
 	}
 }
 
+// A pool knows whether its slots have the order that it was made with, whatever the weights.
+func TestPlain(t *testing.T) {
+	for _, weights := range [][]uint16{{1}, {1, 1, 1}, {1, 2, 3}, {7, 1, 1, 5}, {1, 65535}} {
+		p := weighted(weights...)
+		if p.Weigh(); !p.Plain() {
+			t.Errorf("%v: not plain as it was made: %v", weights, p.Table)
+		}
+		made := slotAddrs(p)
+		other := slices.Clone(made)
+		slices.Reverse(other)
+		p.Reslot(other)
+		if p.Plain() != slices.Equal(slotAddrs(p), made) {
+			t.Errorf("%v: plain: %t with the slots %v", weights, p.Plain(), p.Table)
+		}
+		if p.Reslot(made); !p.Plain() {
+			t.Errorf("%v: not plain in its first order: %v", weights, p.Table)
+		}
+	}
+}
+
 func counts(as []netip.AddrPort) map[netip.AddrPort]int {
 	n := map[netip.AddrPort]int{}
 	for _, a := range as {

@@ -182,7 +182,10 @@ func (out *Service) describe(of track.View, s *engine.Snapshot, found []model.Pr
 	for _, p := range of.Ports {
 		n += len(p.Frontends)
 	}
-	out.Frontends, out.Problems = make([]Frontend, 0, n), problems(slices.Concat(found, of.Problems))
+	out.Frontends, out.Problems = slices.Grow(out.Frontends, n), problems(slices.Concat(found, of.Problems))
+	if out.Frontends == nil {
+		out.Frontends = []Frontend{}
+	}
 	failing, pending := false, of.Queued
 	for _, p := range of.Ports {
 		for i := range p.Frontends {

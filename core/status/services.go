@@ -55,11 +55,12 @@ func ServicesOf(s *engine.Snapshot, only Filter) Services {
 		out.Services = make([]ServiceDetail, 0, len(s.Services))
 	}
 	faults := faultsOf(s)
+	var described []Frontend // of one Service at a time
 	for _, svc := range s.Services {
-		if !only.Named(svc.Object.Name.String()) {
+		if !only.All() && !only.Named(svc.Object.Name.String()) {
 			continue
 		}
-		if d := serviceDetail(s, svc, faults, nil); only.Match(d.Name, d.State) {
+		if d := serviceDetail(s, svc, faults, nil, &described); only.Match(d.Name, d.State) {
 			out.Services = append(out.Services, d)
 		}
 	}
@@ -86,7 +87,7 @@ func ServiceOf(s *engine.Snapshot, name model.ServiceName, since engine.Since) (
 	if !ok {
 		return out, false
 	}
-	d := serviceDetail(s, svc, faultsOf(s), since)
+	d := serviceDetail(s, svc, faultsOf(s), since, new([]Frontend))
 	for _, u := range resolve.EndpointUses(s.Host, resolve.MarkUnanswered(svc.Slices, s.Suspects), svc.Ports) {
 		e := EndpointDetail{
 			Port: u.Port.Name, Protocol: u.Port.Proto.String(), Address: u.Addr.String(), Node: u.Node,
@@ -109,10 +110,12 @@ func Find(s *engine.Snapshot, name model.ServiceName) (svc track.View, ok bool) 
 	return s.Services[i], true
 }
 
-func serviceDetail(s *engine.Snapshot, svc track.View, found faults, since engine.Since) ServiceDetail {
-	d := ServiceDetail{Service: Service{Name: svc.Object.Name.String(), Hash: ServiceHash(&svc)}}
+// serviceDetail describes a Service. Memory is for its frontends meanwhile.
+func serviceDetail(s *engine.Snapshot, svc track.View, found faults, since engine.Since, memory *[]Frontend) ServiceDetail {
+	d := ServiceDetail{Service: Service{Name: svc.Object.Name.String(), Hash: ServiceHash(&svc), Frontends: (*memory)[:0]}}
 	d.describe(svc, s, found.services[svc.Object.Name])
 	described := d.Service.Frontends // in the order of ports and theirs
+	*memory = described
 	d.Frontends = make([]FrontendDetail, 0, len(described))
 	d.Service.Frontends = nil
 	for _, p := range svc.Ports {

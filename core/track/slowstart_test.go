@@ -12,6 +12,42 @@ import (
 	"github.com/tandem-proxy/tandem/core/track"
 )
 
+// What is set is not settled until it is resolved, and a Service with a new endpoint is so until its next step.
+func TestSettled(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	tr := track.New()
+	tr.SetClock(func() time.Time { return now })
+	settled := func(what string, want bool) {
+		t.Helper()
+		if tr.Settled(now) != want {
+			t.Errorf("%s: settled: %t", what, !want)
+		}
+		tr.Flush()
+	}
+	settled("without a host", false)
+	tr.SetHost(&model.Host{Name: "here"})
+	settled("nothing", true)
+	tr.SetService(&model.Service{
+		Name: model.ServiceName{Namespace: "default", Name: "s0"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
+		Ports: []model.ServicePort{{Proto: model.TCP, Port: 80}}, Choice: model.Choice{SlowStart: 20 * time.Second},
+	})
+	settled("a Service", false)
+	slice := slowSlice("s0", 2)
+	tr.SetSlice(slice)
+	settled("a slice", false)
+	settled("nothing more", true)
+	tr.SetSuspects(model.Suspects{slice.Endpoints[0].Addr: time.Time{}})
+	settled("a suspect", false)
+	tr.SetSlice(slowSlice("s0", 3))
+	settled("a new endpoint", false)
+	settled("at its first step", true)
+	now = tr.Next()
+	settled("when the next one is due", false)
+	now = now.Add(time.Hour)
+	tr.Flush()
+	settled("when it has all", true)
+}
+
 // An endpoint that is new gets its weight in ten steps, at each of which its
 // Service alone is looked at, and then nothing is due any more.
 func TestSlowStart(t *testing.T) {
