@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -171,11 +172,41 @@ func (j *journal) text() []byte {
 	return b
 }
 
-// rewrite replaces the file and leaves it open for appending.
+// rewrite replaces the file, or where that fails extends it, and leaves it open for appending.
 func (j *journal) rewrite() error {
 	if j.path == "" {
 		return nil
 	}
+	err := j.replace()
+	if err != nil && j.extend() == nil {
+		return nil
+	}
+	return err
+}
+
+// extend appends everything to the file that there is: a disk without room for a second one
+// may have some for more lines.
+func (j *journal) extend() error {
+	f, err := os.OpenFile(j.path, os.O_RDWR|os.O_APPEND, 0)
+	if err != nil {
+		return err
+	}
+	begin := make([]byte, len(header))
+	if _, err = io.ReadFull(f, begin); err == nil && string(begin) != header {
+		err = headerError(begin)
+	}
+	if err == nil { // the first line ends one that was cut off
+		_, err = f.Write(append([]byte("\n"), j.text()[len(header):]...))
+	}
+	if err = errors.Join(err, f.Sync()); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	j.file, j.grown = f, 0
+	return nil
+}
+
+// replace writes a new file in the place of the old one.
+func (j *journal) replace() error {
 	if j.file != nil { // Windows replaces no file that is open
 		j.file.Close()
 		j.file = nil

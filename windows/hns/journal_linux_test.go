@@ -41,3 +41,29 @@ func TestAWriteToTheJournalFails(t *testing.T) {
 		}
 	})
 }
+
+// There is no room for a second file, but for more lines in the one that there is: what the
+// next process finds is complete, whichever of the journal's writes came first.
+func TestTheJournalCannotBeReplaced(t *testing.T) {
+	on(t, hnsemu.WS2022, func(r *rig) {
+		web(r)
+		if err := os.Symlink("/dev/full", r.settings.Journal+".new"); err != nil {
+			r.Fatal(err)
+		}
+		r.restart()
+		r.begin()
+		r.set("new", "10.96.0.12", "10.244.2.2") // the first write of this process
+		r.sync()
+		r.set("last", "10.96.0.13", "10.244.2.2")
+		r.sync()
+		text, err := os.ReadFile(r.settings.Journal)
+		for _, lb := range r.emu.Balancers() {
+			if !strings.Contains(string(text), "\nlb "+lb.ID+"\n") {
+				r.Errorf("%s is not in the journal, %v", lb.ID, err)
+			}
+		}
+		if strings.Count(string(text), "tandem-hns") != 1 {
+			r.Errorf("journal %q", text)
+		}
+	})
+}
