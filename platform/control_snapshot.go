@@ -6,11 +6,13 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -57,25 +59,34 @@ func (p *Proxy) snapshotRoute() route {
 func (p *Proxy) file(ctx context.Context) (*snapshot.File, error) {
 	start := time.Now()
 	readAt, failed := p.read(ctx)
-	counts, err := p.counts(ctx)
-	if err != nil {
+	var counts *status.Top
+	var notCounted error
+	var counting sync.WaitGroup // meanwhile: most of it is the kernel's work
+	counting.Go(func() { counts, notCounted = p.counts(ctx) })
+	f, s, err := p.answerFile(ctx)
+	counting.Wait()
+	if err := errors.Join(err, notCounted); err != nil {
 		return nil, err
 	}
-	if err := p.answers.take(ctx); err != nil {
-		return nil, err
-	}
-	defer p.answers.give()
-	s, err := p.Snapshot(ctx)
-	if err != nil {
-		return nil, err
-	}
-	f := p.fileOf(s)
 	if f.Top = counts; failed == nil {
 		f.ReadAt, f.Drift.ReadAt, f.Observed = readAt, &readAt, observed(s, start)
 	} else {
 		f.ReadErr = failed.Error()
 	}
 	return f, nil
+}
+
+// answerFile is fileOf of now, when it is its turn.
+func (p *Proxy) answerFile(ctx context.Context) (*snapshot.File, *engine.Snapshot, error) {
+	if err := p.answers.take(ctx); err != nil {
+		return nil, nil, err
+	}
+	defer p.answers.give()
+	s, err := p.Snapshot(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	return p.fileOf(s), s, nil
 }
 
 // fileOf is a snapshot of the proxy but for what it has read of the data plane.
@@ -104,8 +115,7 @@ func (p *Proxy) inputs(s *engine.Snapshot) (f *snapshot.File, settled bool) {
 	}
 	hash := status.HashHost(s.Host)
 	settled = s.Settled && s.Host != nil && hash.String() == status.HashHost(resolve.Host(&f.Config, f.Node, f.CIDRs, f.Machine)).String()
-	for i := range s.Services { // once through memory
-		svc := &s.Services[i]
+	for i, svc := range s.Each() { // once through memory
 		f.Services[i], f.Slices = svc.Object, append(f.Slices, svc.Slices...)
 		f.KeepReady(s.Services[i : i+1])
 		f.KeepSlots(svc.Ports)

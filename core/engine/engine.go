@@ -33,9 +33,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"iter"
 	"log/slog"
 	"maps"
 	"net/netip"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -248,6 +250,22 @@ func (e *Engine) SnapshotOf(ctx context.Context, pick func(*track.Tracker) []tra
 	}
 	slices.SortFunc(s.Problems, func(a, b model.Problem) int { return cmp.Compare(a.String(), b.String()) })
 	return s, nil
+}
+
+// Each ranges over the Services. It gives way now and then: where processors are few, a change
+// would wait for a list of all until the runtime interrupts it, which is after 10 ms.
+func (s *Snapshot) Each() iter.Seq2[int, *track.View] {
+	const stretch = 16 // Services, which take some tens of microseconds
+	return func(yield func(int, *track.View) bool) {
+		for i := range s.Services {
+			if i%stretch == 0 {
+				runtime.Gosched()
+			}
+			if !yield(i, &s.Services[i]) {
+				return
+			}
+		}
+	}
 }
 
 // change notes that there is something to sync, since a moment unless there was

@@ -5,6 +5,7 @@ package snapshot
 import (
 	"encoding/json"
 	"io"
+	"runtime"
 )
 
 // Write writes a snapshot, without having all of its text in memory.
@@ -100,5 +101,6 @@ func (l *lines) flush() error {
 	}
 	_, err := l.to.Write(l.buffer)
 	l.buffer = l.buffer[:0]
+	runtime.Gosched() // a change may wait for this processor: see engine.Snapshot.Each
 	return err
 }

@@ -126,14 +126,14 @@ func Of(f Facts, s *engine.Snapshot) Document {
 	if f.Only.All() {
 		d.Services = make([]Service, 0, len(s.Services))
 	}
-	for _, svc := range s.Services {
-		one := Service{Name: svc.Object.Name.String(), Hash: ServiceHash(&svc)}
+	for _, svc := range s.Each() {
+		one := Service{Name: svc.Object.Name.String(), Hash: ServiceHash(svc)}
 		all.text(one.Name)
 		all.text(one.Hash)
 		if !f.Only.Named(one.Name) {
 			continue
 		}
-		if one.describe(svc, s, faults.services[svc.Object.Name]); f.Only.Match(one.Name, one.State) {
+		if one.describe(*svc, s, faults.services[svc.Object.Name]); f.Only.Match(one.Name, one.State) {
 			d.Services = append(d.Services, one)
 		}
 	}

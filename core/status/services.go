@@ -56,11 +56,11 @@ func ServicesOf(s *engine.Snapshot, only Filter) Services {
 	}
 	faults := faultsOf(s)
 	var described []Frontend // of one Service at a time
-	for _, svc := range s.Services {
+	for _, svc := range s.Each() {
 		if !only.All() && !only.Named(svc.Object.Name.String()) {
 			continue
 		}
-		if d := serviceDetail(s, svc, faults, nil, &described); only.Match(d.Name, d.State) {
+		if d := serviceDetail(s, *svc, faults, nil, &described); only.Match(d.Name, d.State) {
 			out.Services = append(out.Services, d)
 		}
 	}
