@@ -4,30 +4,53 @@ package nft
 
 import (
 	"context"
-	"errors"
 	"slices"
+	"sync"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// Counts passes the counters of the elements of some sets, and what the elements
-// do, to found. It reads concurrently with drivers, in the network namespace of the calling thread.
-func (t *Table) Counts(ctx context.Context, f model.Family, found func(Key, Value), sets ...*Set) (err error) {
+// Counts reads the counters of a table's elements, concurrently with drivers. It keeps its
+// socket: when one of netfilter is closed, the kernel waits with the lock of all transactions
+// until what the last of them have deleted is freed, some 10 ms (nft_rcv_nl_event). It is safe
+// for concurrent use.
+type Counts struct {
+	table *Table
+
+	mu   sync.Mutex // held while it reads
+	sock *netlink.Socket
+}
+
+// OpenCounts opens them in the network namespace of the calling thread.
+func OpenCounts(t *Table) (*Counts, error) {
 	sock, err := openSocket()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() { err = errors.Join(err, sock.Close()) }()
-	s := newSnapshot(t, f, func(k Key, v Value) {
+	return &Counts{table: t, sock: sock}, nil
+}
+
+// Close closes the socket when it is not read from. A later Read fails.
+func (c *Counts) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sock.Close()
+}
+
+// Read passes the counters of the elements of some sets, and what the elements do, to found.
+func (c *Counts) Read(ctx context.Context, f model.Family, found func(Key, Value), sets ...*Set) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := newSnapshot(c.table, f, func(k Key, v Value) {
 		if counts(v) {
 			found(k, v)
 		}
 	})
 	for _, set := range sets {
-		fill := func(w *netlink.Writer) { w.Text(attrTable, t.Name); w.Text(attrElementsSet, set.Name) }
-		if err := request(ctx, sock, msgGetSetElem, netlink.FlagDump, netlink.FamilyOf(f), fill, s.add); err != nil {
+		fill := func(w *netlink.Writer) { w.Text(attrTable, c.table.Name); w.Text(attrElementsSet, set.Name) }
+		if err := request(ctx, c.sock, msgGetSetElem, netlink.FlagDump, netlink.FamilyOf(f), fill, s.add); err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,7 @@ package nftables
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 
@@ -16,7 +17,19 @@ import (
 type counted struct {
 	dataplane.Backend
 	options Options
+	counts  *nft.Counts
 }
+
+func withCounts(b dataplane.Backend, o Options) (dataplane.Backend, error) {
+	c, err := nft.OpenCounts(table)
+	if err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return counted{b, o, c}, nil
+}
+
+// Close implements dataplane.Backend.
+func (c counted) Close() error { return errors.Join(c.counts.Close(), c.Backend.Close()) }
 
 // Unwrap implements dataplane.Wrapper.
 func (c counted) Unwrap() dataplane.Backend { return c.Backend }
@@ -38,7 +51,7 @@ func (c counted) Endpoints(ctx context.Context, found func(dataplane.Connections
 func (c counted) each(ctx context.Context, sets []*nft.Set, found func(dataplane.Connections)) error {
 	for _, f := range c.options.families() {
 		pass := func(k nft.Key, v nft.Value) { found(connections(f, k, v)) }
-		if err := table.Counts(ctx, f, pass, sets...); err != nil {
+		if err := c.counts.Read(ctx, f, pass, sets...); err != nil {
 			return err
 		}
 	}

@@ -180,10 +180,15 @@ func TestCountersAreBounded(t *testing.T) {
 		p.ID.Service.Name = fmt.Sprint("s", i)
 		return p
 	}
+	counters, err := nft.OpenCounts(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer counters.Close()
 	inKernel := func() (n int) {
 		t.Helper()
 		for _, f := range model.Families() {
-			if err := table.Counts(t.Context(), f, func(nft.Key, nft.Value) { n++ }, o.counted()...); err != nil {
+			if err := counters.Read(t.Context(), f, func(nft.Key, nft.Value) { n++ }, o.counted()...); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -208,7 +213,7 @@ func TestCountersAreBounded(t *testing.T) {
 	}
 	sync(b, all...)
 	frontends := 0
-	if err := table.Counts(t.Context(), model.IPv4, func(nft.Key, nft.Value) { frontends++ }, setVIPs); err != nil || frontends < most/2 {
+	if err := counters.Read(t.Context(), model.IPv4, func(nft.Key, nft.Value) { frontends++ }, setVIPs); err != nil || frontends < most/2 {
 		t.Errorf("%d frontends count: %v", frontends, err)
 	}
 	if n, full := inKernel(), b.Full(); n != most || len(full) != 1 || full[0].Why != model.WhyFull {

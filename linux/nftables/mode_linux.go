@@ -46,7 +46,9 @@ func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (datap
 	d.liberal = liberal
 	b := dataplane.New(NewCompiler(o), d)
 	if o.Count {
-		b = counted{b, o}
+		if b, err = withCounts(b, o); err != nil {
+			return nil, err
+		}
 	}
 	if c.Accelerate == config.Flowtable {
 		return withOffload(b, log)
