@@ -4,6 +4,8 @@ package nft
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"slices"
 	"sync"
 
@@ -19,8 +21,8 @@ import (
 type Counts struct {
 	table *Table
 
-	mu   sync.Mutex // held while it reads
-	sock *netlink.Socket
+	mu   sync.Mutex      // held while it reads
+	sock *netlink.Socket // nil once it is closed
 }
 
 // OpenCounts opens them in the network namespace of the calling thread.
@@ -36,13 +38,21 @@ func OpenCounts(t *Table) (*Counts, error) {
 func (c *Counts) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.sock.Close()
+	if c.sock == nil {
+		return nil
+	}
+	err := c.sock.Close()
+	c.sock = nil
+	return err
 }
 
 // Read passes the counters of the elements of some sets, and what the elements do, to found.
 func (c *Counts) Read(ctx context.Context, f model.Family, found func(Key, Value), sets ...*Set) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.sock == nil { // its data plane is not in use any more
+		return fmt.Errorf("nftables: counters: %w", os.ErrClosed)
+	}
 	s := newSnapshot(c.table, f, func(k Key, v Value) {
 		if counts(v) {
 			found(k, v)

@@ -3,9 +3,11 @@
 package nftables
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -184,7 +186,14 @@ func TestCountersAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer counters.Close()
+	defer func() {
+		if err := counters.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := counters.Read(t.Context(), model.IPv4, nil, setVIPs); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("read after it was closed: %v", err)
+		}
+	}()
 	inKernel := func() (n int) {
 		t.Helper()
 		for _, f := range model.Families() {
