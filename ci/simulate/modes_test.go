@@ -41,9 +41,19 @@ func newPlane(name config.Mode, rng *rand.Rand, dir string) plane {
 	case "userspace":
 		return newTable(name, userspace.NewCompiler(1<<14), dataplane.Limits{Batch: 4 + rng.IntN(40)}, func(o map[userspace.Key]userspace.Value, h *model.Host) decide {
 			return userspace.NewSim(o, h).Decide
-		}, nil, rng)
+		}, relayInUse, rng)
 	}
 	return newWindows(rng, dir)
+}
+
+// relayInUse reports whether a rule leads to a relay: the driver does not delete it then.
+func relayInUse(objects map[userspace.Key]userspace.Value, key userspace.Key) bool {
+	for k, v := range objects {
+		if userspace.UsesRelay(k, v, key) {
+			return true
+		}
+	}
+	return false
 }
 
 // nftInUse reports whether an element or a rule leads to a chain: nf_tables refuses to

@@ -233,7 +233,10 @@ func (d *driver[K, V]) Commit(_ context.Context, ops []ledger.Op[K, V]) []error 
 		if !d.process.step() {
 			return fail(i, errDead)
 		}
-		if errs[i] = t.check(op); errs[i] == nil {
+		if errs[i] = t.check(op); errs[i] == nil && op.Verb == ledger.Delete && t.inUse != nil && t.inUse(t.objects, op.Key) {
+			errs[i] = errInUse
+		}
+		if errs[i] == nil {
 			apply(t.objects, op)
 			t.wrote()
 			if t.chance(t.trouble_.unknown) {

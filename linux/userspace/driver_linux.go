@@ -29,6 +29,7 @@ type Driver struct {
 
 	mu        sync.Mutex // Observe may run concurrently with Commit
 	rules     map[Key]installed
+	users     map[RelayID]int // how many of rules lead to a relay
 	relays    relays
 	dropPorts [2]dropListeners
 	// Commits during Observe; nil otherwise.
@@ -49,7 +50,7 @@ func open(t table, o relay.Options) *Driver {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Driver{table: t, log: o.Log, rules: map[Key]installed{}, relays: newRelays(o)}
+	return &Driver{table: t, log: o.Log, rules: map[Key]installed{}, users: map[RelayID]int{}, relays: newRelays(o)}
 }
 
 // release closes the sockets of an earlier process that no relay uses.
@@ -153,6 +154,9 @@ func (d *Driver) remove(k Key) error {
 		d.dropPorts[k.Family] = nil
 		return err
 	}
+	if n := d.users[k.Relay]; n > 0 { // where one of these goes has failed: see UsesRelay
+		return fmt.Errorf("%d rules still lead to it", n)
+	}
 	d.relays.close(k.Relay)
 	return nil
 }
@@ -198,7 +202,7 @@ func (d *Driver) put(verb ledger.Verb, k Key, to Target, edits *[]edit) {
 	rule := entryRule(k, to, now.port)
 	now.printed = xtables.List(rule)
 	*edits = append(*edits, edit{verb, k, []xtables.Rule{rule}, d.rules[k]})
-	d.rules[k] = now
+	d.setRule(k, now)
 	if d.committed != nil {
 		d.committed[k] = true
 	}
@@ -208,9 +212,27 @@ func (d *Driver) put(verb ledger.Verb, k Key, to Target, edits *[]edit) {
 func (d *Driver) record(e edit) {
 	switch {
 	case e.verb == ledger.Delete:
+		d.setRule(e.key, installed{})
 		delete(d.rules, e.key)
 	case e.key.Kind == kindJump:
-		d.rules[e.key] = installed{printed: xtables.List(e.rules...)}
+		d.setRule(e.key, installed{printed: xtables.List(e.rules...)})
+	}
+}
+
+// setRule notes what a rule is now.
+func (d *Driver) setRule(k Key, now installed) {
+	d.use(d.rules[k].relay, -1)
+	d.use(now.relay, 1)
+	d.rules[k] = now
+}
+
+// use counts rules that lead to a relay.
+func (d *Driver) use(id RelayID, n int) {
+	if id == (RelayID{}) {
+		return
+	}
+	if d.users[id] += n; d.users[id] == 0 {
+		delete(d.users, id)
 	}
 }
 
@@ -329,6 +351,10 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 		}
 	}
 	d.rules = have
+	clear(d.users)
+	for _, r := range have {
+		d.use(r.relay, 1)
+	}
 	return objects, nil
 }
 

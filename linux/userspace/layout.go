@@ -73,6 +73,12 @@ type Value struct {
 	Policy *relay.Policy // of relays; never changed
 }
 
+// UsesRelay reports whether an object is a rule that leads to the relay of a key. Such a relay is
+// not deleted: connections would be refused until the rule leads elsewhere.
+func UsesRelay(k Key, v Value, relay Key) bool {
+	return k.Kind == kindEntry && relay.Kind == kindRelay && k.Family == relay.Family && v.To.Do == toRelay && v.To.Relay == relay.Relay
+}
+
 // RelayID names a relay: one pool of a port, counted from 0 in the order of
 // Port.Pools. The zero value names none. It takes a word: a Service may have 30,000
 // entries, and each names its relay.
