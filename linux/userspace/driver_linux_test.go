@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/linux/netns"
@@ -343,6 +344,36 @@ func TestListenerClosedByOthers(t *testing.T) {
 		}
 		if drift, err := p.Audit(t.Context()); drift != 0 || err != nil {
 			t.Errorf("after: drift %d, %v", drift, err)
+		}
+	})
+}
+
+// A relay whose rules have not gone yet is not deleted, and is as soon as they have.
+func TestARelayInUseStays(t *testing.T) {
+	eachKind(t, func(t *testing.T, k tableKind) {
+		p := start(t, k, web())
+		defer p.stop()
+		p.sync()
+		d := p.driver
+		var relays, entries []ledger.Op[Key, Value]
+		for key, have := range d.rules {
+			if have.relay != (RelayID{}) {
+				entries = append(entries, ledger.Op[Key, Value]{Verb: ledger.Delete, Key: key})
+			}
+		}
+		for id := range d.relays.open {
+			relays = append(relays, ledger.Op[Key, Value]{Verb: ledger.Delete, Key: Key{Kind: kindRelay, Family: id.Port().Family, Relay: id}})
+		}
+		if len(relays) == 0 || len(entries) < len(relays) {
+			t.Fatalf("%d relays, %d entries", len(relays), len(entries))
+		}
+		for i, err := range d.Commit(t.Context(), relays) {
+			if err == nil || d.relays.open[relays[i].Key.Relay] == nil {
+				t.Errorf("%s was deleted while rules lead to it: %v", relays[i].Key, err)
+			}
+		}
+		if err := errors.Join(d.Commit(t.Context(), slices.Concat(entries, relays))...); err != nil || len(d.relays.open)+len(d.users) > 0 {
+			t.Errorf("%v; %d relays and users of %d are left", err, len(d.relays.open), len(d.users))
 		}
 	})
 }
