@@ -90,6 +90,9 @@ func (c *commit) create(k Key, want LoadBalancer) error {
 			return c.install(k, want)
 		}
 	}
+	if errors.Is(err, ledger.ErrUnknown) {
+		c.table.attempt(k)
+	}
 	if err != nil {
 		return err
 	}

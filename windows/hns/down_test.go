@@ -57,6 +57,30 @@ func TestALostAnswer(t *testing.T) {
 	})
 }
 
+// The Service goes before HNS can be read again: what was made for it goes, too, though its id
+// was never known.
+func TestALostAnswerOfAServiceThatGoes(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		web(r)
+		before := len(r.emu.Balancers())
+		r.refuse("HcnQueryLoadBalancerProperties", serverGone, 1)
+		r.set("new", "10.96.0.12", "10.244.2.2")
+		r.fails("outcome unknown")
+		if n := len(r.emu.Balancers()); n != before+1 {
+			r.Fatalf("%d load balancers, want %d: the call was not carried out", n, before+1)
+		}
+		r.emu.Down(true)
+		r.fails("HNS is unavailable") // a reading that fails forgets nothing
+		r.unset("new")
+		r.emu.Down(false)
+		r.settle()
+		r.serves("10.96.0.12", "")
+		if n := len(r.emu.Balancers()); n != before {
+			r.Errorf("%d load balancers, want %d", n, before)
+		}
+	})
+}
+
 func TestHNSIsDownAtTheStart(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {
 		web(r)

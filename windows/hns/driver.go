@@ -158,10 +158,15 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 		}
 	}
 	before := d.journal.all()
+	attempts, putBack := d.table.attempts()
 	d.table.begin()
 	r, err := d.read(ctx)
+	if err == nil {
+		d.own(attempts, r.balancers)
+	}
 	d.table.end(r, d.journal.owns)
 	if err != nil {
+		putBack()
 		d.doubt.Store(true)
 		return nil, fmt.Errorf("HNS: %w", err)
 	}
@@ -172,6 +177,18 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	d.written(d.journal.prune(before, seen))
 	d.inspect()
 	return d.objects(), nil
+}
+
+// own enters the load balancers that attempts have made into the journal.
+func (d *Driver) own(attempts map[Key]bool, all []LoadBalancer) {
+	if len(attempts) == 0 {
+		return
+	}
+	for _, lb := range all {
+		if keys, single := keysOf(lb); single && attempts[keys[0]] {
+			d.written(d.journal.add(lb.ID))
+		}
+	}
 }
 
 // read reads HNS: the network, the endpoints of this node and those that are not
