@@ -122,7 +122,7 @@ func (l *Ledger[K, V]) Want(owner *model.PortID, key K, value V) {
 			return
 		}
 	}
-	if _, waits := l.waiting[key]; waits {
+	if _, waits := l.waiting[key]; waits && e.queuePos() == 0 {
 		l.enqueue(e, key, owner) // what failed for other owners is retried for this one
 	}
 }

@@ -15,7 +15,7 @@ import (
 // batches of ops. Each batch is in the order in which it must be committed:
 // creations and replacements by rising rank, then deletions by falling rank. The
 // ops of one owner are in one batch, together with those of owners to which keys of
-// it have moved or the other way round; a batch has at most limit ops (0: no limit)
+// it have moved since the last Plan, or the other way round; a batch has at most limit ops (0: no limit)
 // unless these alone are more.
 //
 // Every op must be given to Record or Return before the next Plan.

@@ -17,6 +17,10 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
+// lastBusy is the longest pause before what is busy is tried again: it may be free at any time,
+// and to try costs little.
+const lastBusy = 5 * time.Second
+
 // BusyLimit is how long an op may be busy before it is a failure. An address that is checked for
 // duplicates is ready after one or two seconds, and programs hold the xtables lock for less.
 const BusyLimit = 10 * time.Second
@@ -82,7 +86,7 @@ func (l *Ledger[K, V]) postpone(op Op[K, V], err error, now time.Time) (failing 
 	case isBusy && now.Sub(d.busy) < BusyLimit:
 		d.until, d.err, d.untried = now.Add(busy.After), nil, false
 	case isBusy:
-		wait := max(busy.After, backoff(d.attempts))
+		wait := max(busy.After, min(backoff(d.attempts), lastBusy))
 		d.until, d.err, d.untried = now.Add(wait), fmt.Errorf("busy for %s and longer: %w", BusyLimit, err), false
 		d.attempts++
 	case errors.Is(err, ErrDeferred):
