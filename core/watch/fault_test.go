@@ -237,6 +237,29 @@ func TestRestoredBackupThatWentOn(t *testing.T) {
 	}
 }
 
+// The same where a list has shown that an object was deleted, and nothing else tells the two
+// histories apart.
+func TestRestoredBackupOfWhatAListLacked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, apitest.Options{})
+	w.run().synced()
+	w.server.Put(service("kept", 1), service("web", 80))
+	w.until("the Service", func() bool { return strings.Contains(w.sink.state(), "kept") })
+	restart := func(changes func()) {
+		t.Helper()
+		w.server.Stop()
+		changes()
+		if err := w.server.Restart(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	restore := w.server.Backup()
+	restart(func() { w.server.Delete(service("kept", 1)); w.server.Compact() })
+	w.until("the deletion", func() bool { return !strings.Contains(w.sink.state(), "kept") })
+	restart(func() { restore(); w.server.Put(nodeIn("a"), nodeIn("a"), nodeIn("a")) }) // numbers of lost versions again
+	w.until("the Service again", func() bool { return strings.Contains(w.sink.state(), "kept") })
+}
+
 func TestCutAndTorn(t *testing.T) {
 	for name, o := range servers() {
 		t.Run(name, func(t *testing.T) {

@@ -193,6 +193,7 @@ func (f *follower) dropAll() {
 func (f *follower) listed(at string) {
 	for _, n := range f.versions.unseen() {
 		f.drop(n)
+		f.versions.gone(n, at) // or at an earlier version
 	}
 	f.listing, f.at, f.versions.complete, f.doubtful = false, at, true, false
 	f.status.listed()
