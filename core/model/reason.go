@@ -49,7 +49,7 @@ const (
 	WhyOtherFamily       // addresses of an IP family that this node does not have
 	WhyFull              // a bound on what is kept is reached
 	WhyDegraded          // objects of the data plane are there and have no effect
-	WhyConnectionLimit   // all connections that the descriptors of this process allow one Service port
+	WhyConnectionLimit   // all connections or sessions that the descriptors or buffers of this process allow one Service port
 	WhyNodeAddress       // an address, or address and port, of this node itself
 	WhyAPIServer         // an address of the API server
 	WhyServiceRange      // an external address in a range of cluster IPs
