@@ -103,6 +103,25 @@ func TestCheckHere(t *testing.T) {
 	}
 }
 
+// A service reads its file and one source of Services: with manifests no kubeconfig, neither at
+// its start nor where it is checked.
+func TestInputs(t *testing.T) {
+	names := func(f configFlags, c config.Config) (all []string) {
+		for _, in := range f.inputs(&c) {
+			all = append(all, in.name+" "+in.path)
+		}
+		return all
+	}
+	with := config.Config{Manifests: "m", API: config.API{Kubeconfig: "k"}}
+	if got := strings.Join(names(configFlags{file: "f"}, with), ", "); got != "--config f, --manifests m" {
+		t.Error(got)
+	}
+	with.Manifests = ""
+	if got := strings.Join(names(configFlags{}, with), ", "); got != "clientConnection.kubeconfig k" {
+		t.Error(got)
+	}
+}
+
 func TestVersionFlag(t *testing.T) {
 	for _, line := range []string{"kube-proxy --version", "tandem --version=raw", "tandem --v=2 --version"} {
 		if got := verb(strings.Fields(line)); len(got) != 1 || got[0] != "--version" {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"sync"
 
@@ -42,7 +43,7 @@ file a running tandem applies.`,
 	flags.register(c)
 	fs.StringVar(&flags.writeTo, "write-config-to", "", "write the resulting configuration to this file, and exit")
 	fs.BoolVar(&flags.cleanup, "cleanup", false, "remove everything that tandem programmed on this machine, and exit")
-	fs.BoolVar(&flags.initOnly, "init-only", false, "set the system parameters that need full root privileges, and exit; after that CAP_NET_ADMIN is enough")
+	fs.BoolVar(&flags.initOnly, "init-only", false, "set the system parameters that need full root privileges, and exit; after that CAP_NET_ADMIN is enough; on Windows also make C:\\ProgramData\\Tandem, and close it to ordinary users")
 	groupedHelp(c)
 	return c
 }
@@ -80,16 +81,22 @@ func (f *runFlags) once(cmd *cobra.Command) error {
 
 // needTrusted is what a service of Windows needs: nobody else has made what it is
 // configured by. In a pod that is the kubelet's.
-func (f *runFlags) needTrusted(c *config.Config) (wrong []config.Finding) {
+func (f *configFlags) needTrusted(c *config.Config) []config.Finding { return f.untrusted(c, nil) }
+
+// needTrustedFiles is what a configuration needs that may not be filled in yet: files that
+// are not there are not looked for.
+func (f *configFlags) needTrustedFiles(c *config.Config) []config.Finding {
+	return f.untrusted(c, fs.ErrNotExist)
+}
+
+// untrusted is needTrusted, but for errors of a kind.
+func (f *configFlags) untrusted(c *config.Config, but error) (wrong []config.Finding) {
 	if !c.Windows.Service {
 		return nil
 	}
-	for _, in := range []config.Finding{{Name: "--config", Text: f.file}, {Name: "--manifests", Text: c.Manifests}, {Name: "clientConnection.kubeconfig", Text: c.API.Kubeconfig}} {
-		if in.Text == "" {
-			continue
-		}
-		if err := service.CheckInput(in.Text); err != nil {
-			wrong = append(wrong, config.Finding{Name: in.Name, Text: err.Error()})
+	for _, in := range f.inputs(c) {
+		if err := service.CheckInput(in.path); err != nil && (but == nil || !errors.Is(err, but)) {
+			wrong = append(wrong, config.Finding{Name: in.name, Text: err.Error()})
 		}
 	}
 	return wrong

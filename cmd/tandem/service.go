@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -52,29 +53,38 @@ starts the service now.`,
 	return c
 }
 
+// input is what a service reads.
+type input struct {
+	name, path string
+	read       func() error
+}
+
+// inputs are what a service of a configuration reads: its file and the source of Services, of
+// which manifests come first.
+func (f *configFlags) inputs(c *config.Config) []input {
+	all := []input{{"--config", f.file, func() error { _, err := file.Read(f.file); return err }}}
+	if c.Manifests != "" {
+		all = append(all, input{"--manifests", c.Manifests, func() error { return manifests.Reachable(c.Manifests) }})
+	} else {
+		all = append(all, input{"clientConnection.kubeconfig", c.API.Kubeconfig, func() error { _, err := watch.Connect(c.API, nil); return err }})
+	}
+	return slices.DeleteFunc(all, func(in input) bool { return in.path == "" })
+}
+
 // needHere is what a service needs of its machine: it can read its configuration and
 // the source of Services.
 func (f *configFlags) needHere(c *config.Config) (missing []config.Finding) {
-	check := func(name, path string, read func() error) {
-		if path == "" {
-			return
-		}
-		err := read()
+	for _, in := range f.inputs(c) {
+		err := in.read()
 		if err == nil && systemd.Running() {
-			err = systemd.Readable(path, read)
+			err = systemd.Readable(in.path, in.read)
 		}
 		if err == nil {
-			err = service.CheckInput(path)
+			err = service.CheckInput(in.path)
 		}
 		if err != nil {
-			missing = append(missing, config.Finding{Name: name, Text: err.Error()})
+			missing = append(missing, config.Finding{Name: in.name, Text: err.Error()})
 		}
-	}
-	check("--config", f.file, func() error { _, err := file.Read(f.file); return err })
-	if c.Manifests != "" {
-		check("--manifests", c.Manifests, func() error { return manifests.Reachable(c.Manifests) })
-	} else {
-		check("clientConnection.kubeconfig", c.API.Kubeconfig, func() error { _, err := watch.Connect(c.API, nil); return err })
 	}
 	return missing
 }

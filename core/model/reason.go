@@ -49,7 +49,7 @@ const (
 	WhyOtherFamily       // addresses of an IP family that this node does not have
 	WhyFull              // a bound on what is kept is reached
 	WhyDegraded          // objects of the data plane are there and have no effect
-	WhyConnectionLimit   // all connections that the descriptors of this process allow one Service port
+	WhyConnectionLimit   // all connections or sessions that the descriptors or buffers of this process allow one Service port
 	WhyNodeAddress       // an address, or address and port, of this node itself
 	WhyAPIServer         // an address of the API server
 	WhyServiceRange      // an external address in a range of cluster IPs
@@ -93,7 +93,7 @@ var reasons = [...]struct{ name, text string }{
 	WhyOtherFamily:          {"OtherFamily", "no address of an IP family that this node has"},
 	WhyFull:                 {"Full", "capacity reached"},
 	WhyDegraded:             {"Degraded", "programmed, and not or only partly in effect"},
-	WhyConnectionLimit:      {"ConnectionLimit", "connection limit of one Service port, by this proxy's limit on file descriptors"},
+	WhyConnectionLimit:      {"ConnectionLimit", "one Service port has its share of the connections and sessions for which this proxy has file descriptors or buffers"},
 	WhyNodeAddress:          {"NodeAddress", "address belongs to this node"},
 	WhyAPIServer:            {"APIServerAddress", "address belongs to the API server"},
 	WhyServiceRange:         {"InServiceCIDR", "ServiceCIDRs are reserved for cluster IPs"},

@@ -34,7 +34,8 @@
 //
 // File descriptors are bounded: a Service port may hold as many connections as it
 // leaves free (slots.go); keep-alive detects vanished peers within 15 minutes
-// (socket.go); timeouts end idle connections (idle.go).
+// (socket.go); timeouts end idle connections (idle.go). Beyond that TCP clients wait, and
+// a UDP client takes the place of the session that is idle longest (udp.go).
 //
 // A relay never connects to a relay of its own server, which would be a forwarding
 // loop. Rules that lead clients to relays must let packets with Options.Mark pass.

@@ -18,7 +18,8 @@ const (
 	// smallBuffer is for a stream that is idle.
 	smallBuffer = 2 << 10
 	// maxBufferedSessions limits the UDP sessions of a Server where each has a buffer for the
-	// largest datagram: 256 MiB at most, and half of that for one port.
+	// largest datagram: 256 MiB at most, and half of that for one port, whose new clients then
+	// take the places of those that are idle longest.
 	maxBufferedSessions = 256 << 20 / maxDatagram
 	// maxPause is how long a pipe or a large buffer is kept for a stream that pauses.
 	maxPause = time.Second

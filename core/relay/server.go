@@ -113,17 +113,21 @@ func (s *Server) resetAll() {
 	}
 }
 
-// Limited returns a problem for each Service port of which connections or sessions
-// have to wait, or had to within the last minute, since it has its share of the
+// Limited returns a problem for each Service port of which connections have to wait or sessions
+// make room, or had to within the last minute, since it has its share of the
 // descriptors or buffers.
 func (s *Server) Limited() []model.Problem {
 	var problems []model.Problem
 	recent := s.slots.recent(time.Now())
 	maps.Copy(recent, s.udpSlots.recent(time.Now()))
 	for by := range recent {
+		effect := "new connections wait until others end"
+		if by.port.Proto == model.UDP {
+			effect = "a new client ends the session that is idle longest"
+		}
 		problems = append(problems, model.Problem{
 			Object: "Service " + by.port.Service.String(), Why: model.WhyConnectionLimit,
-			Detail: fmt.Sprintf("port %s %s: new connections wait until others end", cmp.Or(by.port.Name, "without name"), by.port.Proto),
+			Detail: fmt.Sprintf("port %s %s: %s", cmp.Or(by.port.Name, "without name"), by.port.Proto, effect),
 		})
 	}
 	slices.SortFunc(problems, func(a, b model.Problem) int { return cmp.Compare(a.String(), b.String()) })

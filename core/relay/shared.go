@@ -183,11 +183,11 @@ type Stats struct {
 	Accepted  uint64 // TCP connections of clients
 	Open      int64  // TCP connections with an endpoint
 	Sessions  int64  // of UDP
-	Limit     int    // of connections and sessions together, by descriptors; 0 is none
+	Limit     int    // of connections, by descriptors; also of sessions where these have no buffers of their own; 0 is none
 	Refused   uint64 // by policy
 	Retried   uint64 // attempts to reach an endpoint that failed
 	Failed    uint64 // connections for which no endpoint was reached
-	Limited   uint64 // connections that waited, and datagrams dropped, because of their relay's share
+	Limited   uint64 // connections that waited for their relay's share, and sessions that had no free slot in it
 	Exhausted uint64 // how often descriptors, ports or memory of this host had run out
 	Dropped   uint64 // UDP datagrams that could not be delivered
 

@@ -65,6 +65,14 @@ func (s *slots) grant(by *share) bool {
 	return true
 }
 
+// exceeds reports whether a share has more than it may have, by more than rounding: others
+// have grown since.
+func (s *slots) exceeds(by *share) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.limit > 0 && by.held > s.limit-s.used+1
+}
+
 func (s *slots) lack(by *share) {
 	if s.limited == nil {
 		s.limited = map[*share]struct{}{}

@@ -3,6 +3,7 @@
 package relay
 
 import (
+	"container/heap"
 	"errors"
 	"io"
 	"net"
@@ -23,6 +24,9 @@ type udpRelay struct {
 
 	mu       sync.Mutex
 	sessions map[netip.AddrPort]*session // by client; nil when closed
+	idle     idleSessions                // the same ones
+
+	ending []*session // ended to make room, maybe not yet over; receive's alone
 }
 
 // listenUDP opens the socket; serve reads it until it is closed.
@@ -54,7 +58,7 @@ func (u *udpRelay) close() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, s := range u.sessions {
-		_ = s.up.Close()
+		u.remove(s)
 	}
 	u.sessions = nil
 	return u.socket.Close()
@@ -92,6 +96,7 @@ func (u *udpRelay) receive() {
 func (u *udpRelay) deliver(client netip.AddrPort, data []byte) bool {
 	for range dialTimeouts {
 		s, err := u.session(client)
+		u.settle()
 		if err != nil {
 			return false
 		}
@@ -126,6 +131,8 @@ func (u *udpRelay) session(client netip.AddrPort) (*session, error) {
 		return nil, err
 	}
 	u.sessions[client] = s
+	heap.Push(&u.idle, s)
+	u.stats.sessions.Add(1)
 	return s, nil
 }
 
@@ -133,8 +140,7 @@ var errLimited = errors.New("the share of file descriptors or buffers is in use"
 
 // newSession opens a session with an endpoint. mu is held.
 func (u *udpRelay) newSession(client netip.AddrPort, from model.Origin, to choice) (*session, error) {
-	if !u.udpSlots.try(&u.quota) {
-		u.stats.limited.Add(1)
+	if !u.room() {
 		return nil, errLimited
 	}
 	for range dialTimeouts {
@@ -148,21 +154,70 @@ func (u *udpRelay) newSession(client netip.AddrPort, from model.Origin, to choic
 		u.udpSlots.free(&u.quota)
 		return nil, err
 	}
-	s := &session{udpRelay: u, client: client, from: from, to: to, up: up, in: in}
+	s := &session{udpRelay: u, client: client, from: from, to: to, up: up, in: in, over: make(chan struct{})}
 	s.touch(time.Now())
+	s.since = s.last.Load()
 	to.connected(time.Now())
-	u.stats.sessions.Add(1)
 	u.quota.taken.Add(1)
 	u.work.Go(s.answers)
 	return s, nil
+}
+
+// room takes a slot for a session. Where the share may not grow it is that of the session that
+// is idle longest: clients that take a new port for each query, as resolvers do, would else be
+// refused for as long as sessions last. A share that has more than it may, since others
+// have grown, gives a second one back. Without a session there is none to take. mu is held.
+func (u *udpRelay) room() bool {
+	if u.udpSlots.try(&u.quota) {
+		return true
+	}
+	u.stats.limited.Add(1)
+	s := u.displace()
+	if s == nil {
+		return false
+	}
+	s.passed = true
+	if u.udpSlots.exceeds(&u.quota) {
+		u.displace()
+	}
+	return true
+}
+
+// displace ends the session that is idle longest, and returns it; nil if there is none. mu
+// is held.
+func (u *udpRelay) displace() *session {
+	s := u.idle.longest()
+	if s != nil {
+		s.to.connected(time.Unix(0, s.last.Load()))
+		u.remove(s)
+		u.ending = append(u.ending, s)
+	}
+	return s
+}
+
+// settle waits until the sessions that made room are over: no more than these two have a
+// descriptor and a buffer beyond the limit, however fast clients come.
+func (u *udpRelay) settle() {
+	for _, s := range u.ending {
+		<-s.over
+	}
+	clear(u.ending)
+	u.ending = u.ending[:0]
 }
 
 // end removes a session and ends its goroutine.
 func (u *udpRelay) end(s *session) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	u.remove(s)
+}
+
+// remove is end. mu is held.
+func (u *udpRelay) remove(s *session) {
 	if u.sessions[s.client] == s {
 		delete(u.sessions, s.client)
+		heap.Remove(&u.idle, s.index)
+		u.stats.sessions.Add(-1)
 	}
 	_ = s.up.Close()
 }
@@ -174,8 +229,7 @@ func (u *udpRelay) endForbidden() {
 	defer u.mu.Unlock()
 	for client, s := range u.sessions {
 		if !p.keeps(s.from, client.Addr().Unmap(), s.to.endpoint()) {
-			delete(u.sessions, client)
-			_ = s.up.Close()
+			u.remove(s)
 		}
 	}
 }
@@ -188,7 +242,12 @@ type session struct {
 	to     choice
 	up     *net.UDPConn
 	in     reader
-	last   atomic.Int64 // Unix nanoseconds of the last datagram of either side
+	last   atomic.Int64  // Unix nanoseconds of the last datagram of either side
+	over   chan struct{} // closed at the end of its goroutine
+
+	index  int   // in idle, as since
+	since  int64 // a value of last
+	passed bool  // another session has its slot; set with mu held
 }
 
 func (s *session) touch(now time.Time) { s.last.Store(now.UnixNano()) }
@@ -208,9 +267,12 @@ func (s *session) send(data []byte) bool {
 // answers passes on what the endpoint sends, until the session is idle, its
 // endpoint refuses or the session is ended.
 func (s *session) answers() {
-	defer s.stats.sessions.Add(-1)
-	defer s.udpSlots.free(&s.quota)
-	defer s.end(s)
+	defer close(s.over)
+	defer func() {
+		if s.end(s); !s.passed {
+			s.udpSlots.free(&s.quota)
+		}
+	}()
 	for s.extend() {
 		data, err := s.in.next()
 		if err == nil || err == io.EOF { // for UDP an empty datagram
@@ -241,4 +303,51 @@ func (s *session) extend() bool {
 	}
 	s.to.connected(last)
 	return false
+}
+
+// idleSessions are the sessions of a relay, as a heap by when each was idle at the latest look: a
+// datagram only notes its time, and who asks for the longest brings the order up to
+// date. It implements heap.Interface, and is guarded by the relay's mu.
+type idleSessions []*session
+
+// longest returns the session that is idle longest, or nil. Each step but the last is paid for by
+// a datagram since the step before: O(log n) for each, and at most n at once.
+func (h *idleSessions) longest() *session {
+	for range *h {
+		s := (*h)[0]
+		last := s.last.Load()
+		if last == s.since {
+			break
+		}
+		s.since = last
+		heap.Fix(h, 0)
+	}
+	if len(*h) == 0 {
+		return nil
+	}
+	return (*h)[0]
+}
+
+func (h idleSessions) Len() int           { return len(h) }
+func (h idleSessions) Less(i, j int) bool { return h[i].since < h[j].since }
+
+func (h idleSessions) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+// Push implements heap.Interface.
+func (h *idleSessions) Push(x any) {
+	s := x.(*session)
+	s.index = len(*h)
+	*h = append(*h, s)
+}
+
+// Pop implements heap.Interface.
+func (h *idleSessions) Pop() any {
+	last := len(*h) - 1
+	s := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return s
 }

@@ -58,10 +58,11 @@ func anySize(t *testing.T, s *Server) {
 }
 
 // Where each session has a buffer of its own, clients that come by the thousand take a
-// limited amount of memory, and one port leaves room for another.
+// limited amount of memory, all are answered, and one port leaves room for another. The
+// client that asks again and again keeps its session.
 func TestBufferedUDPSessionsAreLimited(t *testing.T) {
 	needUDP(t)
-	s := newServer(t, Options{UDPIdle: time.Second})
+	s := newServer(t, Options{})
 	s.bufferDatagrams()
 	if most := s.udpSlots.limit * maxDatagram; s.udpSlots.limit == 0 || most > 256<<20 {
 		t.Errorf("%d sessions have buffers of %d bytes", s.udpSlots.limit, most)
@@ -71,26 +72,67 @@ func TestBufferedUDPSessionsAreLimited(t *testing.T) {
 	p := balance(a)
 	p.Port = model.PortID{Service: model.ServiceName{Namespace: "kube-system", Name: "dns"}, Name: "dns", Proto: model.UDP}
 	r, other := listen(t, s, model.UDP, p), listen(t, s, model.UDP, balance(a))
-	answered := 0
-	for range 10 {
-		if _, _, err := newAsker(t, r.Addr()).ask("x", 50*time.Millisecond); err == nil {
-			answered++
+	const clients = 40
+	busy := newAsker(t, r.Addr())
+	busy.must(t)
+	for range clients - 1 {
+		newAsker(t, r.Addr()).must(t)
+		busy.must(t)
+		if n := s.Stats().Sessions; n > 4 {
+			t.Fatalf("%d sessions", n)
 		}
 	}
-	if n := s.Stats().Sessions; n > 4 || answered == 0 {
-		t.Errorf("%d sessions, %d of 10 clients were answered", n, answered)
+	if n := r.quota.taken.Load(); n != clients {
+		t.Errorf("%d sessions for %d clients: one that is in use was ended", n, clients)
 	}
-	if n := s.Stats().Limited; n < 6 {
-		t.Errorf("%d datagrams were dropped for lack of room", n)
+	if n := s.Stats().Limited; n != clients-4 {
+		t.Errorf("%d sessions had no free slot, want %d", n, clients-4)
 	}
-	want := model.Problem{Object: "Service kube-system/dns", Why: model.WhyConnectionLimit, Detail: "port dns udp: new connections wait until others end"}
+	want := model.Problem{Object: "Service kube-system/dns", Why: model.WhyConnectionLimit, Detail: "port dns udp: a new client ends the session that is idle longest"}
 	if got := s.Limited(); len(got) != 1 || got[0] != want {
 		t.Errorf("problems %v, want %v", got, want)
 	}
 	newAsker(t, other.Addr()).must(t)
-	eventually(t, "sessions that end make room", func() error {
-		_, _, err := newAsker(t, r.Addr()).ask("x", 50*time.Millisecond)
-		return err
+}
+
+// Ports that grow take room from one that had more, and the limit holds for all together.
+func TestUDPSessionsAreSharedAgain(t *testing.T) {
+	needUDP(t)
+	s := newServer(t, Options{})
+	s.bufferDatagrams()
+	s.udpSlots.limit = 12
+	a, _ := names(t)
+	relays := []*Relay{listen(t, s, model.UDP, balance(a)), listen(t, s, model.UDP, balance(a)), listen(t, s, model.UDP, balance(a))}
+	held := func() (all []int, used int) {
+		s.udpSlots.mu.Lock()
+		defer s.udpSlots.mu.Unlock()
+		for _, r := range relays {
+			all = append(all, r.quota.held)
+		}
+		return all, s.udpSlots.used
+	}
+	for range 10 {
+		newAsker(t, relays[0].Addr()).must(t)
+	}
+	if all, _ := held(); all[0] != 6 {
+		t.Errorf("alone a port has %d of 12", all[0])
+	}
+	for range 10 {
+		for _, r := range relays {
+			newAsker(t, r.Addr()).must(t)
+			if all, used := held(); used > 12 {
+				t.Fatalf("%d are in use: %v", used, all)
+			}
+		}
+	}
+	eventually(t, "three ports have a quarter each, or one more for rounding", func() error {
+		all, used := held()
+		for _, n := range all {
+			if n < 2 || n > 4 {
+				return fmt.Errorf("%v, %d together", all, used)
+			}
+		}
+		return nil
 	})
 }
 

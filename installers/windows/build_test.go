@@ -151,7 +151,7 @@ func TestBuild(t *testing.T) {
 			"export ServiceControl":  "Restart\ttandem\t1",
 			"export Environment":     "Path\t=-*PATH\t[~];[INSTALLDIR]\tProgram",
 			"export Registry":        `EventLog\Application\tandem`,
-			"export CustomAction":    "CheckConfiguration\t3090\ttandem.exe\tconfig check --compat=lenient \"[DATADIR]config.yaml\"\t\nCloseFolders\t3090\ttandem.exe\trun --init-only",
+			"export CustomAction":    "CheckConfiguration\t3090\ttandem.exe\tconfig check --compat=lenient --windows-service=true \"[DATADIR]config.yaml\"\t\nCloseFolders\t3090\ttandem.exe\trun --init-only",
 			// Inside of what is rolled back, which InstallInitialize begins at 1500.
 			"export InstallExecuteSequence": "RemoveExistingProducts\t\t1501",
 		} {

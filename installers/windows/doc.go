@@ -15,9 +15,10 @@
 // A newer version replaces an older one, and a release its candidates (1.3.0
 // replaces 1.3.0-rc1); an older one is refused. An upgrade leaves the configuration
 // unchanged and starts the service again. Where the new program finds a mistake in the
-// configuration it is not installed (error 1603; 1722 in the log) and Windows
-// brings the old one back: `tandem config check` shows the errors. Programmed
-// load balancers stay: see `tandem cleanup`.
+// configuration, or a file that it names and ordinary users may change, it is not
+// installed (error 1603; 1722 in the log) and Windows brings the old one back: `tandem
+// config check --here FILE` shows the errors. Programmed load balancers stay: see
+// `tandem cleanup`.
 //
 //	msiexec /i tandem-1.2.3-windows-amd64.msi /qn
 //	notepad C:\ProgramData\Tandem\config.yaml

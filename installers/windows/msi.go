@@ -116,9 +116,10 @@ func buildMSI(ctx context.Context, stage, to string, o *Options) error {
 // though one of them may have made it before, a restart that is for upgrades alone, the
 // program's folder at the end of every user's PATH, and an upgrade that takes the old
 // version away as a part of itself: where the new one cannot be installed, or would
-// not run with the configuration, Windows Installer brings the old one and its service
-// back (tables Upgrade, Component, Environment, CustomAction and
-// InstallExecuteSequence of Windows Installer).
+// not run with the configuration, as a service that trusts nothing which ordinary
+// users may change, Windows Installer brings the old one and its service back
+// (tables Upgrade, Component, Environment, CustomAction and InstallExecuteSequence of
+// Windows Installer).
 func queries(version string) []string {
 	const update, insert = "UPDATE `Component` SET ", "INSERT INTO "
 	sequence := func(action string, at int) string {
@@ -134,7 +135,7 @@ func queries(version string) []string {
 			"`Value` CHAR(255) LOCALIZABLE, `Component_` CHAR(72) NOT NULL PRIMARY KEY `Environment`)",
 		insert + "`Environment` (`Environment`, `Name`, `Value`, `Component_`) VALUES ('Path', '=-*PATH', '[~];[INSTALLDIR]', 'Program')",
 		"UPDATE `InstallExecuteSequence` SET `Sequence` = 1501 WHERE `Action` = 'RemoveExistingProducts'", // behind InstallInitialize
-		fmt.Sprintf(insert+"`CustomAction` (`Action`, `Type`, `Source`, `Target`) VALUES ('CheckConfiguration', %d, 'tandem.exe', 'config check --compat=lenient \"[DATADIR]config.yaml\"')",
+		fmt.Sprintf(insert+"`CustomAction` (`Action`, `Type`, `Source`, `Target`) VALUES ('CheckConfiguration', %d, 'tandem.exe', 'config check --compat=lenient --windows-service=true \"[DATADIR]config.yaml\"')",
 			installedProgram|inScript|asSystem),
 		insert + "`InstallExecuteSequence` (`Action`, `Condition`, `Sequence`) VALUES ('CheckConfiguration', 'WIX_UPGRADE_DETECTED', 4100)", // behind InstallFiles
 		fmt.Sprintf(insert+"`CustomAction` (`Action`, `Type`, `Source`, `Target`) VALUES ('CloseFolders', %d, 'tandem.exe', 'run --init-only')",

@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/windows"
@@ -131,10 +133,17 @@ func CheckInput(path string) error {
 	if err != nil {
 		return err
 	}
-	if err := checkInput(filepath.Dir(path), replacing); err != nil {
+	if err := checkPlace(path); err != nil {
 		return err
 	}
-	if err := checkInput(path, writing); err != nil || !info.IsDir() {
+	if !info.IsDir() {
+		return checkInput(path, writing, ofFile)
+	}
+	kind := ofFolder
+	if shared(path) {
+		kind = ofPlace
+	}
+	if err := checkInput(path, writing, kind); err != nil {
 		return err
 	}
 	files, err := os.ReadDir(path)
@@ -142,20 +151,66 @@ func CheckInput(path string) error {
 		return err
 	}
 	for _, f := range files {
-		if err := checkInput(filepath.Join(path, f.Name()), writing); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := checkEntry(path, f); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
 	return nil
 }
 
-func checkInput(path string, rights uint32) error {
-	why, err := judge(path, rights)
-	if err == nil && why != "" {
-		err = fmt.Errorf("%s is %s, who could control this machine through it: if its content is right, give it to administrators and the system by "+
-			"icacls \"%[1]s\" /setowner *S-1-5-32-544 and icacls \"%[1]s\" /inheritance:r /grant:r *S-1-5-18:F *S-1-5-32-544:F", path, why)
+// checkEntry checks what is in a folder of files.
+func checkEntry(dir string, f fs.DirEntry) error {
+	path := filepath.Join(dir, f.Name())
+	if f.Type()&fs.ModeSymlink != 0 {
+		if err := checkPlace(path); err != nil {
+			return err
+		}
 	}
-	return err
+	if f.IsDir() {
+		return checkInput(path, writing, ofFolder)
+	}
+	return checkInput(path, writing, ofFile)
+}
+
+// checkPlace checks the folder in which a file is named, and, if that is a link, the one where
+// it is.
+func checkPlace(path string) error {
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return err
+	}
+	for _, dir := range slices.Compact([]string{filepath.Dir(path), filepath.Dir(real)}) {
+		if err := checkInput(dir, replacing, ofPlace); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// shared reports whether a folder is not one program's alone: a disk's or a user's.
+func shared(dir string) bool {
+	full, err := filepath.Abs(dir)
+	if err != nil {
+		return true
+	}
+	outer := filepath.Dir(full)
+	if outer == full {
+		return true
+	}
+	profiles, err := windows.KnownFolderPath(windows.FOLDERID_UserProfiles, 0)
+	return err != nil || strings.EqualFold(outer, profiles)
+}
+
+func checkInput(path string, rights uint32, kind fault) error {
+	why, err := judge(path, rights)
+	if err != nil || why == "" {
+		return err
+	}
+	closed, err := Find()
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("%s is %s, who could control this machine through it: %s", path, why, kind.advice(path, closed.Root))
 }
 
 // judge names who else has rights to a file or a folder; see untrusted.

@@ -104,8 +104,53 @@ func TestCheckInput(t *testing.T) {
 			t.Errorf("%s with a file that is open to everybody: %v", path, err)
 		}
 	}
+	if err := CheckInput(file); err == nil || strings.Contains(err.Error(), "(OI)") {
+		t.Errorf("advice for a file: %v", err)
+	}
+	for dir, want := range map[string]bool{`C:\`: true, `C:\k`: false, dir: false} {
+		if shared(dir) != want {
+			t.Errorf("%s is shared: %t", dir, !want)
+		}
+	}
 	if err := CheckInput(filepath.Join(dir, "missing")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a file that is not there: %v", err)
+	}
+}
+
+// The folder in which a link's target is counts as the one in which the link is.
+func TestALinkIsJudgedWhereItLeads(t *testing.T) {
+	dir := foldertest.New(t, "open/config.yaml", "open", "closed/link", "closed")
+	where, closed := filepath.Join(dir, "open"), filepath.Join(dir, "closed")
+	file, link := filepath.Join(where, "config.yaml"), filepath.Join(closed, "link")
+	if err := Close(where, closed); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := os.Symlink(file, link)
+	if _, missing := os.Lstat(link); err != nil || missing != nil { // Wine makes none, and returns no error
+		if err := os.WriteFile(link, nil, 0o600); err != nil { // which is removed at the end
+			t.Fatal(err)
+		}
+		t.Skipf("no links are made here: %v, %v", err, missing)
+	}
+	if err := CheckInput(link); err != nil {
+		t.Errorf("closed to others: %v", err)
+	}
+	open, err := windows.SecurityDescriptorFromString("D:P(A;;FA;;;BA)(A;;FA;;;WD)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	acl, _, err := open.DACL()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := windows.SetNamedSecurityInfo(where, windows.SE_FILE_OBJECT, windows.DACL_SECURITY_INFORMATION, nil, nil, acl, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := CheckInput(link); err == nil || !strings.Contains(err.Error(), where+" is writable by everybody") || strings.Contains(err.Error(), "icacls") {
+		t.Errorf("a link into a folder that is open to everybody: %v", err)
 	}
 }
 

@@ -343,7 +343,7 @@ type commit struct {
 	rerouted  bool     // the network was read
 	relisted  bool     // load balancers were listed
 	sought    bool     // the node's hardware address was looked for
-	taken     []string // load balancers of other programs that were adopted, by frontend and id
+	taken     []string // load balancers that were adopted and not in the journal, by frontend and id
 }
 
 // remember notes that a load balancer is owned.
@@ -360,11 +360,11 @@ func (c *commit) adopt(k Key, id string) {
 // maxNamed is how many adopted load balancers of a Commit are logged by name.
 const maxNamed = 20
 
-// logAdopted says which load balancers of other programs are Tandem's now: they are changed,
-// and replaced or deleted with their Services.
+// logAdopted says which load balancers are Tandem's from now on, other programs' or those of a
+// journal that was lost: they are changed, and replaced or deleted with their Services.
 func (c *commit) logAdopted() {
 	if n := len(c.taken); n > 0 {
-		c.settings.Log.Info("adopted load balancers that another program made for frontends of Services", "count", n, "balancers", c.taken[:min(n, maxNamed)])
+		c.settings.Log.Info("adopted load balancers of frontends of Services that the journal does not list", "count", n, "balancers", c.taken[:min(n, maxNamed)])
 	}
 }
 

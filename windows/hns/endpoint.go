@@ -227,15 +227,17 @@ func (c *commit) removeEndpoint(k Key) error {
 	return c.deleteEndpoint(e.ID)
 }
 
+// deleteEndpoint deletes an endpoint; one that is not there is no error.
 func (c *commit) deleteEndpoint(id string) error {
-	if err := c.calls.deleteEndpoint(c.ctx, id); err != nil && !notFound(err) {
+	err := c.calls.deleteEndpoint(c.ctx, id)
+	if err != nil && !notFound(err) {
 		return err
 	}
 	c.table.mu.Lock()
-	e := c.table.endpoints[id]
+	e, known := c.table.endpoints[id]
 	c.table.drop(id)
 	c.table.mu.Unlock()
-	if _, own := ownedKey(e); !own && !isSource(e) {
+	if _, own := ownedKey(e); err == nil && known && !own && !isSource(e) {
 		c.settings.Log.Info("deleted an endpoint of another program that was in the way", "endpoint", e.Name, "id", id, "addresses", addresses(e))
 	}
 	return nil

@@ -125,6 +125,58 @@ func TestAnEchoEndsByALine(t *testing.T) {
 	}
 }
 
+// A file that can only be extended says so once until it is replaced again, reads as what is
+// so now, though lines of before are in it, and does not grow for ever.
+func TestAJournalThatIsOnlyExtended(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j, err := openJournal(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.close()
+	asked, got := LoadBalancer{ID: "lb1", SourceVIP: "192.0.2.1"}, LoadBalancer{ID: "lb1"}
+	for _, err := range []error{j.add("lb1"), j.setEcho(asked, got), os.Mkdir(path+replacement, 0o700)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := j.file.Close(); err != nil { // the write of the line that ends the echo fails
+		t.Fatal(err)
+	}
+	if err := j.setEcho(asked, asked); err == nil {
+		t.Fatal("a closed file was written to")
+	}
+	if err := j.add("lb2"); err == nil || !strings.Contains(err.Error(), "extended instead") {
+		t.Errorf("a file that cannot be replaced: %v", err)
+	}
+	next, err := readJournal(path)
+	if err != nil || len(next.echoes) != 0 || !next.owns("lb1") || !next.owns("lb2") {
+		t.Errorf("the next process has %v, %v, %v", next.ids, next.echoes, err)
+	}
+	for n := range 18 { // as when a MiB is appended each time
+		j.grown = maxGrown + 1
+		if err := os.Truncate(path, int64(n*maxGrown)+size(t, path)%maxGrown); err != nil {
+			t.Fatal(err)
+		}
+		err := j.add(fmt.Sprint("new", n))
+		if n < 16 && err != nil {
+			t.Errorf("reported again, at %d MiB: %v", n, err)
+		}
+		if n > 16 && (err == nil || !strings.Contains(err.Error(), "not extended further")) {
+			t.Errorf("a file of %d MiB: %v", n, err)
+		}
+	}
+	if err := os.Remove(path + replacement); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.add("last"); err != nil || size(t, path) > 10_000 {
+		t.Errorf("replaced again: %d bytes, %v", size(t, path), err)
+	}
+	if next, err = readJournal(path); err != nil || len(next.ids) != len(j.ids) {
+		t.Errorf("%d ids, want %d; %v", len(next.ids), len(j.ids), err)
+	}
+}
+
 func size(t *testing.T, path string) int64 {
 	t.Helper()
 	info, err := os.Stat(path)

@@ -41,15 +41,20 @@ type journal struct {
 	file   *os.File
 	ids    map[string]bool // true when it was deleted, or was not there
 	echoes map[string]echo // of ids
-	grown  int             // bytes that were appended since the file was replaced
+	grown  int             // bytes that were appended since the file was replaced or extended
+	stuck  bool            // the file could not be replaced the last time, which was reported
 	nodes  [2]netip.Addr
 }
 
 // echo is a load balancer that HNS returned otherwise than it was requested.
 type echo struct{ asked, got LoadBalancer }
 
-// maxGrown is how much is appended before the file is replaced.
-const maxGrown = 1 << 20
+// maxGrown is how much is appended before the file is replaced. One that cannot be replaced
+// may be maxExtended larger than what it has to say.
+const (
+	maxGrown    = 1 << 20
+	maxExtended = 16 * maxGrown
+)
 
 const header = "tandem-hns 1\n"
 
@@ -173,15 +178,36 @@ func (j *journal) text() []byte {
 }
 
 // rewrite replaces the file, or where that fails extends it, and leaves it open for appending.
+// That it could only be extended is an error once until it is replaced again.
 func (j *journal) rewrite() error {
 	if j.path == "" {
 		return nil
 	}
 	err := j.replace()
-	if err != nil && j.extend() == nil {
+	if err == nil {
+		j.stuck = false
 		return nil
 	}
-	return err
+	if err2 := j.extend(); err2 != nil {
+		return errors.Join(err, err2)
+	}
+	if j.stuck {
+		return nil
+	}
+	j.stuck = true
+	return fmt.Errorf("the file cannot be replaced, and is extended instead: %w", err)
+}
+
+// extension is what makes a file that holds anything of before read as the journal is: the
+// first line ends one that was cut off, and echoes that have ended since are ended.
+func (j *journal) extension() []byte {
+	b := append([]byte("\n"), j.text()[len(header):]...)
+	for id := range j.ids {
+		if _, ok := j.echoes[id]; !ok {
+			b = fmt.Appendf(b, "echo %s\n", echo{LoadBalancer{ID: id}, LoadBalancer{ID: id}})
+		}
+	}
+	return b
 }
 
 // extend appends everything to the file that there is: a disk without room for a second one
@@ -195,8 +221,16 @@ func (j *journal) extend() error {
 	if _, err = io.ReadFull(f, begin); err == nil && string(begin) != header {
 		err = headerError(begin)
 	}
-	if err == nil { // the first line ends one that was cut off
-		_, err = f.Write(append([]byte("\n"), j.text()[len(header):]...))
+	var size int64
+	if err == nil {
+		size, err = f.Seek(0, io.SeekEnd)
+	}
+	text := j.extension()
+	if err == nil && size > int64(len(text)+maxExtended) {
+		err = fmt.Errorf("%s has %d bytes, and is not extended further", j.path, size)
+	}
+	if err == nil {
+		_, err = f.Write(text)
 	}
 	if err = errors.Join(err, f.Sync()); err != nil {
 		return errors.Join(err, f.Close())
@@ -227,14 +261,18 @@ func (j *journal) replace() error {
 }
 
 // writeDown writes a file and waits until it is on the disk: one that is renamed
-// before may be empty after a loss of power.
+// before may be empty after a loss of power. One that is not whole is removed: it may have
+// the disk's last room, which the journal needs.
 func writeDown(path string, text []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(text)
-	return errors.Join(err, f.Sync(), f.Close())
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return errors.Join(err, os.Remove(path))
+	}
+	return nil
 }
 
 func (j *journal) append(word, value string) error {

@@ -45,9 +45,20 @@ func TestAWriteToTheJournalFails(t *testing.T) {
 // There is no room for a second file, but for more lines in the one that there is: what the
 // next process finds is complete, whichever of the journal's writes came first.
 func TestTheJournalCannotBeReplaced(t *testing.T) {
+	t.Run("once", func(t *testing.T) {
+		cannotBeReplaced(t, func(file string) error { return os.Symlink("/dev/full", file) }, true)
+	})
+	t.Run("always", func(t *testing.T) {
+		cannotBeReplaced(t, func(file string) error { return os.MkdirAll(file+"/full", 0o700) }, false)
+	})
+}
+
+// cannotBeReplaced puts something in the place of what would replace the file. What was written
+// in part is removed: it has the room that more lines need.
+func cannotBeReplaced(t *testing.T, obstruct func(file string) error, removed bool) {
 	on(t, hnsemu.WS2022, func(r *rig) {
 		web(r)
-		if err := os.Symlink("/dev/full", r.settings.Journal+".new"); err != nil {
+		if err := obstruct(r.settings.Journal + ".new"); err != nil {
 			r.Fatal(err)
 		}
 		r.restart()
@@ -64,6 +75,9 @@ func TestTheJournalCannotBeReplaced(t *testing.T) {
 		}
 		if strings.Count(string(text), "tandem-hns") != 1 {
 			r.Errorf("journal %q", text)
+		}
+		if _, err := os.Lstat(r.settings.Journal + ".new"); os.IsNotExist(err) != removed {
+			r.Errorf("what was written in part: %v", err)
 		}
 	})
 }

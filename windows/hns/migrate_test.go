@@ -3,6 +3,8 @@
 package hns_test
 
 import (
+	"bytes"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -108,6 +110,7 @@ func TestAProviderAddressChanges(t *testing.T) {
 // not.
 func TestADuplicateIsDeletedAtOnce(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {
+		displaced := r.displaced()
 		r.left("10.244.1.50", "02-11-0a-f4-01-32", "") // there before us
 		r.emu.AddPod(r.network, "10.244.1.50")
 		web(r)
@@ -131,8 +134,20 @@ func TestADuplicateIsDeletedAtOnce(t *testing.T) {
 		if lb := r.balancer("10.96.0.11"); lb.HostComputeEndpoints[0] != pod {
 			r.Errorf("balanced over %v", lb.HostComputeEndpoints)
 		}
+		if n := displaced(); n != 2 { // those of kube-proxy
+			r.Errorf("%d endpoints of other programs are logged", n)
+		}
 		r.settle()
 	})
+}
+
+// displaced restarts the proxy with a log, and returns how often that says that an endpoint of
+// another program was deleted.
+func (r *rig) displaced() func() int {
+	var log bytes.Buffer
+	r.settings.Log = slog.New(slog.NewTextHandler(&log, nil))
+	r.restart()
+	return func() int { return strings.Count(log.String(), "deleted an endpoint of another program") }
 }
 
 // A Service's slice names the pod before any look: kube-proxy's remote endpoint

@@ -36,6 +36,7 @@ func (r *rig) foreign() (id string) {
 func TestRemove(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		on(t, hnsemu.WS2025, func(r *rig) {
+			displaced := r.displaced()
 			web(r)
 			foreign := r.foreign()
 			if gone {
@@ -53,6 +54,9 @@ func TestRemove(t *testing.T) {
 			}
 			if err := r.leftBy(); err != nil {
 				r.Errorf("once more: %v", err)
+			}
+			if n := displaced(); n != 0 {
+				r.Errorf("%d of its own are logged as those of another program", n)
 			}
 		})
 	}
