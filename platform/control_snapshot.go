@@ -142,7 +142,7 @@ func (p *Proxy) Replays(ctx context.Context) (same, settled bool, err error) {
 	if err != nil {
 		return false, settled, err
 	}
-	return again.Made(again.Resolve()), settled, nil
+	return again.Compare(again.Resolve()) == snapshot.Same, settled, nil
 }
 
 // read has the engine read the data plane back, as tandem drift does.
@@ -214,13 +214,13 @@ func ModeOf(f *snapshot.File) (dataplane.Mode, error) {
 	return named(modesOn(cmp.Or(f.System, runtime.GOOS), noHandover), f.Mode)
 }
 
-// Replay resolves and plans a snapshot in its own mode, and reports whether that is
-// what the node had when it was taken.
-func Replay(f *snapshot.File) (r *snapshot.Result, same bool, err error) {
+// Replay resolves and plans a snapshot in its own mode, and compares that with what the
+// node had when it was taken.
+func Replay(f *snapshot.File) (r *snapshot.Result, likeness snapshot.Likeness, err error) {
 	m, err := ModeOf(f)
 	if err != nil {
-		return nil, false, err
+		return nil, snapshot.Differs, err
 	}
 	r = f.Replay(m)
-	return r, f.Made(r), nil
+	return r, f.Compare(r), nil
 }

@@ -46,8 +46,8 @@ func TestReplayDuringSlowStart(t *testing.T) {
 			if redact {
 				again.Redact([]byte("key"))
 			}
-			r, same, err := Replay(again)
-			if err != nil || !same {
+			r, likeness, err := Replay(again)
+			if err != nil || likeness != snapshot.Same {
 				t.Fatalf("mode %s: another plan (%v)", m.Name, err)
 			}
 			if want, got := s[0].Ports[0].Frontends[0].On[0].Pool, r.Ports[0].Frontends[0].On[0].Pool; got.Size() != want.Size() || want.Size() == 3 {
@@ -96,17 +96,21 @@ func replayTwice(t *testing.T, system string, m dataplane.Mode, seed uint64) (na
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, same, err := Replay(again)
-	if err != nil || !same || second.Plan.Native != first.Plan.Native {
+	second, likeness, err := Replay(again)
+	if err != nil || likeness != snapshot.Same || second.Plan.Native != first.Plan.Native {
 		t.Fatalf("%s, mode %s, seed %d: another plan (%v)", system, m.Name, seed, err)
 	}
 	again.Redact([]byte("key"))
-	if _, same, _ := Replay(again); !same {
+	if _, likeness, _ := Replay(again); likeness != snapshot.Same {
 		t.Errorf("%s, mode %s, seed %d: redacted, it is planned differently each time", system, m.Name, seed)
 	}
 	f.Services = nil
-	if _, same, _ := Replay(f); same && len(first.Ports) > 0 {
+	if _, likeness, _ := Replay(f); likeness != snapshot.Differs && len(first.Ports) > 0 {
 		t.Errorf("%s, mode %s, seed %d: the plan of nothing is taken for the same", system, m.Name, seed)
+	}
+	f.Ports, f.Plan = "0:"+f.Ports, ""
+	if _, likeness, _ := Replay(f); likeness != snapshot.Unrecorded {
+		t.Errorf("%s, mode %s, seed %d: a hash of another scheme is compared: %d", system, m.Name, seed, likeness)
 	}
 	return first.Plan.Native
 }
@@ -127,9 +131,9 @@ func TestReplayOfEarlierSnapshots(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", path, err)
 		}
-		r, same, err := Replay(f)
-		if err != nil || !same || len(r.Ports) < 10 || r.Plan.Objects < 10 {
-			t.Errorf("%s: the same plan: %t (%v); %d ports, %d objects; rewrite with -update if that is meant", path, same, err, len(r.Ports), r.Plan.Objects)
+		r, likeness, err := Replay(f)
+		if err != nil || likeness != snapshot.Same || len(r.Ports) < 10 || r.Plan.Objects < 10 {
+			t.Errorf("%s: the same plan: %t (%v); %d ports, %d objects; rewrite with -update if that is meant", path, likeness == snapshot.Same, err, len(r.Ports), r.Plan.Objects)
 		}
 	}
 }

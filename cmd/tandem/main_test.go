@@ -371,3 +371,30 @@ func TestStatusWithoutADaemon(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 }
+
+// Replay compares with what is recorded, and says where that cannot be compared.
+func TestReplayCompares(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "platform", "testdata", "nftables.snapshot"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := regexp.MustCompile(`"plan":"[0-9a-f]{64}"`)
+	for _, c := range []struct {
+		recorded string
+		code     int
+		stderr   string
+	}{
+		{string(plan.Find(text)), exitOK, ""},
+		{`"ports":"1:0000000000000000"`, exitDiffers, "resolved Service ports differ: recorded by tandem golden on linux, recomputed by this version"},
+		{`"ports":"0000000000000000"`, exitOK, "resolved Service ports cannot be compared: tandem golden did not record them as this version does"},
+	} {
+		path := filepath.Join(t.TempDir(), "snapshot")
+		if err := os.WriteFile(path, plan.ReplaceAll(text, []byte(c.recorded)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, out, stderr := tandem(t, "replay", path)
+		if code != c.code || !strings.Contains(out, "plan: ") || !strings.Contains(stderr, c.stderr) || strings.Contains(stderr, "resolved Service ports") != (c.stderr != "") {
+			t.Errorf("%.30s: exit code %d, %q", c.recorded, code, stderr)
+		}
+	}
+}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/snapshot"
 	"github.com/tandem-proxy/tandem/platform"
 )
@@ -114,8 +115,9 @@ func newReplay() *cobra.Command {
 		Long: `replay resolves the inputs of a snapshot as its node did, and plans them in the mode
 that was in use there. It needs no privileges and changes nothing. What it resolves must
 equal what the node had; if it does not, the exit code is 3: this version decides
-differently from the one that wrote the snapshot. The plan follows from that: one
-version makes the same plan of a file, byte for byte, on any system.`,
+differently from the one that wrote the snapshot. Where that one recorded it in another
+way, or not at all, a note says that the two cannot be compared. The plan follows from
+the inputs: one version makes the same plan of a file, byte for byte, on any system.`,
 		Example: "  tandem replay node-1.snapshot\n  tandem replay node-1.snapshot -o native",
 		Args:    atMostOne,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -129,7 +131,7 @@ version makes the same plan of a file, byte for byte, on any system.`,
 			if err := only.check(); err != nil {
 				return err
 			}
-			w, same, err := replayed(file)
+			w, likeness, err := replayed(file)
 			if err != nil {
 				return err
 			}
@@ -137,8 +139,11 @@ version makes the same plan of a file, byte for byte, on any system.`,
 			if err := out.print(cmd, w.report(&only)); err != nil {
 				return err
 			}
-			if !same {
-				return differsError(fmt.Sprintf("tandem %s on %s made something else of these inputs than this tandem does", file.Version, file.System))
+			switch likeness {
+			case snapshot.Differs:
+				return differsError(fmt.Sprintf("resolved Service ports differ: recorded by tandem %s on %s, recomputed by this version", file.Version, file.System))
+			case snapshot.Unrecorded:
+				fmt.Fprintf(cmd.ErrOrStderr(), "! resolved Service ports cannot be compared: tandem %s did not record them as this version does\n", printable.Text(file.Version))
 			}
 			return nil
 		},
@@ -148,13 +153,13 @@ version makes the same plan of a file, byte for byte, on any system.`,
 	return c
 }
 
-// replayed is the world of a snapshot; same reports whether it is what its node had.
-func replayed(file *snapshot.File) (w *world, same bool, err error) {
-	r, same, err := platform.Replay(file)
+// replayed is the world of a snapshot, and how it compares with what its node had.
+func replayed(file *snapshot.File) (w *world, likeness snapshot.Likeness, err error) {
+	r, likeness, err := platform.Replay(file)
 	if err != nil {
-		return nil, false, err
+		return nil, likeness, err
 	}
 	w = &world{host: r.Host, services: r.Services, ports: r.Ports, plan: r.Plan, problems: r.Problems}
 	w.mode, err = platform.ModeOf(file)
-	return w, same, err
+	return w, likeness, err
 }

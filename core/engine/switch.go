@@ -75,7 +75,7 @@ func (e *Engine) desired() desired {
 	case !e.adopted, !e.sourceSynced, !e.Status().Synced:
 		d.unready = ErrNotReady
 	case len(e.withheld) > 0:
-		d.unready = fmt.Errorf("%w: %d ports, such as %s", ErrWithheld, len(e.withheld), firstOf(e.withheld))
+		d.unready = fmt.Errorf("%w (%d ports, such as %s)", ErrWithheld, len(e.withheld), firstOf(e.withheld))
 	}
 	for _, s := range e.tracker.Services() {
 		for _, p := range s.Ports {

@@ -79,20 +79,24 @@ type Filter struct {
 	After   uint64            `json:"after,omitempty"`  // only changes with a larger number
 }
 
-// Find returns entries, oldest first. With a limit it copies and makes few more than so many. It is safe for
-// concurrent use.
+// Find returns entries, oldest first. With a limit it makes at most twice as many: so many changes, and so many
+// syncs without one. It is safe for concurrent use.
 func (r *Recorder) Find(f Filter) Document {
 	all, most := f.Service == (model.ServiceName{}), Most
 	if f.Limit > 0 && all && !f.Failed && f.After == 0 {
 		most = min(most, f.Limit) // of a change whose sync is older than these, as many newer entries are there
 	}
-	syncs, firstSync := copyLast(&r.mu, &r.syncs, most)
-	changes, firstChange := copyLast(&r.mu, &r.changes, most)
+	r.mu.Lock()
+	fromChange, fromSync := r.changes.last(most), r.syncs.last(most)
+	r.mu.Unlock()
+	// The syncs are those up to now, after the changes: a change applied meanwhile is shown with its sync.
+	changes, firstChange := copyFrom(&r.mu, &r.changes, fromChange)
+	syncs, firstSync := copyFrom(&r.mu, &r.syncs, fromSync)
 	d := Document{Total: firstChange + uint64(len(changes)) - 1, Entries: []Entry{}}
 	applied := func(i int, arrived int64) *Applied { return syncs[i].applied(firstSync+uint64(i), arrived) }
 	for i := len(changes) - 1; i >= 0 && !f.filled(len(d.Entries)); i-- {
 		c, number := &changes[i], firstChange+uint64(i)
-		if number <= f.After {
+		if number <= f.After || len(syncs) > 0 && number < syncs[0].from() { // what has become of it is forgotten, or not requested
 			break
 		}
 		sync := syncOf(syncs, number)

@@ -159,26 +159,40 @@ func TestAppendAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Readers see whole records while one goroutine writes.
+// Readers see whole records while one goroutine writes, and each change but the newest, which may wait, with
+// its sync.
 func TestReadersBesideTheWriter(t *testing.T) {
 	var r history.Recorder
 	var group sync.WaitGroup
+	defer group.Wait()
+	write := make(chan int)
+	defer close(write)
 	group.Go(func() {
-		for i := range 2 * history.Most {
-			r.Arrived(change(i))
-			r.Synced(history.Sync{At: int64(i+1) * int64(time.Second)})
+		i := 0
+		for n := range write {
+			for range n {
+				r.Arrived(change(i))
+				i++
+				r.Synced(history.Sync{At: int64(i) * int64(time.Second)})
+			}
 		}
 	})
-	for range 20 {
-		last := uint64(0)
-		for _, e := range r.Find(history.Filter{}).Entries {
-			if e.Number != 0 && (e.Version != e.Number || e.Number <= last) {
-				t.Fatalf("%+v after %d", e, last)
+	write <- history.Most
+	write <- 1 // the ring is full
+	for i := range 400 {
+		f, last := history.Filter{Limit: 1 + i%20}, uint64(0)
+		if i%20 == 0 {
+			f.Limit = 0
+		}
+		write <- 1000 // while they are read
+		all := r.Find(f).Entries
+		for i, e := range all {
+			if e.Version != e.Number || e.Number <= last || e.Sync == nil && i < len(all)-1 {
+				t.Fatalf("%+v after %d, the newest is %d", e, last, all[len(all)-1].Number)
 			}
-			last = max(last, e.Number)
+			last = e.Number
 		}
 	}
-	group.Wait()
 }
 
 func BenchmarkChange(b *testing.B) {

@@ -7,8 +7,9 @@
 //	       ──Synced───▶ ring of Sync   ┴──Find──▶ Document ──▶ tandem history, snapshot, /ui
 //
 // Both rings are bounded, in number and in bytes, and grow in blocks, so that an idle
-// proxy pays for none of it. An append allocates nothing but one block in 500, and
-// nothing at all once the ring is full.
+// proxy pays for none of it. An append allocates a block in 500, until the ring is full;
+// the names of an object that was not among the last ones; and what a sync rarely has, such
+// as an error. Else it allocates nothing.
 package history
 
 import (
@@ -79,7 +80,7 @@ func (r *Recorder) Synced(s Sync) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	from := uint64(1)
-	if last := r.syncs.last(); last != nil {
+	if last := r.syncs.newest(); last != nil {
 		from = last.to
 	}
 	kept.to = r.changes.next()
@@ -94,7 +95,7 @@ func short(n int) uint32 { return uint32(min(max(n, 0), math.MaxUint32)) }
 func (r *Recorder) Waiting() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	last := r.syncs.last()
+	last := r.syncs.newest()
 	return r.changes.count > 0 && (last == nil || last.to < r.changes.next())
 }
 
@@ -128,8 +129,8 @@ func (r *ring[T]) append(v T) {
 	r.count++
 }
 
-// last is the newest record; nil before the first.
-func (r *ring[T]) last() *T {
+// newest is the newest record; nil before the first.
+func (r *ring[T]) newest() *T {
 	if r.count == 0 {
 		return nil
 	}
@@ -150,24 +151,29 @@ func (r *ring[T]) oldest() uint64 {
 	return 1
 }
 
-// copyLast copies the last records, oldest first, and takes the lock for one block at a
-// time. Records overwritten meanwhile are left out. First is the number of the first one.
-func copyLast[T any](mu *sync.Mutex, r *ring[T], most int) (last []T, first uint64) {
+// last is the number of the first of the last so many records that are there.
+func (r *ring[T]) last(most int) uint64 {
+	return max(r.oldest(), r.next()-min(uint64(most), r.count))
+}
+
+// copyFrom copies the records from a number on, oldest first, and takes the lock for one block
+// at a time. Records overwritten meanwhile are left out. First is the number of the first one.
+func copyFrom[T any](mu *sync.Mutex, r *ring[T], from uint64) (all []T, first uint64) {
 	mu.Lock()
 	end := r.next()
-	first = max(r.oldest(), end-min(uint64(most), end-1))
+	first = max(r.oldest(), from)
 	mu.Unlock()
-	last = make([]T, 0, end-first)
+	all = make([]T, 0, end-first)
 	for at := first; at < end; {
 		mu.Lock()
 		if oldest := min(r.oldest(), end); at < oldest {
-			last, first, at = last[:0], oldest, oldest
+			all, first, at = all[:0], oldest, oldest
 		}
 		for n := 0; n < blockLength && at < end; n++ {
-			last = append(last, *r.get(at))
+			all = append(all, *r.get(at))
 			at++
 		}
 		mu.Unlock()
 	}
-	return last, first
+	return all, first
 }

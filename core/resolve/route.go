@@ -19,7 +19,7 @@ type Route struct {
 // Backend is a backend of a route.
 type Backend struct {
 	Granted bool
-	Excess  bool           // too many routes of higher precedence have it
+	Excess  bool           // older routes have it, as many as may
 	Service *model.Service // nil for none of this name
 	Slices  []*model.Slice // of the Service, by name
 }
@@ -95,7 +95,7 @@ func (route *Route) invalid(i int, proto model.Proto) (at int, why string) {
 	case !b.Granted:
 		why = fmt.Sprintf("no ReferenceGrant in namespace %s lets %ss of namespace %s refer to it", of.Service.Namespace, route.Name.Kind(), route.Name.Namespace)
 	case b.Excess:
-		why = "too many other routes, or Services that have these, have it as a backend"
+		why = "limit reached: a Service can be the backend of at most 32 routes with 64 parentRefs in all; older routes come first"
 	case b.Service == nil:
 		why = "no such Service with an address"
 	case at < 0:

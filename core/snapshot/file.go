@@ -64,7 +64,7 @@ type Header struct {
 	Machine  model.Machine `json:"machine"`
 	// Suspects are endpoints that had stopped answering, and since when they answer again.
 	Suspects model.Suspects `json:"suspects,omitempty"`
-	// Ports is the hash of the ports that the node had resolved (status.PortsHash): Resolve makes the
+	// Ports is the hash of the ports that the node had resolved (status.PortsHash), with its scheme: Resolve makes the
 	// same of this. Where a change had arrived that was not resolved yet, it is what this tandem made of it all.
 	Ports string `json:"ports,omitempty"`
 	// Plan is the SHA-256 of the plan that Replay makes of this, in hexadecimal: in snapshots

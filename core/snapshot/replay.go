@@ -119,9 +119,32 @@ func slotOf(proto model.Proto, at netip.AddrPort, from model.Origin, pool *model
 // Record records the ports of a result as those that the node had.
 func (f *File) Record(r *Result) { f.Ports = status.PortsHash(r.Host, r.Ports) }
 
-// Made reports whether a result is what the node had when the snapshot was taken, as far as that is recorded.
-func (f *File) Made(r *Result) bool {
-	return (f.Ports == "" || f.Ports == status.PortsHash(r.Host, r.Ports)) && (f.Plan == "" || f.Plan == PlanHash(r.Plan)) && f.Ports+f.Plan != ""
+// Likeness is how a result compares with what the node had when the snapshot was taken.
+type Likeness uint8
+
+// The likenesses.
+const (
+	Differs    Likeness = iota
+	Same                // as far as it is recorded
+	Unrecorded          // nothing is recorded that this version can compare: another one may hash ports differently
+)
+
+// Compare compares a result with what the node had when the snapshot was taken.
+func (f *File) Compare(r *Result) Likeness {
+	likeness := Unrecorded
+	if status.PortsHashComparable(f.Ports) {
+		if f.Ports != status.PortsHash(r.Host, r.Ports) {
+			return Differs
+		}
+		likeness = Same
+	}
+	if f.Plan != "" {
+		if f.Plan != PlanHash(r.Plan) {
+			return Differs
+		}
+		likeness = Same
+	}
+	return likeness
 }
 
 // PlanHash is a hash of everything in a plan.

@@ -148,7 +148,7 @@ func TestReplayIsWhatTheNodeHad(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r := again.Resolve(); !again.Made(r) {
+			if r := again.Resolve(); again.Compare(r) != snapshot.Same {
 				t.Fatalf("seed %d, step %d:\n%s\n%s", seed, step, ports(r), ports(had))
 			}
 			for what, n := range map[string]int{"slots": len(f.Slots), "ready": len(f.Ready), "suspects": len(f.Suspects), "routes": len(f.Routes)} {
@@ -238,7 +238,7 @@ func TestRedact(t *testing.T) {
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		if e := again.History.Entries[0]; e.Sync.Stages.Queue != 1 || !again.Made(again.Resolve()) {
+		if e := again.History.Entries[0]; e.Sync.Stages.Queue != 1 || again.Compare(again.Resolve()) != snapshot.Same {
 			t.Errorf("seed %d: stages %+v, or another meaning than is recorded", seed, e.Sync.Stages)
 		}
 		before, after := shape(plain.Resolve()), shape(again.Resolve())

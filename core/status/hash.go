@@ -40,10 +40,13 @@ const (
 
 func newHasher() *hasher { return &hasher{fnvBasis} }
 
-func (h *hasher) String() string {
+func (h *hasher) String() string { return h.behind("") }
+
+// behind is the hash behind a text.
+func (h *hasher) behind(prefix string) string {
 	var buf [16]byte
 	text := strconv.AppendUint(buf[:0], h.sum, 16)
-	return "0000000000000000"[len(text):] + string(text)
+	return prefix + "0000000000000000"[len(text):] + string(text)
 }
 
 func (h *hasher) text(s string) {

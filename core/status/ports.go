@@ -4,33 +4,48 @@ package status
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math"
 	"net/netip"
+	"strings"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
+// portsScheme numbers what PortsHash makes of its input. Raise it when that changes: with a field of model.Host,
+// model.Port or what these have, or with another number for a value of a type that is added as a number, such as
+// model.Kind or model.Verdict; a reason counts by its name. Hashes of two schemes cannot be compared.
+const portsScheme = "1:"
+
 // PortsHash is a hash of what a node programs: its host and its resolved ports, in their order, slots
-// included. Ports that are not Equal have another, but for accidents of 64 bits. With a mode and a configuration
-// it determines the plan.
+// included, behind the number of its scheme. Ports that are not Equal have another, but for accidents of 64 bits.
+// With a mode and a configuration it determines the plan.
 func PortsHash(host *model.Host, ports []*model.Port) string {
 	h := HashHost(host)
 	h.Add(ports)
 	return h.String()
 }
 
+// PortsHashComparable reports whether a PortsHash of some version of Tandem can be compared with those of this one.
+func PortsHashComparable(hash string) bool { return strings.HasPrefix(hash, portsScheme) }
+
 // PortsHasher makes a PortsHash of the ports of one Service after the other.
-type PortsHasher struct{ hasher }
+type PortsHasher struct {
+	hasher
+	reasons [math.MaxUint8 + 1]uint64 // hashes of their names: 0 for those that did not occur
+}
 
 // HashHost begins with a host, which may be nil.
 func HashHost(host *model.Host) *PortsHasher {
-	h := &PortsHasher{*newHasher()}
+	h := &PortsHasher{hasher: *newHasher()}
+	h.flag(host != nil)
 	if host != nil {
-		h.text(fmt.Sprintf("%+v", *host)) // empty lists, which may be nil, and addresses have one text
+		h.host(host)
 	}
 	return h
 }
+
+// String returns the hash of what was added so far.
+func (h *PortsHasher) String() string { return h.behind(portsScheme) }
 
 // Add adds ports.
 func (h *PortsHasher) Add(ports []*model.Port) {
@@ -39,7 +54,38 @@ func (h *PortsHasher) Add(ports []*model.Port) {
 	}
 }
 
-func (h *hasher) port(p *model.Port) {
+func (h *hasher) host(o *model.Host) {
+	h.text(o.Name)
+	h.text(o.Zone)
+	each(h, o.IPs, h.binary)
+	each(h, o.Pods.CIDRs, h.prefix)
+	h.text(o.Pods.Interface)
+	h.text(o.Pods.Prefix)
+	each(h, o.NodePorts.Prefixes, h.prefix)
+	h.flag(o.NodePorts.Loopback)
+	h.flag(o.MasqueradeAll)
+	each(h, o.ServiceCIDRs, h.prefix)
+	g := &o.Guard
+	each(h, g.NodeIPs, h.binary)
+	each(h, g.FixedIPs, h.binary)
+	each(h, g.Broadcasts, h.binary)
+	each(h, g.APIServers, h.addrPort)
+	each(h, g.Pods, h.prefix)
+	each(h, g.ProtectedPorts, func(port uint16) { h.number(uint64(port)) })
+	h.flag(g.Reserved)
+	each(h, g.Allowed, h.prefix)
+	h.flag(g.AllowedOnly)
+}
+
+// each adds a list, in its order.
+func each[T any](h *hasher, all []T, add func(T)) {
+	h.number(uint64(len(all)))
+	for _, v := range all {
+		add(v)
+	}
+}
+
+func (h *PortsHasher) port(p *model.Port) {
 	h.text(p.ID.Service.Namespace)
 	h.text(p.ID.Service.Name)
 	h.text(p.ID.Name)
@@ -67,19 +113,18 @@ func (h *hasher) port(p *model.Port) {
 	}
 }
 
-func (h *hasher) frontend(f *model.Frontend, known *[2]*model.Pool) {
+func (h *PortsHasher) frontend(f *model.Frontend, known *[2]*model.Pool) {
 	h.number(uint64(f.Kind))
 	h.addrPort(f.At)
 	h.flag(f.Restricted)
 	h.number(uint64(len(f.Allow)))
 	for _, r := range f.Allow {
-		h.binary(r.Addr())
-		h.number(uint64(r.Bits() + 1)) // -1 where it is not valid
+		h.prefix(r)
 	}
 	for _, act := range f.On {
 		h.number(uint64(act.Verdict))
 		h.flag(act.SNAT)
-		h.number(uint64(act.Why))
+		h.reason(act.Why)
 		switch act.Pool {
 		case nil:
 			h.number(0)
@@ -95,6 +140,17 @@ func (h *hasher) frontend(f *model.Frontend, known *[2]*model.Pool) {
 	}
 }
 
+// reason adds the name of a reason, at the cost of a small number: each frontend has three.
+func (h *PortsHasher) reason(r model.Reason) {
+	name := &h.reasons[r]
+	if *name == 0 {
+		one := hasher{fnvBasis}
+		one.text(r.String())
+		*name = one.sum
+	}
+	h.sum = (h.sum ^ *name) * fnvPrime
+}
+
 func (h *hasher) pool(p *model.Pool) {
 	h.number(uint64(len(p.Endpoints)))
 	for i := range p.Endpoints {
@@ -108,6 +164,11 @@ func (h *hasher) pool(p *model.Pool) {
 	for _, slot := range p.Table {
 		h.number(uint64(slot))
 	}
+}
+
+func (h *hasher) prefix(r netip.Prefix) {
+	h.binary(r.Addr())
+	h.number(uint64(r.Bits() + 1)) // -1 where it is not valid
 }
 
 func (h *hasher) addrPort(a netip.AddrPort) {

@@ -20,11 +20,11 @@ type routes struct {
 	backends map[model.ServiceName][]*model.Route // that have a Service as a backend, in the same order
 }
 
-// Of the routes that have one Service as a backend only the first by precedence do: whatever
-// changes its endpoints changes all their parents.
+// At most so many routes, with at most so many parents together, may use one Service as a backend: whatever
+// changes its endpoints changes all their parents. The first by precedence do, the older ones.
 const (
 	maxRoutesOf  = 32
-	maxParentsOf = 64 // of these routes together
+	maxParentsOf = 64
 )
 
 func newRoutes() routes {

@@ -133,7 +133,7 @@ func TestMostRoutesOfABackend(t *testing.T) {
 		t.Errorf("%d Services were resolved", n)
 	}
 	last := model.ServiceName{Namespace: "ns", Name: fmt.Sprintf("p%02d", maxRoutesOf)}
-	if all := tr.Service(last).Problems; len(all) != 1 || !strings.Contains(all[0].Detail, "too many") {
+	if all := tr.Service(last).Problems; len(all) != 1 || !strings.Contains(all[0].Detail, fmt.Sprintf("at most %d routes with %d parentRefs", maxRoutesOf, maxParentsOf)) {
 		t.Errorf("problems of the youngest: %v", all)
 	}
 	tr.DeleteRoute(named(0).Name)

@@ -17,7 +17,8 @@ import (
 )
 
 // mostProblems bounds the problems that are kept and passed to a sink: a faulty controller
-// may write thousands of invalid objects. Of those beyond it only their number is known.
+// may write thousands of invalid objects. Of those beyond it only their number is known, and
+// which objects have them: these are named when the problems of others are gone.
 const mostProblems = 1000
 
 // dispatcher receives the objects that followers read. It serializes the calls of the
@@ -34,10 +35,10 @@ type dispatcher struct {
 
 	mu         sync.Mutex // also held during calls of the sink
 	problems   map[objectKey][]model.Problem
-	kept       int                // how many problems there are in it
-	more       map[objectKey]int  // how many more an object has that are not kept
-	moreCount  int                // in all
-	rejected   map[objectKey]bool // objects without any usable version
+	kept       int                    // how many problems there are in it
+	waiting    map[objectKey]omission // objects with problems none of which is kept: no more than followers know
+	omitted    int                    // problems of these
+	rejected   map[objectKey]bool     // objects without any usable version
 	hasNode    bool
 	nodeRead   bool                 // it is known whether there is one
 	lastSynced *bool                // the last Synced; nil before the first
@@ -60,6 +61,29 @@ type objectKey struct {
 	name     name
 }
 
+// omission is what is kept of the problems of an object that waits for room.
+type omission struct {
+	count int
+	why   model.Reason // of the first one
+}
+
+// problem names an object that waited.
+func (o omission) problem(s objectKey) model.Problem {
+	kind := map[string]string{
+		"services": "Service", "endpointslices": "EndpointSlice", "nodes": "Node", "servicecidrs": "ServiceCIDR",
+		"referencegrants": "ReferenceGrant", "tcproutes": "TCPRoute", "udproutes": "UDPRoute",
+	}[s.resource]
+	full := s.name.name
+	if s.name.namespace != "" {
+		full = s.name.namespace + "/" + full
+	}
+	detail := "what exactly is listed when the object changes"
+	if o.count > 1 {
+		detail = fmt.Sprintf("the first of %d problems, which are listed when the object changes", o.count)
+	}
+	return model.Problem{Object: kind + " " + printable(full), Why: o.why, Detail: detail}
+}
+
 // latch is a channel that is closed once.
 type latch struct {
 	once sync.Once
@@ -74,7 +98,7 @@ func newDispatcher(sink Sink, nodeName string, l limits) *dispatcher {
 	return &dispatcher{
 		sink: sink, nodeName: nodeName, limits: l,
 		services: newLatch(), slices: newLatch(), node: newLatch(), optional: map[string]*latch{}, changed: make(chan struct{}, 1),
-		problems: map[objectKey][]model.Problem{}, more: map[objectKey]int{}, rejected: map[objectKey]bool{}, unread: map[string]readiness{},
+		problems: map[objectKey][]model.Problem{}, waiting: map[objectKey]omission{}, rejected: map[objectKey]bool{}, unread: map[string]readiness{},
 	}
 }
 
@@ -115,27 +139,46 @@ func (d *dispatcher) drop(k *kind, n name, served bool) {
 
 // note replaces the problems of an object.
 func (d *dispatcher) note(s objectKey, problems []model.Problem, rejected bool) {
-	if slices.Equal(d.problems[s], problems) && d.more[s] == 0 && d.rejected[s] == rejected {
+	_, waits := d.waiting[s]
+	if slices.Equal(d.problems[s], problems) && !waits && d.rejected[s] == rejected {
 		return
 	}
 	d.kept -= len(d.problems[s])
-	d.moreCount -= d.more[s]
+	d.omitted -= d.waiting[s].count
 	delete(d.problems, s)
-	delete(d.more, s)
+	delete(d.waiting, s)
 	delete(d.rejected, s)
-	keep := min(len(problems), mostProblems-d.kept)
-	if keep > 0 {
-		d.problems[s] = problems[:keep:keep]
-		d.kept += keep
-	}
-	if more := len(problems) - keep; more > 0 {
-		d.more[s] = more
-		d.moreCount += more
+	switch room := mostProblems - d.kept; {
+	case len(problems) == 0:
+	case room > 0:
+		kept := slices.Clone(problems[:min(len(problems), room)])
+		d.problems[s] = model.More(kept, len(problems)-len(kept))
+		d.kept += len(kept)
+	default:
+		d.waiting[s] = omission{len(problems), problems[0].Why}
+		d.omitted += len(problems)
 	}
 	if rejected {
 		d.rejected[s] = true
 	}
+	d.promote()
 	d.signal()
+}
+
+// promote names objects that wait, as far as there is room: mostly for as many as one object had
+// problems.
+func (d *dispatcher) promote() {
+	if d.kept == mostProblems {
+		return
+	}
+	for s, o := range d.waiting {
+		delete(d.waiting, s)
+		d.omitted -= o.count
+		d.problems[s] = []model.Problem{o.problem(s)}
+		if d.kept++; d.kept == mostProblems {
+			return
+		}
+	}
 }
 
 func (d *dispatcher) signal() {
@@ -263,9 +306,9 @@ func (d *dispatcher) list() []model.Problem {
 	slices.SortFunc(all, func(a, b model.Problem) int {
 		return cmp.Or(cmp.Compare(a.Object, b.Object), cmp.Compare(a.Detail, b.Detail))
 	})
-	if d.moreCount > 0 {
+	if d.omitted > 0 {
 		all = append(all, model.Problem{
-			Object: "API server", Why: model.WhyInvalid, Detail: fmt.Sprintf("%d more problems with its objects", d.moreCount),
+			Object: "API server", Why: model.WhyInvalid, Detail: fmt.Sprintf("%d more problems with its objects", d.omitted),
 		})
 	}
 	if !d.hasNode {

@@ -4,6 +4,7 @@ package watch
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -11,7 +12,7 @@ import (
 )
 
 // However many objects are invalid, a bounded number of problems is kept; the others are
-// counted, and what is corrected makes room.
+// counted, and named when what is corrected makes room.
 func TestProblemsOfManyObjectsAreBounded(t *testing.T) {
 	d := newDispatcher(nil, "here", defaultLimits())
 	d.hasNode = true
@@ -35,24 +36,51 @@ func TestProblemsOfManyObjectsAreBounded(t *testing.T) {
 	for n := range objects {
 		d.note(key(n), invalid(n), false)
 	}
-	check(3*objects - mostProblems)
+	named := (mostProblems + 2) / 3 // objects: the last one has room for the first of its problems alone
+	check(3 * (objects - named))
+	if last := d.problems[key(named-1)]; len(last) != 1 || last[0].Detail != "first, and 2 more problems" {
+		t.Errorf("the last object that has room: %+v", last)
+	}
 	for n := range objects {
 		d.note(key(n), invalid(n), false) // the same once more
 	}
-	check(3*objects - mostProblems)
-	for n := range objects / 2 {
+	check(3 * (objects - named))
+	for n := range named {
+		d.note(key(n), nil, false) // corrected: others are named in their place
+	}
+	check(3 * (objects - named - mostProblems))
+	for _, p := range d.list()[:mostProblems] {
+		if !strings.HasPrefix(p.Object, "Service ns/s") || p.Detail != "the first of 3 problems, which are listed when the object changes" {
+			t.Fatalf("in their place: %+v", p)
+		}
+	}
+	for n := range objects - 10 {
 		d.note(key(n), nil, false)
 	}
-	check(3 * objects / 2)
+	if all := d.list(); len(all) != 10 || d.omitted != 0 {
+		t.Errorf("%d problems, the last 10 objects are invalid", len(all))
+	}
 	d.note(key(objects-1), invalid(objects-1), true)
-	check(3*objects/2 - 3)
-	if all := d.list(); !strings.Contains(all[0].Object, fmt.Sprint("s", objects-1)) || !d.rejected[key(objects-1)] {
-		t.Errorf("the first of %d problems is %+v", len(all), all[0])
+	if all := d.problems[key(objects-1)]; len(all) != 3 || !d.rejected[key(objects-1)] {
+		t.Errorf("where there is room: %+v", all)
 	}
 	for n := range objects {
 		d.note(key(n), nil, false)
 	}
-	if all := d.list(); len(all) != 0 || d.kept != 0 || len(d.more) != 0 || len(d.rejected) != 0 {
+	if all := d.list(); len(all) != 0 || d.kept != 0 || len(d.waiting) != 0 || len(d.rejected) != 0 {
 		t.Errorf("%d problems of nothing", len(all))
+	}
+}
+
+// An object that waited is named as its own problems name it, whatever kind it is.
+func TestNamesOfObjectsThatWaited(t *testing.T) {
+	for _, k := range append(routes(nil), services(nil), endpointSlices(nil), ownNode(nil, "n"), serviceCIDRs(nil)) {
+		p := omission{1, model.WhyBadAddress}.problem(objectKey{k.resource, name{"ns", "a"}})
+		if want := strings.TrimSuffix(reflect.TypeOf(k.list()).Elem().Name(), "List") + " ns/a"; p.Object != want || p.Why != model.WhyBadAddress {
+			t.Errorf("%s: %+v, want %s", k.resource, p, want)
+		}
+	}
+	if p := (omission{1, model.WhyInvalid}).problem(objectKey{"nodes", name{"", "a\n"}}); p.Object != `Node "a\n"` {
+		t.Errorf("%+v", p)
 	}
 }
