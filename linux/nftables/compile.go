@@ -232,8 +232,9 @@ func (p *portCompiler) frontend(host *model.Host, f *model.Frontend) {
 	if f.Kind == model.KindClusterIP {
 		p.once(nft.AddrKey(setClusterIPs, f.At.Addr()), nft.Value{})
 	}
-	if f.Restricted {
-		p.restrict(f)
+	if f.Restricted && !p.restrict(f) {
+		p.answer(maps[model.FromOutside], f, nft.DropValue(p.comment))
+		return
 	}
 	answers := p.answers(f)
 	base := common(answers)
@@ -285,12 +286,18 @@ func (p *portCompiler) answer(set *nft.Set, f *model.Frontend, v nft.Value) {
 	p.emit(element(set, p.port.ID.Proto, f), v)
 }
 
-// restrict emits a frontend's source ranges.
-func (p *portCompiler) restrict(f *model.Frontend) {
+// restrict emits a frontend's source ranges, and reports whether it could. Core gives node
+// ports none; one that has some stays closed.
+func (p *portCompiler) restrict(f *model.Frontend) bool {
+	if f.Kind == model.KindNodePort {
+		p.gap(f, "source ranges of node ports cannot be distinguished in this mode: closed to all")
+		return false
+	}
 	p.emit(element(setRestricted, p.port.ID.Proto, f), nft.Value{})
 	for _, r := range model.FamilyOf(f.At.Addr()).Prefixes(f.Allow) {
 		p.emit(element(setAllowed, p.port.ID.Proto, f).Within(r), nft.Value{})
 	}
+	return true
 }
 
 // hairpins emits the addresses of endpoints whose connections to themselves must be
