@@ -64,24 +64,16 @@ type objectKey struct {
 // omission is what is kept of the problems of an object that waits for room.
 type omission struct {
 	count int
-	why   model.Reason // of the first one
+	first model.Problem // without what exactly is wrong
 }
 
-// problem names an object that waited.
-func (o omission) problem(s objectKey) model.Problem {
-	kind := map[string]string{
-		"services": "Service", "endpointslices": "EndpointSlice", "nodes": "Node", "servicecidrs": "ServiceCIDR",
-		"referencegrants": "ReferenceGrant", "tcproutes": "TCPRoute", "udproutes": "UDPRoute",
-	}[s.resource]
-	full := s.name.name
-	if s.name.namespace != "" {
-		full = s.name.namespace + "/" + full
+// problem names the object.
+func (o omission) problem() model.Problem {
+	p := o.first
+	if p.Detail = "what exactly is listed when the object changes"; o.count > 1 {
+		p.Detail = fmt.Sprintf("the first of %d problems, which are listed when the object changes", o.count)
 	}
-	detail := "what exactly is listed when the object changes"
-	if o.count > 1 {
-		detail = fmt.Sprintf("the first of %d problems, which are listed when the object changes", o.count)
-	}
-	return model.Problem{Object: kind + " " + printable(full), Why: o.why, Detail: detail}
+	return p
 }
 
 // latch is a channel that is closed once.
@@ -155,7 +147,9 @@ func (d *dispatcher) note(s objectKey, problems []model.Problem, rejected bool) 
 		d.problems[s] = model.More(kept, len(problems)-len(kept))
 		d.kept += len(kept)
 	default:
-		d.waiting[s] = omission{len(problems), problems[0].Why}
+		first := problems[0]
+		first.Detail, first.Fix = "", ""
+		d.waiting[s] = omission{len(problems), first}
 		d.omitted += len(problems)
 	}
 	if rejected {
@@ -174,7 +168,7 @@ func (d *dispatcher) promote() {
 	for s, o := range d.waiting {
 		delete(d.waiting, s)
 		d.omitted -= o.count
-		d.problems[s] = []model.Problem{o.problem(s)}
+		d.problems[s] = []model.Problem{o.problem()}
 		if d.kept++; d.kept == mostProblems {
 			return
 		}

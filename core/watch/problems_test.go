@@ -5,6 +5,7 @@ package watch
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -72,15 +73,24 @@ func TestProblemsOfManyObjectsAreBounded(t *testing.T) {
 	}
 }
 
-// An object that waited is named as its own problems name it, whatever kind it is.
+// An object that waited is named as its own problems name it, whatever kind it is, and listed
+// under the Service that they are about.
 func TestNamesOfObjectsThatWaited(t *testing.T) {
+	d := newDispatcher(nil, "n", defaultLimits())
+	d.hasNode = true
+	full := objectKey{"services", name{"ns", "full"}}
+	d.note(full, make([]model.Problem, mostProblems), false)
+	var want []model.Problem
 	for _, k := range append(routes(nil), services(nil), endpointSlices(nil), ownNode(nil, "n"), serviceCIDRs(nil)) {
-		p := omission{1, model.WhyBadAddress}.problem(objectKey{k.resource, name{"ns", "a"}})
-		if want := strings.TrimSuffix(reflect.TypeOf(k.list()).Elem().Name(), "List") + " ns/a"; p.Object != want || p.Why != model.WhyBadAddress {
-			t.Errorf("%s: %+v, want %s", k.resource, p, want)
-		}
+		first := model.Problem{Object: strings.TrimSuffix(reflect.TypeOf(k.list()).Elem().Name(), "List") + " ns/a", Of: model.ServiceName{Namespace: "ns", Name: "a"}, Why: model.WhyBadAddress, Detail: "address"}
+		d.note(objectKey{k.resource, name{"ns", "a"}}, []model.Problem{first}, false)
+		first.Detail = "what exactly is listed when the object changes"
+		want = append(want, first)
 	}
-	if p := (omission{1, model.WhyInvalid}).problem(objectKey{"nodes", name{"", "a\n"}}); p.Object != `Node "a\n"` {
-		t.Errorf("%+v", p)
+	d.note(full, nil, false)
+	for _, w := range want {
+		if all := d.list(); !slices.Contains(all, w) {
+			t.Errorf("%+v, want %+v", all, w)
+		}
 	}
 }
