@@ -16,6 +16,13 @@ type Route struct {
 	Backends []Backend // of the model's, one each
 }
 
+// At most so many routes, with at most so many parents together, may use one Service as a backend: whatever
+// changes its endpoints changes all their parents. The first by precedence do, the older ones.
+const (
+	MaxRoutesOf  = 32
+	MaxParentsOf = 64
+)
+
 // Backend is a backend of a route.
 type Backend struct {
 	Granted bool
@@ -95,7 +102,7 @@ func (route *Route) invalid(i int, proto model.Proto) (at int, why string) {
 	case !b.Granted:
 		why = fmt.Sprintf("no ReferenceGrant in namespace %s lets %ss of namespace %s refer to it", of.Service.Namespace, route.Name.Kind(), route.Name.Namespace)
 	case b.Excess:
-		why = "limit reached: a Service can be the backend of at most 32 routes with 64 parentRefs in all; older routes come first"
+		why = fmt.Sprintf("limit reached: a Service can be the backend of at most %d routes with %d parentRefs in all; older routes come first", MaxRoutesOf, MaxParentsOf)
 	case b.Service == nil:
 		why = "no such Service with an address"
 	case at < 0:

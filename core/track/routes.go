@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/resolve"
 )
 
 // routes are the routes and grants of the Gateway API. Without any, they cost nothing.
@@ -19,13 +20,6 @@ type routes struct {
 	parents  map[model.ServiceName][]*model.Route // of each Service, in the order of precedence
 	backends map[model.ServiceName][]*model.Route // that have a Service as a backend, in the same order
 }
-
-// At most so many routes, with at most so many parents together, may use one Service as a backend: whatever
-// changes its endpoints changes all their parents. The first by precedence do, the older ones.
-const (
-	maxRoutesOf  = 32
-	maxParentsOf = 64
-)
 
 func newRoutes() routes {
 	return routes{
@@ -57,7 +51,7 @@ func backendsOf(route *model.Route) []model.ServiceName {
 func (r *routes) allowed(name model.ServiceName) (n int) {
 	parents := 0
 	for _, route := range r.backends[name] {
-		if parents += len(route.Parents); n == maxRoutesOf || parents > maxParentsOf {
+		if parents += len(route.Parents); n == resolve.MaxRoutesOf || parents > resolve.MaxParentsOf {
 			break
 		}
 		n++

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/resolve"
 )
 
 // routed is a tracker with Services a, b and c, one endpoint each.
@@ -120,20 +121,20 @@ func TestMostRoutesOfABackend(t *testing.T) {
 		tr.SetService(serviceOf(parent, byte(100+i)))
 		return routeOf(parent, "c")
 	}
-	for i := range maxRoutesOf + 1 {
-		tr.SetRoute(named(maxRoutesOf - i)) // the youngest by name first
+	for i := range resolve.MaxRoutesOf + 1 {
+		tr.SetRoute(named(resolve.MaxRoutesOf - i)) // the youngest by name first
 	}
 	tr.Flush()
 	before := tr.Stats().Resolved
 	tr.SetSlice(endpointsOf("c", 7))
-	if got := strings.Count(changes(tr), "7=1.00"); got != maxRoutesOf+1 {
-		t.Errorf("%d Services have the new endpoint, want its own and those of %d routes", got, maxRoutesOf)
+	if got := strings.Count(changes(tr), "7=1.00"); got != resolve.MaxRoutesOf+1 {
+		t.Errorf("%d Services have the new endpoint, want its own and those of %d routes", got, resolve.MaxRoutesOf)
 	}
-	if n := tr.Stats().Resolved - before; n != maxRoutesOf+1 {
+	if n := tr.Stats().Resolved - before; n != resolve.MaxRoutesOf+1 {
 		t.Errorf("%d Services were resolved", n)
 	}
-	last := model.ServiceName{Namespace: "ns", Name: fmt.Sprintf("p%02d", maxRoutesOf)}
-	if all := tr.Service(last).Problems; len(all) != 1 || !strings.Contains(all[0].Detail, fmt.Sprintf("at most %d routes with %d parentRefs", maxRoutesOf, maxParentsOf)) {
+	last := model.ServiceName{Namespace: "ns", Name: fmt.Sprintf("p%02d", resolve.MaxRoutesOf)}
+	if all := tr.Service(last).Problems; len(all) != 1 || !strings.Contains(all[0].Detail, fmt.Sprintf("at most %d routes with %d parentRefs", resolve.MaxRoutesOf, resolve.MaxParentsOf)) {
 		t.Errorf("problems of the youngest: %v", all)
 	}
 	tr.DeleteRoute(named(0).Name)
@@ -146,7 +147,7 @@ func TestMostRoutesOfABackend(t *testing.T) {
 // of parents.
 func TestRoutesWithManyParents(t *testing.T) {
 	tr := routed(t)
-	for i := range maxRoutesOf {
+	for i := range resolve.MaxRoutesOf {
 		r := routeOf(fmt.Sprintf("p%02d-00", i), "c")
 		for j := range 32 {
 			s := serviceOf(fmt.Sprintf("p%02d-%02d", i, j), 0)
@@ -162,8 +163,8 @@ func TestRoutesWithManyParents(t *testing.T) {
 	before := tr.Stats().Resolved
 	tr.SetSlice(endpointsOf("c", 7))
 	tr.Flush()
-	if n := tr.Stats().Resolved - before; n != maxParentsOf+1 {
-		t.Errorf("%d Services were resolved, want %d", n, maxParentsOf+1)
+	if n := tr.Stats().Resolved - before; n != resolve.MaxParentsOf+1 {
+		t.Errorf("%d Services were resolved, want %d", n, resolve.MaxParentsOf+1)
 	}
 }
 
