@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"sync"
 
@@ -77,29 +76,6 @@ func (f *runFlags) once(cmd *cobra.Command) error {
 		return fmt.Errorf("--init-only: %w", err)
 	}
 	return nil
-}
-
-// needTrusted is what a service of Windows needs: nobody else has made what it is
-// configured by. In a pod that is the kubelet's.
-func (f *configFlags) needTrusted(c *config.Config) []config.Finding { return f.untrusted(c, nil) }
-
-// needTrustedFiles is what a configuration needs that may not be filled in yet: files that
-// are not there are not looked for.
-func (f *configFlags) needTrustedFiles(c *config.Config) []config.Finding {
-	return f.untrusted(c, fs.ErrNotExist)
-}
-
-// untrusted is needTrusted, but for errors of a kind.
-func (f *configFlags) untrusted(c *config.Config, but error) (wrong []config.Finding) {
-	if !c.Windows.Service {
-		return nil
-	}
-	for _, in := range f.inputs(c) {
-		if err := service.CheckInput(in.path); err != nil && (but == nil || !errors.Is(err, but)) {
-			wrong = append(wrong, config.Finding{Name: in.name, Text: err.Error()})
-		}
-	}
-	return wrong
 }
 
 // asService reports whether flags or file select a service. It comes first, so that

@@ -3,7 +3,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 
@@ -87,6 +89,29 @@ func (f *configFlags) needHere(c *config.Config) (missing []config.Finding) {
 		}
 	}
 	return missing
+}
+
+// needTrusted is what a service of Windows needs: nobody else has made what it is
+// configured by. In a pod that is the kubelet's.
+func (f *configFlags) needTrusted(c *config.Config) []config.Finding { return f.untrusted(c, nil) }
+
+// needTrustedFiles is what a configuration needs that may not be filled in yet: files that
+// are not there are not looked for.
+func (f *configFlags) needTrustedFiles(c *config.Config) []config.Finding {
+	return f.untrusted(c, fs.ErrNotExist)
+}
+
+// untrusted is needTrusted, but for errors of a kind; nil for all.
+func (f *configFlags) untrusted(c *config.Config, but error) (wrong []config.Finding) {
+	if !c.Windows.Service {
+		return nil
+	}
+	for _, in := range f.inputs(c) {
+		if err := service.CheckInput(in.path); err != nil && !errors.Is(err, but) {
+			wrong = append(wrong, config.Finding{Name: in.name, Text: err.Error()})
+		}
+	}
+	return wrong
 }
 
 // given returns the flags that were set, with absolute paths.
