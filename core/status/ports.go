@@ -102,10 +102,7 @@ func (h *PortsHasher) port(p *model.Port) {
 	h.flag(p.PreserveDestination)
 	h.number(uint64(p.HealthPort))
 	h.number(uint64(p.LocalReady))
-	h.number(uint64(len(p.Draining)))
-	for _, a := range p.Draining {
-		h.addrPort(a)
-	}
+	each(&h.hasher, p.Draining, h.addrPort)
 	h.number(uint64(len(p.Frontends)))
 	var known [2]*model.Pool // there are at most two of a port: each is added in full once
 	for i := range p.Frontends {
@@ -117,10 +114,7 @@ func (h *PortsHasher) frontend(f *model.Frontend, known *[2]*model.Pool) {
 	h.number(uint64(f.Kind))
 	h.addrPort(f.At)
 	h.flag(f.Restricted)
-	h.number(uint64(len(f.Allow)))
-	for _, r := range f.Allow {
-		h.prefix(r)
-	}
+	each(&h.hasher, f.Allow, h.prefix)
 	for _, act := range f.On {
 		h.number(uint64(act.Verdict))
 		h.flag(act.SNAT)
