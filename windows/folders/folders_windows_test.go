@@ -88,17 +88,7 @@ func TestCheckInput(t *testing.T) {
 			t.Errorf("closed to others: %v", err)
 		}
 	}
-	open, err := windows.SecurityDescriptorFromString("D:P(A;;FA;;;BA)(A;;FA;;;WD)")
-	if err != nil {
-		t.Fatal(err)
-	}
-	acl, _, err := open.DACL()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := windows.SetNamedSecurityInfo(file, windows.SE_FILE_OBJECT, windows.DACL_SECURITY_INFORMATION, nil, nil, acl, nil); err != nil {
-		t.Fatal(err)
-	}
+	foldertest.Open(t, file)
 	for _, path := range []string{dir, file} {
 		if err := CheckInput(path); err == nil || !strings.Contains(err.Error(), "writable by everybody") {
 			t.Errorf("%s with a file that is open to everybody: %v", path, err)
@@ -138,17 +128,7 @@ func TestALinkIsJudgedWhereItLeads(t *testing.T) {
 	if err := CheckInput(link); err != nil {
 		t.Errorf("closed to others: %v", err)
 	}
-	open, err := windows.SecurityDescriptorFromString("D:P(A;;FA;;;BA)(A;;FA;;;WD)")
-	if err != nil {
-		t.Fatal(err)
-	}
-	acl, _, err := open.DACL()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := windows.SetNamedSecurityInfo(where, windows.SE_FILE_OBJECT, windows.DACL_SECURITY_INFORMATION, nil, nil, acl, nil); err != nil {
-		t.Fatal(err)
-	}
+	foldertest.Open(t, where)
 	if err := CheckInput(link); err == nil || !strings.Contains(err.Error(), where+" is writable by everybody") || strings.Contains(err.Error(), "icacls") {
 		t.Errorf("a link into a folder that is open to everybody: %v", err)
 	}

@@ -33,12 +33,7 @@ func TestAWriteToTheJournalFails(t *testing.T) {
 		r.set("new", "10.96.0.12", "10.244.2.2") // its line is lost
 		r.set("last", "10.96.0.13", "10.244.2.2")
 		r.sync()
-		text, err := os.ReadFile(r.settings.Journal)
-		for _, lb := range r.emu.Balancers() {
-			if !strings.Contains(string(text), "lb "+lb.ID+"\n") {
-				r.Errorf("%s is not in the journal, %v", lb.ID, err)
-			}
-		}
+		r.recorded()
 	})
 }
 
@@ -67,17 +62,24 @@ func cannotBeReplaced(t *testing.T, obstruct func(file string) error, removed bo
 		r.sync()
 		r.set("last", "10.96.0.13", "10.244.2.2")
 		r.sync()
-		text, err := os.ReadFile(r.settings.Journal)
-		for _, lb := range r.emu.Balancers() {
-			if !strings.Contains(string(text), "\nlb "+lb.ID+"\n") {
-				r.Errorf("%s is not in the journal, %v", lb.ID, err)
-			}
-		}
-		if strings.Count(string(text), "tandem-hns") != 1 {
+		text := r.recorded()
+		if strings.Count(text, "tandem-hns") != 1 {
 			r.Errorf("journal %q", text)
 		}
 		if _, err := os.Lstat(r.settings.Journal + ".new"); os.IsNotExist(err) != removed {
 			r.Errorf("what was written in part: %v", err)
 		}
 	})
+}
+
+// recorded demands that all load balancers are in the journal, and returns its text.
+func (r *rig) recorded() string {
+	r.Helper()
+	text, err := os.ReadFile(r.settings.Journal)
+	for _, lb := range r.emu.Balancers() {
+		if !strings.Contains(string(text), "\nlb "+lb.ID+"\n") {
+			r.Errorf("%s is not in the journal, %v", lb.ID, err)
+		}
+	}
+	return string(text)
 }
