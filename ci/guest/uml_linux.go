@@ -64,23 +64,55 @@ func findUML(ctx context.Context, g *guest) (engine, error) {
 	if err != nil {
 		return nil, errors.New("not installed (Debian: apt-get install user-mode-linux)")
 	}
-	dir, err := os.MkdirTemp("", "guest-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, program, uml(program).parameters(&guest{Memory: 64}, dir, "init=/bin/true")...)
-	alone(cmd)
-	own(cmd)
-	said, err := cmd.CombinedOutput()
-	end(cmd)
-	if strings.Contains(string(said), "Attempted to kill init! exitcode=0x00000000") {
-		return uml(program), nil
-	}
-	if reason := regexp.MustCompile(`ptrace set fp.*|Kernel panic.*`).Find(said); reason != nil {
-		return nil, fmt.Errorf("does not run on this CPU: %s", strings.TrimSpace(string(reason)))
+	for range probes {
+		said := ""
+		if said, err = uml(program).probe(ctx); strings.Contains(said, "Attempted to kill init! exitcode=0x00000000") {
+			return uml(program), nil
+		} else if said != "" {
+			return nil, fmt.Errorf("does not run on this CPU: %s", said)
+		}
 	}
 	return nil, fmt.Errorf("does not run here: %w", err)
+}
+
+// A probe takes a second of processor time. On a busy machine that is many seconds, and now and
+// then the kernel hangs: so there are several.
+const (
+	probes     = 4
+	probeLimit = 30 * time.Second
+)
+
+// probe boots a kernel whose first process ends, and returns the line by which it panics; ""
+// with the reason for none. The kernel may go on after that.
+func (u uml) probe(ctx context.Context) (panics string, err error) {
+	dir, err := os.MkdirTemp("", "guest-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(dir)
+	ctx, cancel := context.WithTimeout(ctx, probeLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, string(u), u.parameters(&guest{Memory: 64}, dir, "init=/bin/true")...)
+	said := &untilSaid{what: regexp.MustCompile(`(ptrace set fp|Kernel panic).*\n`), stop: cancel}
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = said, said, 5*time.Second
+	alone(cmd)
+	own(cmd)
+	err = cmd.Run()
+	end(cmd)
+	return strings.TrimSpace(string(said.what.Find(said.text))), err
+}
+
+// untilSaid is the output of a command, which is stopped when it has said something.
+type untilSaid struct {
+	text []byte
+	what *regexp.Regexp
+	stop func()
+}
+
+// Write implements io.Writer.
+func (u *untilSaid) Write(p []byte) (int, error) {
+	if u.text = append(u.text, p...); u.what.Match(u.text) {
+		u.stop()
+	}
+	return len(p), nil
 }
