@@ -16,8 +16,9 @@ import (
 )
 
 // counters measures what counters in the elements of maps cost the first packet of a
-// connection. Three nodes, each in a namespace of its own, take turns, and each turn is compared with the one
-// beside it: whatever else the machine does meets all of them. In a guest whose clock counts
+// connection. Four nodes, each in a namespace of its own, take turns, and each turn is compared with the one
+// beside it: whatever else the machine does meets all of them. The last is a second one without counters: what it
+// costs more than the first is how far the others' figures can be trusted. In a guest whose clock counts
 // instructions (ci/guest), the figures are exact.
 func counters() bench {
 	return bench{
@@ -55,6 +56,7 @@ func runCounters(ctx context.Context, o options, f *figures) (err error) {
 		{name: "no counters", change: func(*config.Config) {}},
 		{name: "frontends", change: func(c *config.Config) { c.CountConnections = true }},
 		{name: "frontends and endpoints", change: func(c *config.Config) { c.CountConnections, c.CountEndpoints = true, true }},
+		{name: "no counters, again", change: func(*config.Config) {}},
 	}
 	for _, n := range nodes {
 		defer func() { err = errors.Join(err, n.close()) }()

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"encoding/xml"
 	"flag"
 	"os"
@@ -169,5 +170,22 @@ func TestPlot(t *testing.T) {
 	}
 	if _, err := plot(&figures{}); err == nil {
 		t.Error("nothing is plotted")
+	}
+}
+
+// A misspelt contender is an error, not a table of nothing.
+func TestUnknownContender(t *testing.T) {
+	b := bench{name: "some", rows: func(options) []row { return nil }, run: func(ctx context.Context, o options, f *figures) error {
+		var all []contender
+		if o.chosen("Tandem") {
+			all = append(all, contender{name: "Tandem", round: func(context.Context, samples) error { return nil }})
+		}
+		return inRounds(ctx, 1, all, f)
+	}}
+	if err := b.start(t.Context(), []string{"-only", "Tandem"}); err != nil {
+		t.Error(err)
+	}
+	if err := b.start(t.Context(), []string{"-only", "tandem"}); err == nil {
+		t.Error("no contender has this name")
 	}
 }

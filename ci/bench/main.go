@@ -80,7 +80,7 @@ func (b bench) start(ctx context.Context, args []string) (err error) {
 	flags.IntVar(&o.rounds, "rounds", 0, "how many rounds")
 	flags.IntVar(&o.changes, "changes", 0, "how many changes of each contender in a round, at most")
 	flags.DurationVar(&o.patience, "patience", 0, "longest time for these changes; ipvs: for each step")
-	flags.DurationVar(&o.outage, "outage", -1, "kubernetes: how long the API server is gone at the end; 0 leaves that out")
+	flags.DurationVar(&o.outage, "outage", -1, "kubernetes: how long the API server is gone at the end; 0 leaves that out; fleet: 0 leaves its restart out")
 	flags.IntVar(&o.clients, "clients", 0, "fleet: how many clients follow the API server")
 	flags.StringVar(&o.mode, "mode", o.mode, "kubernetes: Tandem's mode; with iptables only kube-proxy's iptables mode is measured with it. scale: the mode; ipvs and kernelspace without their kernel")
 	only := flags.String("only", "", "measure these contenders alone, by names separated by commas")

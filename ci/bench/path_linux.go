@@ -148,12 +148,14 @@ func (p *path) restart(s samples) error {
 		return err
 	}
 	defer again.backend.Close()
-	s.add("read back", time.Since(begin).Seconds())
+	readBack := time.Since(begin)
+	s.add("read back", readBack.Seconds())
 	spent := ownCPU() - before
 	again.load()
 	before = ownCPU()
 	took, work, err := again.apply()
 	s.add("compare", took.Seconds())
+	s.add("restart", (readBack + took).Seconds())
 	s.add("restart CPU", spent+ownCPU()-before)
 	s.add("restart writes", float64(work.Ops))
 	return err

@@ -55,6 +55,10 @@ func queries() bench {
 			rows := []row{
 				{What: "change, from its arrival to the kernel's acknowledgement, p50", of: "change", by: median, Unit: seconds},
 				{What: "same, p99", of: "change", by: p99, Unit: seconds, Ratio: true, Goal: goal{Flat: 1.5}},
+				{What: "p99 of its stages: in the queue", of: "queue", by: p99, Unit: seconds},
+				{What: "resolved", of: "resolve", by: p99, Unit: seconds},
+				{What: "compiled", of: "compile", by: p99, Unit: seconds},
+				{What: "written", of: "write", by: p99, Unit: seconds},
 				{What: "changes measured", of: "change", by: number},
 				{What: "resident memory before", of: "before", by: median, Unit: memory},
 				{What: "resident memory 30 s after", of: "after", by: median, Unit: memory},
@@ -253,6 +257,10 @@ func (r *queryRun) change(ctx context.Context, n int, every time.Duration, s sam
 	for _, e := range d.Entries {
 		if e.Number > last && e.Sync != nil {
 			s.add("change", float64(e.Sync.Took))
+			s.add("queue", float64(e.Sync.Stages.Queue))
+			s.add("resolve", float64(e.Sync.Stages.Resolve))
+			s.add("compile", float64(e.Sync.Stages.Compile))
+			s.add("write", float64(e.Sync.Stages.Write))
 		}
 	}
 	return err

@@ -62,6 +62,9 @@ type contender struct {
 // inRounds measures contenders in turn, in an order that rotates, so that whatever
 // else the machine does affects all of them. A peer that fails is logged and skipped.
 func inRounds(ctx context.Context, n int, all []contender, f *figures) error {
+	if len(all) == 0 {
+		return fmt.Errorf("bench %s: nothing is measured: it has no contender of that name", f.Bench)
+	}
 	found := make([]samples, len(all))
 	for i := range found {
 		found[i] = samples{}

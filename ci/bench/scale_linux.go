@@ -38,6 +38,7 @@ func scale() bench {
 				{What: "same, time", of: "cold", by: median, Unit: seconds},
 				{What: "objects", of: "objects", by: median, Grows: true},
 				{What: "restart: CPU to read back and compare", of: "restart CPU", by: median, Grows: true, Unit: seconds, Goal: goal{AtMost: 1.5, In: scaleMiddle.String()}},
+				{What: "same, time", of: "restart", by: median, Unit: seconds, Goal: goal{AtMost: 1.5, In: scaleMiddle.String()}},
 				{What: "same, time to read back", of: "read back", by: median, Unit: seconds},
 				{What: "same, time to compare", of: "compare", by: median, Unit: seconds},
 				{What: "same, writes", of: "restart writes", by: most, Grows: true, Goal: goal{Zero: true}},

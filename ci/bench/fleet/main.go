@@ -59,7 +59,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Handler: http.HandlerFunc(clients.serve), ReadHeaderTimeout: time.Second}
+	server := &http.Server{Handler: http.HandlerFunc(clients.serve), ReadHeaderTimeout: time.Minute}
 	var group sync.WaitGroup
 	group.Go(func() { _ = server.Serve(l) })
 	defer func() { _ = server.Close(); group.Wait() }()
