@@ -4,14 +4,20 @@ package netns
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
+	lab "github.com/tandem-proxy/tandem/linux/netns"
+	"github.com/tandem-proxy/tandem/platform"
 )
 
 // releases are the earlier programs from which, and back to which, this one is put.
@@ -71,7 +77,7 @@ func TestUpgradeAndDowngrade(t *testing.T) {
 			t.Log(release.what)
 			eachFlavour(t, func(t *testing.T, mode dataplane.Mode, flavour flavour) {
 				if mode.Name == relay.Mode {
-					t.Skip("its relays end with the process: see TestUserspaceRestartUnderLoad")
+					t.Skip("its relays end with the process: see TestUserspaceUpgradeAndDowngrade")
 				}
 				u := newUpgrade(t)
 				u.wrap, u.flags = flavour.wrap, []string{"--proxy-mode", string(mode.Name)}
@@ -93,6 +99,136 @@ func TestUpgradeAndDowngrade(t *testing.T) {
 					t.Errorf("after cleanup: %v", err)
 				}
 			})
+		})
+	}
+}
+
+// numberedRelays is the last program whose relays of the userspace mode had the numbers of
+// their pools: in the order of a port's frontends, not by policy.
+const numberedRelays = "9942149a"
+
+// ofPolicies are Services whose frontends have both policies, in both orders, and one of policy
+// Local alone. Of their endpoints one is on this node.
+const ofPolicies = `apiVersion: v1
+kind: Service
+metadata: {name: inner}
+spec:
+  type: NodePort
+  clusterIP: 10.96.0.20
+  internalTrafficPolicy: Local
+  ports: [{name: http, port: 80, nodePort: 30081}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: outer}
+spec:
+  type: NodePort
+  clusterIP: 10.96.0.21
+  externalTrafficPolicy: Local
+  ports: [{name: http, port: 80, nodePort: 30082}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: agent}
+spec:
+  clusterIP: 10.96.0.22
+  internalTrafficPolicy: Local
+  ports: [{name: http, port: 80}]
+`
+
+// writePolicies puts these Services and their slices into the folder.
+func (s *site) writePolicies() {
+	s.t.Helper()
+	var b strings.Builder
+	b.WriteString(ofPolicies)
+	for _, name := range []string{"inner", "outer", "agent"} {
+		fmt.Fprintf(&b, `---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: %s-1, labels: {kubernetes.io/service-name: %s}}
+addressType: IPv4
+ports: [{name: http, protocol: TCP, port: 8080}]
+endpoints:
+- {addresses: [10.244.1.2], nodeName: node-1, conditions: {ready: true}}
+- {addresses: [10.244.1.3], nodeName: node-2, conditions: {ready: true}}
+`, name, name)
+	}
+	if err := os.WriteFile(filepath.Join(s.dir, "policies.yaml"), []byte(b.String()), 0o644); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// patient are calls that wait for a process to start.
+func patient(calls ...lab.Call) []lab.Call {
+	for i := range calls {
+		calls[i].Proto, calls[i].Timeout = model.TCP, time.Minute
+	}
+	return calls
+}
+
+// TestUserspaceUpgradeAndDowngrade replaces a program that has other names for relays by this
+// one, and this one by it, under load and with a service manager that keeps the sockets: no
+// connection fails. But the earlier one has another name for the relay of a port whose
+// frontends all have policy Local: it resets clients that waited for it there.
+func TestUserspaceUpgradeAndDowngrade(t *testing.T) {
+	old := earlier(t, numberedRelays)
+	mode, err := platform.Find(relay.Mode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, flavour := range flavours(mode) {
+		t.Run(flavour.name, func(t *testing.T) {
+			flavour.prepare(t)
+			if err := works(t.Context(), mode); err != nil {
+				t.Skip(err)
+			}
+			u := newUpgrade(t)
+			kept := newStore(t)
+			u.wrap = func(cmd *exec.Cmd) {
+				if flavour.wrap != nil {
+					flavour.wrap(cmd)
+				}
+				kept.Hand(cmd)
+			}
+			u.flags = []string{"--proxy-mode", string(mode.Name)}
+			u.writePolicies()
+			now := u.bin
+			u.bin = old
+			u.start()
+			if n := kept.Size(); n == 0 {
+				t.Fatal("no socket was handed over")
+			}
+			at := func(address string) netip.AddrPort { return netip.MustParseAddrPort(address) }
+			const pod = "10.244.1.10"
+			u.traffic = u.site.traffic(patient(
+				lab.Call{From: pod, To: clusterIP}, lab.Call{From: lab.Outside, To: nodePort},
+				lab.Call{From: pod, To: at("10.96.0.20:80")}, lab.Call{From: lab.Outside, To: at("192.0.2.1:30081")},
+				lab.Call{From: pod, To: at("10.96.0.21:80")}, lab.Call{From: lab.Outside, To: at("192.0.2.1:30082")},
+			)...)
+			t.Cleanup(u.traffic.end)
+			agent := u.site.traffic(patient(lab.Call{From: pod, To: at("10.96.0.22:80")})...)
+			t.Cleanup(agent.end)
+			u.undisturbed("the old one alone")
+			for i, step := range []struct{ what, bin string }{{"upgrade", now}, {"restart", now}, {"downgrade", old}, {"upgrade again", now}} {
+				u.stop()
+				u.bin = step.bin
+				time.Sleep(300 * time.Millisecond) // RestartSec
+				u.start()
+				u.follows(step.what, fmt.Sprintf("10.244.1.%d", 4-i%3))
+				u.undisturbed(step.what)
+				made, failed := agent.made.Swap(0), agent.failed.Swap(0)
+				t.Logf("%s: %d of %d new connections to a port of policy Local alone failed", step.what, failed, made)
+				if failed > 0 && step.bin == now {
+					t.Errorf("%s: the last of them: %v", step.what, agent.last.Load())
+				}
+			}
+			u.traffic.end()
+			agent.end()
+			u.stop()
+			u.must(now, "cleanup")
+			if err := u.left(mode.Name); err != nil {
+				t.Errorf("after cleanup: %v", err)
+			}
 		})
 	}
 }

@@ -146,7 +146,7 @@ type Sentinel interface {
 // packets traverse besides Tandem's. They are listed, not evaluated.
 type OthersLister interface {
 	// Others lists them for people, up to a limit. It is called on a thread of the data
-	// plane's network, concurrently with everything else.
+	// plane's network, and like Observe: concurrently with everything but that.
 	Others(context.Context) ([]string, error)
 }
 

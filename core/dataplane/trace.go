@@ -28,13 +28,24 @@ func (b *backend[K, V]) Trace(ctx context.Context, ports []*model.Port, p oracle
 		return Trace{}, err
 	}
 	t := r.conclude(e, want, host, p)
-	if n, ok := b.driver.(OthersLister); ok {
-		if t.Others, err = n.Others(ctx); err != nil {
-			return Trace{}, err
-		}
+	if t.Others, err = b.others(ctx); err != nil {
+		return Trace{}, err
 	}
 	t.Took = time.Since(start)
 	return t, nil
+}
+
+// others lists the rules of other programs, where the driver can.
+func (b *backend[K, V]) others(ctx context.Context) ([]string, error) {
+	n, ok := b.driver.(OthersLister)
+	if !ok {
+		return nil, nil
+	}
+	if err := b.lockReading(ctx); err != nil {
+		return nil, err
+	}
+	defer b.reading.Unlock()
+	return n.Others(ctx)
 }
 
 // conclude follows a packet through what was found.

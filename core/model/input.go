@@ -69,7 +69,7 @@ const (
 )
 
 // TrafficPolicy states which endpoints may serve: those of the whole cluster or
-// those on this node only. Only core/resolve reads it.
+// those on this node only. Only core/resolve decides by it.
 type TrafficPolicy uint8
 
 // The traffic policies.
@@ -77,6 +77,9 @@ const (
 	Cluster TrafficPolicy = iota
 	Local
 )
+
+// TrafficPolicies are both.
+func TrafficPolicies() [2]TrafficPolicy { return [...]TrafficPolicy{Cluster, Local} }
 
 // Service is what Tandem needs of a Kubernetes Service. Addresses are valid,
 // canonical and of either family; those that are not were rejected by the source.

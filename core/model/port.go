@@ -93,6 +93,10 @@ func (o Origin) String() string { return [...]string{"pod", "host", "outside"}[o
 type Action struct {
 	Pool    *Pool // what to balance over; nil unless Verdict is Balance
 	Verdict Verdict
+	// Policy is the one that Pool was chosen by. Frontends with the same have the same
+	// pool, and each keeps its policy when others come and go: data planes name by it
+	// what they have for a pool.
+	Policy TrafficPolicy
 	// SNAT makes an endpoint see this host's address instead of the client's. It
 	// is about packets that leave the host: an endpoint with an address of the
 	// host itself sees its clients as they are, since answers need no way back.
@@ -182,7 +186,7 @@ func (f Frontend) equal(o Frontend) bool {
 }
 
 func (a Action) equal(o Action) bool {
-	return a.Verdict == o.Verdict && a.SNAT == o.SNAT && a.Why == o.Why && a.Pool.Equal(o.Pool)
+	return a.Verdict == o.Verdict && a.Policy == o.Policy && a.SNAT == o.SNAT && a.Why == o.Why && a.Pool.Equal(o.Pool)
 }
 
 // WhyText describes the reason of an action of the port, as a phrase that names its
@@ -206,4 +210,17 @@ func (p *Port) Pools() []*Pool {
 		}
 	}
 	return pools
+}
+
+// PoolOf returns the pool that the frontends of a port have by a traffic policy; nil where none
+// of them balances by it.
+func (p *Port) PoolOf(policy TrafficPolicy) *Pool {
+	for i := range p.Frontends {
+		for _, a := range p.Frontends[i].On {
+			if a.Pool != nil && a.Policy == policy {
+				return a.Pool
+			}
+		}
+	}
+	return nil
 }

@@ -18,10 +18,7 @@ type actions = [model.Origins]model.Action
 // for all would hide every client, and a cluster that works without a detector
 // routes Service answers by other means.
 func internal(host *model.Host, svc *model.Service, family model.Family, p pools) (on actions) {
-	act := balance(p.cluster, p.whyCluster, p)
-	if svc.Internal == model.Local {
-		act = balance(p.local, p.whyLocal, p)
-	}
+	act := balance(svc.Internal, p)
 	known := host.Pods.Known(family)
 	for origin := range on {
 		a := act
@@ -41,12 +38,14 @@ func internal(host *model.Host, svc *model.Service, family model.Family, p pools
 // endpoints, as they would through the cluster IP.
 func external(host *model.Host, svc *model.Service, family model.Family, p pools) (on actions) {
 	if svc.External == model.Cluster {
-		act := balance(p.cluster, p.whyCluster, p)
+		act := balance(model.Cluster, p)
 		act.SNAT = act.Verdict == model.Balance
 		return actions{act, act, act}
 	}
-	outside := balance(p.local, p.whyLocal, p)
-	short := balance(p.cluster, model.WhyShortCircuit, p)
+	outside, short := balance(model.Local, p), balance(model.Cluster, p)
+	if short.Verdict == model.Balance {
+		short.Why = model.WhyShortCircuit
+	}
 	on[model.FromOutside] = outside
 	on[model.FromHost] = short
 	on[model.FromHost].SNAT = short.Verdict == model.Balance
@@ -57,14 +56,18 @@ func external(host *model.Host, svc *model.Service, family model.Family, p pools
 	return on
 }
 
-// balance is the Action over a pool, or its replacement when the pool is
+// balance is the Action over the pool of a policy, or its replacement when the pool is
 // empty: reject when there is no endpoint anywhere, so that clients fail at once;
 // drop when other nodes could serve, so that a load balancer or a retry
 // finds them.
-func balance(pool *model.Pool, why model.Reason, p pools) model.Action {
+func balance(policy model.TrafficPolicy, p pools) model.Action {
+	pool, why := p.cluster, p.whyCluster
+	if policy == model.Local {
+		pool, why = p.local, p.whyLocal
+	}
 	switch {
 	case pool != nil:
-		return model.Action{Verdict: model.Balance, Pool: pool, Why: why}
+		return model.Action{Verdict: model.Balance, Pool: pool, Policy: policy, Why: why}
 	case p.cluster == nil:
 		return model.Action{Verdict: model.Reject, Why: model.WhyNoEndpoints}
 	}

@@ -20,7 +20,7 @@ type Address struct {
 // each combination of protocol, address and port once.
 func Addresses(svc *model.Service) []Address {
 	var all []Address
-	once := seen{}
+	var once seen
 	for _, family := range model.Families() {
 		if !serves(svc, family) {
 			continue
@@ -38,15 +38,11 @@ func Addresses(svc *model.Service) []Address {
 }
 
 // seen remembers which addresses a Service has used, whatever their kind.
-type seen map[Address]bool
+type seen struct{ all model.Unique[Address] }
 
-func (s seen) first(a Address) bool {
+func (s *seen) first(a Address) bool {
 	a.Kind = 0
-	if s[a] {
-		return false
-	}
-	s[a] = true
-	return true
+	return s.all.Add(a)
 }
 
 // vip is an address of a Service, whatever the port.

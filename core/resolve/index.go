@@ -19,8 +19,8 @@ import (
 func (r *Result) endpoints(
 	host *model.Host, svc *model.Service, port model.ServicePort, family model.Family, own []Address,
 ) []endpoint {
-	from, named := r.index.ports[portKey{family, port.Name, port.Proto}]
-	if !named {
+	from := r.index.ports.find(portKey{family, port.Name, port.Proto})
+	if from == nil {
 		if r.index.any[family] {
 			r.Problem(svc, model.WhyNoTargetPort, "port %q (%s %d)", port.Name, port.Proto, port.Port)
 		}
@@ -42,7 +42,7 @@ func (r *Result) endpoints(
 
 // sliceIndex is what the slices of a Service have for its ports.
 type sliceIndex struct {
-	ports map[portKey]portSources
+	ports portIndex
 	any   [2]bool // a family has endpoints, for whatever port
 
 	routes map[routedPort]*Route // nil for none
@@ -71,8 +71,53 @@ type portKey struct {
 
 // portSources is what there is for one port.
 type portSources struct {
+	key       portKey
 	from      []source
 	endpoints int // of all of from, with those that are there twice
+}
+
+// add adds a slice.
+func (o *portSources) add(s source) {
+	o.from, o.endpoints = append(o.from, s), o.endpoints+len(s.slice.Endpoints)
+}
+
+// portIndex finds what there is for a port.
+type portIndex struct {
+	list []portSources
+	at   map[portKey]int // where in list, once that is long
+}
+
+// find returns what there is for a port, until another one is added; nil for nothing.
+func (x *portIndex) find(k portKey) *portSources {
+	i, ok := x.at[k]
+	if x.at == nil {
+		i = slices.IndexFunc(x.list, func(o portSources) bool { return o.key == k })
+		ok = i >= 0
+	}
+	if !ok {
+		return nil
+	}
+	return &x.list[i]
+}
+
+// of is find, and adds a port that there is nothing for.
+func (x *portIndex) of(k portKey) *portSources {
+	const few = 16 // not worth a map
+	if o := x.find(k); o != nil {
+		return o
+	}
+	x.list = append(x.list, portSources{key: k})
+	last := len(x.list) - 1
+	switch {
+	case x.at != nil:
+		x.at[k] = last
+	case last == few:
+		x.at = make(map[portKey]int, 2*few)
+		for i := range x.list {
+			x.at[x.list[i].key] = i
+		}
+	}
+	return &x.list[last]
 }
 
 // source is a slice that has endpoints for a port, and the number that it gives
@@ -87,7 +132,7 @@ type source struct {
 // indexSlices looks once through the slices of a Service. It costs their ports, and
 // not those of the Service for each of them.
 func (r *Result) indexSlices(host *model.Host, svc *model.Service, from []*model.Slice, routes []Route) (s sliceIndex) {
-	s.ports = make(map[portKey]portSources, len(svc.Ports))
+	s.ports.list = make([]portSources, 0, len(svc.Ports))
 	for i, slice := range from {
 		if s.listed += len(slice.Ports); s.listed > maxSlicePorts {
 			r.Problem(svc, model.WhyTooLarge, "%d of %d EndpointSlices ignored: together they list more than %d ports", len(from)-i, len(from), maxSlicePorts)
@@ -97,12 +142,11 @@ func (r *Result) indexSlices(host *model.Host, svc *model.Service, from []*model
 			s.any[slice.Family] = true
 		}
 		for _, p := range slice.Ports {
-			k := portKey{slice.Family, p.Name, p.Proto}
-			o := s.ports[k]
+			o := s.ports.of(portKey{slice.Family, p.Name, p.Proto})
 			if n := len(o.from); n > 0 && o.from[n-1].slice == slice {
 				continue // twice in one slice: the first one counts
 			}
-			s.ports[k] = portSources{append(o.from, source{slice: slice, number: p.Port}), o.endpoints + len(slice.Endpoints)}
+			o.add(source{slice: slice, number: p.Port})
 		}
 	}
 	r.indexRoutes(svc, routes, &s)
@@ -119,7 +163,9 @@ func (r *Result) capEndpoints(host *model.Host, svc *model.Service, s *sliceInde
 		for _, port := range svc.Ports {
 			n := frontendCount(svc, port, addresses)
 			fronts += n
-			entries += n * s.ports[portKey{family, port.Name, port.Proto}].endpoints
+			if o := s.ports.find(portKey{family, port.Name, port.Proto}); o != nil {
+				entries += n * o.endpoints
+			}
 		}
 	}
 	s.frontends, s.mostSlots = fronts, min(model.MaxSlots, MaxEntries/max(1, fronts))
@@ -130,8 +176,8 @@ func (r *Result) capEndpoints(host *model.Host, svc *model.Service, s *sliceInde
 	r.Problem(svc, model.WhyTooLarge, "%d entries (each endpoint of a port on each of its frontends, %d in all), limit %d: serving %d endpoints of each port, ready and local ones first",
 		entries, fronts, MaxEntries, s.perPort)
 	s.ranks = map[*model.Slice]*[ranks][]int{}
-	for _, port := range s.ports {
-		for _, src := range port.from {
+	for i := range s.ports.list {
+		for _, src := range s.ports.list[i].from {
 			if s.ranks[src.slice] == nil {
 				s.ranks[src.slice] = s.rank(host, src.slice)
 			}
@@ -173,7 +219,7 @@ func (s *sliceIndex) rank(host *model.Host, slice *model.Slice) *[ranks][]int {
 }
 
 // candidates returns the endpoints that a port may use, some of them twice.
-func (s *sliceIndex) candidates(host *model.Host, o portSources) []endpoint {
+func (s *sliceIndex) candidates(host *model.Host, o *portSources) []endpoint {
 	if s.perPort == 0 || o.endpoints <= s.perPort {
 		all := make([]endpoint, 0, o.endpoints)
 		for _, src := range o.from {

@@ -15,7 +15,7 @@ import (
 // cluster IP. Pools are in address order; see Reslot. The Service must be within
 // the limits (Excess); of endpoints beyond them some are left out.
 func Service(host *model.Host, svc *model.Service, from []*model.Slice, routes ...Route) Result {
-	r := Result{used: seen{}}
+	var r Result
 	r.index = r.indexSlices(host, svc, from, routes)
 	if svc.Name == APIService {
 		if _, more := apiServers(from); more {

@@ -79,7 +79,8 @@ func (r *Result) indexRoutes(svc *model.Service, routes []Route, s *sliceIndex) 
 		}
 		s.routes[routedPort{port.Name, port.Proto}] = route
 		for _, family := range model.Families() {
-			s.ports[portKey{family, port.Name, port.Proto}] = portSources{}
+			o := s.ports.of(portKey{family, port.Name, port.Proto})
+			o.from, o.endpoints = nil, 0
 		}
 		for i := range route.Backends {
 			r.indexBackend(svc, port, route, i, s)
@@ -144,9 +145,7 @@ func (r *Result) indexBackend(svc *model.Service, port model.ServicePort, route 
 		}
 		for _, p := range slice.Ports {
 			if p.Name == b.Service.Ports[at].Name && p.Proto == port.Proto {
-				k := portKey{slice.Family, port.Name, port.Proto}
-				o := s.ports[k]
-				s.ports[k] = portSources{append(o.from, source{slice, p.Port, i, of.Weight == 0}), o.endpoints + len(slice.Endpoints)}
+				s.ports.of(portKey{slice.Family, port.Name, port.Proto}).add(source{slice, p.Port, i, of.Weight == 0})
 				break // twice in one slice: the first one counts
 			}
 		}

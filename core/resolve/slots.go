@@ -4,6 +4,7 @@ package resolve
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -32,7 +33,7 @@ func Reslot(port, old *model.Port, installed Slots) {
 func predecessor(port *model.Port, pool *model.Pool, old *model.Port, before *model.FrontendIndex, installed Slots) []netip.AddrPort {
 	for i := range port.Frontends {
 		f := &port.Frontends[i]
-		for origin, act := range f.On {
+		for origin, act := range slices.Backward(f.On[:]) { // FromOutside first, whose answer is most often that of all
 			if act.Pool != pool {
 				continue
 			}

@@ -49,26 +49,13 @@ func (p *portCompiler) chain(t xtables.Table, name string) chainID {
 	return chainID{Family: p.port.ID.Family, Table: t, Chain: name}
 }
 
-// namePools names the chains of the port's pools: KUBE-SVL- for the pool of local
-// endpoints, or the one that only clients from outside are restricted to; KUBE-SVC-
-// for the other. The prefix only affects the name.
+// namePools names the chains of the port's pools: KUBE-SVL- for the one that frontends with
+// policy Local have, KUBE-SVC- for the other. The prefix only affects the name.
 func (p *portCompiler) namePools() {
-	pools := p.port.Pools()
-	local := -1
-	for i, pool := range pools {
-		for j := range p.port.Frontends {
-			on := &p.port.Frontends[j].On
-			kept := on[model.FromOutside].Pool == pool && on[model.FromHost].Pool != pool && on[model.FromHost].Pool != nil
-			for _, act := range on {
-				if kept || act.Pool == pool && act.Why == model.WhyLocalEndpoints {
-					local = i
-				}
-			}
-		}
-	}
-	for i, pool := range pools {
+	local := p.port.PoolOf(model.Local)
+	for i, pool := range p.port.Pools() {
 		prefix := prefixCluster
-		if i == local {
+		if pool == local {
 			prefix = prefixLocal
 		}
 		name := prefix + p.hash

@@ -73,11 +73,14 @@ func Uint32(b []byte) uint32 {
 }
 
 // Text reads a string up to the zero byte at its end.
-func Text(b []byte) string {
+func Text(b []byte) string { return string(TextBytes(b)) }
+
+// TextBytes is Text without a copy.
+func TextBytes(b []byte) []byte {
 	if n := len(b); n > 0 && b[n-1] == 0 {
-		b = b[:n-1]
+		return b[:n-1]
 	}
-	return string(b)
+	return b
 }
 
 // align rounds up to the alignment of messages and attributes.

@@ -22,6 +22,10 @@ func BaseChains(ctx context.Context) (all []diagnosis.BaseChain, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, sock.Close()) }()
+	return baseChains(ctx, sock)
+}
+
+func baseChains(ctx context.Context, sock *netlink.Socket) (all []diagnosis.BaseChain, err error) {
 	const everyFamily = 0 // NFPROTO_UNSPEC
 	err = dataplane.RetryInterrupted(func() error {
 		all = []diagnosis.BaseChain{}

@@ -230,16 +230,16 @@ func (s *snapshot) set(m netlink.Message) {
 }
 
 func (s *snapshot) elements(m netlink.Message) {
-	var table string
+	owned := false
 	var set *Set
 	for kind, v := range m.Attrs() {
-		switch kind {
+		switch kind { // most elements come in a message of their own: no allocation
 		case attrTable:
-			table = netlink.Text(v)
+			owned = string(netlink.TextBytes(v)) == s.table.Name
 		case attrElementsSet:
-			set = s.table.named[netlink.Text(v)]
+			set = s.table.named[string(netlink.TextBytes(v))]
 		case attrElementsList:
-			if table != s.table.Name || set == nil {
+			if !owned || set == nil {
 				return
 			}
 			for _, elem := range netlink.Attrs(v) {

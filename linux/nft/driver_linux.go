@@ -22,11 +22,11 @@ import (
 // Driver applies objects to the kernel (dataplane.Driver and dataplane.Sentinel). It
 // touches only its own tables, and writes nothing if a foreign table has the same
 // name (owner_linux.go). One goroutine may use it at a time, from any thread; another
-// one may call Observe.
+// one may call Observe or Others.
 type Driver struct {
 	table    *Table
 	families []model.Family
-	readers  [2]*netlink.Socket // Observe's own
+	readers  [2]*netlink.Socket // Observe's own, and those of Others
 	many     int                // elements from which on a set is read by its keys
 	byKeys   atomic.Int64       // sets that were
 

@@ -94,6 +94,29 @@ func TestObjectsComeBack(t *testing.T) {
 	}
 }
 
+// Elements that are read by their keys come in a message each. Those of endpoints take no memory.
+func TestElementsAreReadWithoutMemory(t *testing.T) {
+	table := testTable()
+	read := func(n uint16) float64 {
+		var dump []byte
+		k := AddrPortKey(numbers, model.TCP, netip.MustParseAddrPort("10.0.0.1:80"))
+		for k.Slot = range n {
+			op := Op{Verb: ledger.Create, Key: k, New: EndpointValue(netip.MustParseAddrPort("10.1.0.1:8080"))}
+			dump = append(dump, table.Encode([]Op{op}, 1)...)
+		}
+		found := uint16(0)
+		count := func(Key, Value) { found++ }
+		table.Decode(model.IPv4, dump, count)
+		if found != n {
+			t.Fatalf("%d of %d elements", found, n)
+		}
+		return testing.AllocsPerRun(10, func() { table.Decode(model.IPv4, dump, count) })
+	}
+	if few, many := read(10), read(1000); many > few {
+		t.Errorf("%v allocations for 10 elements, %v for 1000", few, many)
+	}
+}
+
 // A table of another name, owner or version is not ours, or not whole.
 func TestOtherTables(t *testing.T) {
 	ours := testTable()

@@ -6,19 +6,28 @@ import (
 	"context"
 	"fmt"
 	"slices"
+
+	"github.com/tandem-proxy/tandem/core/diagnosis"
 )
 
-// Others implements dataplane.OthersLister, in the network namespace of the calling
-// thread.
-func (d *Driver) Others(ctx context.Context) ([]string, error) { return Others(ctx, d.table.Name) }
+// Others implements dataplane.OthersLister, over a socket of Observe: to close one of its own
+// would hold up changes (Counts).
+func (d *Driver) Others(ctx context.Context) ([]string, error) {
+	all, err := baseChains(ctx, d.readers[0])
+	return others(all, d.table.Name), err
+}
 
 // maxOthers bounds how many chains are reported.
 const maxOthers = 20
 
 // Others reports the BaseChains that have rules, or drop by policy, and are in none of
 // some tables.
-func Others(ctx context.Context, own ...string) (texts []string, err error) {
+func Others(ctx context.Context, own ...string) ([]string, error) {
 	all, err := BaseChains(ctx)
+	return others(all, own...), err
+}
+
+func others(all []diagnosis.BaseChain, own ...string) (texts []string) {
 	for _, c := range all {
 		if (c.Rules == 0 && !c.Drop) || slices.Contains(own, c.Table) || len(texts) == maxOthers {
 			continue
@@ -30,5 +39,5 @@ func Others(ctx context.Context, own ...string) (texts []string, err error) {
 		texts = append(texts, fmt.Sprintf("chain %s %s %s of another program (type %s hook %s priority %d; policy %s) sees packets too: tandem does not evaluate it",
 			c.Family, c.Table, c.Name, c.Type, c.Hook, c.Priority, policy))
 	}
-	return texts, err
+	return texts
 }

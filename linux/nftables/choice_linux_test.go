@@ -338,8 +338,30 @@ func TestChoiceListsAndRestarts(t *testing.T) {
 	runNFT(t, "", "delete", "table", "ip", Table)
 	runNFT(t, listed, "-f", "-")
 	if again := runNFT(t, "", "list", "table", "ip", Table); again != listed {
-		t.Error("nft lists other rules than it loads")
+		t.Errorf("nft lists other rules than it loads:\n%s", differing(listed, again))
 	}
+}
+
+// differing lists the lines that two texts do not have equally often.
+func differing(before, now string) string {
+	more := map[string]int{}
+	for line := range strings.Lines(before) {
+		more[line]--
+	}
+	for line := range strings.Lines(now) {
+		more[line]++
+	}
+	var all []string
+	for line, n := range more {
+		if n != 0 {
+			all = append(all, fmt.Sprintf("%+d: %s", n, strings.TrimSpace(line)))
+		}
+	}
+	if len(all) == 0 {
+		return "the same lines in another order"
+	}
+	slices.Sort(all)
+	return strings.Join(all, "\n")
 }
 
 // The first packet of a connection meets no more statements by hash than at random. What

@@ -93,13 +93,15 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 	if port.ID.Proto == model.SCTP {
 		return []model.Gap{{Missing: true, Detail: noSCTP}}
 	}
-	pools := port.Pools()
-	for i, pool := range pools {
-		emit(Key{Kind: kindRelay, Family: port.ID.Family, Relay: relayOf(port.ID, uint8(i))}, Value{Policy: policy(port, pool)})
+	relays := [2]RelayID{model.Cluster: relayOf(port.ID, model.Cluster)}
+	for _, by := range model.TrafficPolicies() {
+		if pool := port.PoolOf(by); pool != nil {
+			relays[by] = relayOf(port.ID, by)
+			emit(Key{Kind: kindRelay, Family: port.ID.Family, Relay: relays[by]}, Value{Policy: policy(port, pool)})
+		}
 	}
-	name := relayOf(port.ID, 0)
 	for i := range port.Frontends {
-		p := portals{port: port, pools: pools, name: name, frontend: &port.Frontends[i], emit: emit}
+		p := portals{port: port, relays: relays, frontend: &port.Frontends[i], emit: emit}
 		p.all(host.Pods.Known(port.ID.Family))
 	}
 	var gaps []model.Gap
@@ -146,8 +148,7 @@ func policy(port *model.Port, pool *model.Pool) *relay.Policy {
 // portals emits the entries of one frontend.
 type portals struct {
 	port     *model.Port
-	pools    []*model.Pool
-	name     RelayID // of entries for no relay
+	relays   [2]RelayID // by policy; the first also names entries for no relay
 	frontend *model.Frontend
 	emit     func(Key, Value)
 }
@@ -175,12 +176,12 @@ func (p portals) entry(chain string, at netip.AddrPort, from netip.Prefix, to Ta
 	p.emit(Key{Kind: kindEntry, Family: p.port.ID.Family, Chain: chain, Proto: p.port.ID.Proto, At: at, From: from}, Value{To: to})
 }
 
-func (p portals) own(do Do) Target { return Target{Do: do, Relay: p.name} }
+func (p portals) own(do Do) Target { return Target{Do: do, Relay: p.relays[model.Cluster]} }
 
 func (p portals) target(from model.Origin) Target {
 	switch a := p.frontend.On[from]; a.Verdict {
 	case model.Balance:
-		return Target{Do: toRelay, Relay: relayOf(p.port.ID, uint8(slices.Index(p.pools, a.Pool)))}
+		return Target{Do: toRelay, Relay: p.relays[a.Policy]}
 	case model.Reject:
 		return p.own(Reject)
 	}
@@ -188,12 +189,17 @@ func (p portals) target(from model.Origin) Target {
 }
 
 // Rank implements dataplane.Compiler. Entries for allowed source ranges come before
-// the one that drops the rest.
+// the one that drops the rest, and that before those that lead to relays: a restricted
+// frontend is never open to all.
 func (c *Compiler) Rank(k Key) int {
-	if k.Kind == kindEntry && k.Chain == chainGuard && !k.From.IsValid() {
-		return 2*int(kindEntry) + 1
+	rank := 3 * int(k.Kind)
+	switch {
+	case k.Kind != kindEntry || k.Chain == chainGuard && k.From.IsValid():
+		return rank
+	case k.Chain == chainGuard:
+		return rank + 1
 	}
-	return 2 * int(k.Kind)
+	return rank + 2
 }
 
 // DeleteDelay implements dataplane.Compiler.

@@ -15,7 +15,8 @@
 //	                             ▼
 //	         DNAT to 169.254.84.1:port  (the relay address, on lo)  ─▶ relay ─▶ endpoint
 //
-// Relays listen on a dedicated address of lo, the relay address: their ports conflict
+// A port has a relay for each traffic policy of its frontends. Relays listen on a
+// dedicated address of lo, the relay address: their ports conflict
 // with no others, clients outside of this host can reach a relay only through its
 // Service, and the address does not depend on those of the node. REDIRECT would drop
 // packets from interfaces without an address, such as those of many pods.

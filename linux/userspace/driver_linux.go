@@ -31,6 +31,7 @@ type Driver struct {
 	rules     map[Key]installed
 	users     map[RelayID]int // how many of rules lead to a relay
 	relays    relays
+	flows     flowTable
 	dropPorts [2]dropListeners
 	// Commits during Observe; nil otherwise.
 	committed map[Key]bool
@@ -77,7 +78,7 @@ func (d *Driver) Close() error {
 		err = errors.Join(err, d.dropPorts[f].close())
 		d.dropPorts[f] = nil
 	}
-	return errors.Join(err, d.table.Close())
+	return errors.Join(err, d.flows.close(), d.table.Close())
 }
 
 // Disturbed implements dataplane.Sentinel.
@@ -97,6 +98,7 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 	defer d.mu.Unlock()
 	errs := make([]error, len(ops))
 	stale := staleFlows(ops, d.rules)
+	d.inherit(ops)
 	var edits [2][]edit
 	for i, op := range ops {
 		if d.committed != nil {
@@ -129,6 +131,45 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 	}
 	d.forget(ctx, stale)
 	return errs
+}
+
+// inherit gives relays that are about to listen the ports of an earlier run that had other
+// names for them: a relay takes the port to which rules of its entries lead, if all rules
+// that lead there get another target, and none that has the relay's own name stays. All
+// ops of a Service port are in one Commit.
+func (d *Driver) inherit(ops []ledger.Op[Key, Value]) {
+	if len(d.relays.ports) == 0 {
+		return
+	}
+	type move struct {
+		from, to RelayID
+		port     uint16
+	}
+	var moves []move
+	leave := map[RelayID]int{} // how many rules to a relay of the earlier run get another target
+	for _, op := range ops {
+		from, to := d.rules[op.Key].relay, op.New.To
+		port := d.relays.ports[from]
+		if port == 0 || op.Verb == ledger.Replace && to == (Target{Do: toRelay, Relay: from}) {
+			continue
+		}
+		leave[from]++
+		if op.Verb == ledger.Replace && to.Do == toRelay {
+			moves = append(moves, move{from, to.Relay, port})
+		}
+	}
+	given, has := map[RelayID]bool{}, map[RelayID]bool{}
+	left := func(id RelayID) bool { return leave[id] == d.users[id] }
+	for _, m := range moves {
+		if given[m.from] || has[m.to] || d.relays.open[m.to] != nil || !left(m.from) || !left(m.to) {
+			continue
+		}
+		given[m.from], has[m.to] = true, true
+		d.relays.ports[m.to] = m.port
+		if !has[m.from] {
+			delete(d.relays.ports, m.from)
+		}
+	}
 }
 
 // create creates or changes a target of rules.
@@ -238,7 +279,7 @@ func (d *Driver) use(id RelayID, n int) {
 
 // forget deletes stale flows, except those to relays that an entry still uses.
 func (d *Driver) forget(ctx context.Context, stale []flows.Match) {
-	deleteFlows(ctx, d.log, stale, d.relaysOf)
+	d.flows.delete(ctx, d.log, stale, d.relaysOf)
 }
 
 // relaysOf returns the relays of all entries of a frontend: which one a flow uses

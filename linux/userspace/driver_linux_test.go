@@ -144,10 +144,11 @@ func do(t *testing.T, command string) {
 func web() *model.Port {
 	all := &model.Pool{Endpoints: []model.Endpoint{{Addr: netip.MustParseAddrPort("10.244.1.2:80")}, {Addr: netip.MustParseAddrPort("10.244.2.2:80")}}}
 	local := &model.Pool{Endpoints: all.Endpoints[:1]}
+	policies := map[*model.Pool]model.TrafficPolicy{local: model.Local}
 	front := func(kind model.Kind, at string, pools ...*model.Pool) model.Frontend {
 		f := model.Frontend{Kind: kind, At: netip.MustParseAddrPort(at)}
 		for i := range f.On {
-			f.On[i] = model.Action{Pool: pools[i]}
+			f.On[i] = model.Action{Pool: pools[i], Policy: policies[pools[i]]}
 			if pools[i] == nil {
 				f.On[i] = model.Action{Verdict: model.Drop}
 			}
@@ -227,6 +228,70 @@ func TestRestartWithoutItsPort(t *testing.T) {
 			t.Errorf("drift %d, %v", drift, err)
 		}
 	})
+}
+
+// Relays listen where rules of an earlier layout lead, which numbered the pools of a port in
+// the order of its frontends: clients may wait there.
+func TestRelaysOfAnEarlierLayout(t *testing.T) {
+	at := func(kind model.Kind, to string, a model.Action) model.Frontend {
+		return model.Frontend{Kind: kind, At: netip.MustParseAddrPort(to), On: [...]model.Action{a, a, a}}
+	}
+	one := []model.Endpoint{{Addr: netip.MustParseAddrPort("10.244.1.2:80")}}
+	cluster := model.Action{Pool: &model.Pool{Endpoints: append(one, model.Endpoint{Addr: netip.MustParseAddrPort("10.244.2.2:80")})}}
+	local := model.Action{Pool: &model.Pool{Endpoints: one}, Policy: model.Local}
+	merged := model.Action{Pool: local.Pool}
+	for name, tt := range map[string]struct {
+		frontends []model.Frontend
+		numbers   []model.TrafficPolicy // what the earlier layout called the relay of each frontend
+		moved     int                   // frontends that lead to another port than before
+	}{
+		"as numbered": {[]model.Frontend{at(model.KindClusterIP, "10.96.0.10:80", cluster), at(model.KindExternalIP, "203.0.113.1:80", local)}, []model.TrafficPolicy{0, 1}, 0},
+		"local first": {[]model.Frontend{at(model.KindClusterIP, "10.96.0.10:80", local), at(model.KindExternalIP, "203.0.113.1:80", cluster)}, []model.TrafficPolicy{0, 1}, 0},
+		"local alone": {[]model.Frontend{at(model.KindClusterIP, "10.96.0.10:80", local)}, []model.TrafficPolicy{0}, 0},
+		"one pool":    {[]model.Frontend{at(model.KindClusterIP, "10.96.0.10:80", merged), at(model.KindExternalIP, "203.0.113.1:80", local)}, []model.TrafficPolicy{0, 0}, 1},
+		"one local pool": {
+			[]model.Frontend{at(model.KindClusterIP, "10.96.0.10:80", local), at(model.KindExternalIP, "203.0.113.1:80", merged), at(model.KindExternalIP, "203.0.113.2:80", merged)},
+			[]model.TrafficPolicy{0, 0, 0},
+			1,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachKind(t, func(t *testing.T, k tableKind) {
+				port := &model.Port{ID: web().ID, Frontends: tt.frontends}
+				earlier := &model.Port{ID: port.ID, Frontends: slices.Clone(tt.frontends)}
+				for i := range earlier.Frontends {
+					for o := range earlier.Frontends[i].On {
+						earlier.Frontends[i].On[o].Policy = tt.numbers[i]
+					}
+				}
+				p := start(t, k, earlier)
+				p.sync()
+				before := p.driver.rules
+				p.stop()
+				p = start(t, k, port)
+				defer p.stop()
+				p.sync()
+				moved := 0
+				for _, f := range port.Frontends {
+					entry := Key{Kind: kindEntry, Chain: chainHost, Proto: model.TCP, At: f.At}
+					rule := p.driver.rules[entry]
+					if before[entry].port != rule.port {
+						moved++
+					}
+					r, pool := p.driver.relays.open[rule.relay], f.On[model.FromHost].Pool
+					if r == nil || r.Addr().Port() != rule.port || len(r.policy.On[model.FromHost].Endpoints) != len(pool.Endpoints) {
+						t.Errorf("%s: the rule leads to port %d, relay %+v", f.At, rule.port, r)
+					}
+				}
+				if moved != tt.moved {
+					t.Errorf("%d frontends lead to another port than before, want %d", moved, tt.moved)
+				}
+				if drift, err := p.Audit(t.Context()); drift != 0 || err != nil {
+					t.Errorf("drift %d, %v", drift, err)
+				}
+			})
+		})
+	}
 }
 
 // What others do to our chains is undone; what they have of their own stays,

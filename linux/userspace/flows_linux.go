@@ -12,9 +12,13 @@ import (
 	"github.com/tandem-proxy/tandem/linux/conntrack"
 )
 
-// deleteFlows deletes stale flows from conntrack, except those to targets in keep. A
-// failure does not fail the commit: such flows end when their client pauses.
-func deleteFlows(ctx context.Context, log *slog.Logger, fronts []flows.Match, keep func(frontend netip.AddrPort) flows.Set) {
+// flowTable deletes stale flows from conntrack. It opens the table for the first of them and keeps it: to
+// close one holds up the next transaction of nf_tables (conntrack.Reader).
+type flowTable struct{ table *conntrack.Table }
+
+// delete deletes stale flows, except those to targets in keep. A failure does not fail the
+// commit: such flows end when their client pauses.
+func (t *flowTable) delete(ctx context.Context, log *slog.Logger, fronts []flows.Match, keep func(frontend netip.AddrPort) flows.Set) {
 	if len(fronts) == 0 {
 		return
 	}
@@ -24,14 +28,29 @@ func deleteFlows(ctx context.Context, log *slog.Logger, fronts []flows.Match, ke
 		m.Own, m.Keep = own, keep(m.Frontend)
 		x.Add(m)
 	}
-	table, err := conntrack.Open()
+	err := t.open()
 	if err == nil {
-		defer table.Close()
-		_, err = table.Delete(ctx, x.Matches(), x.Stale)
+		_, err = t.table.Delete(ctx, x.Matches(), x.Stale)
 	}
 	if err != nil {
 		log.Warn("deleting stale UDP conntrack entries failed", "err", err)
 	}
+}
+
+func (t *flowTable) open() (err error) {
+	if t.table == nil {
+		t.table, err = conntrack.Open()
+	}
+	return err
+}
+
+func (t *flowTable) close() error {
+	if t.table == nil {
+		return nil
+	}
+	err := t.table.Close()
+	t.table = nil
+	return err
 }
 
 // ownAddresses are those of this host, or none if they cannot be listed.

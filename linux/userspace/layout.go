@@ -79,18 +79,20 @@ func UsesRelay(k Key, v Value, relay Key) bool {
 	return k.Kind == kindEntry && relay.Kind == kindRelay && k.Family == relay.Family && v.To.Do == toRelay && v.To.Relay == relay.Relay
 }
 
-// RelayID names a relay: one pool of a port, counted from 0 in the order of
-// Port.Pools. The zero value names none. It takes a word: a Service may have 30,000
-// entries, and each names its relay.
+// RelayID names a relay: the port that it serves, and the policy by which its endpoints are
+// chosen. So a rule leads to endpoints of its frontend's policy at any time, whichever
+// other frontends come and go: relays change before the rules do. Where both policies have the
+// same endpoints there are two relays. The zero value names none. It takes a word: a Service
+// may have 30,000 entries, and each names its relay.
 type RelayID struct{ name unique.Handle[relayName] }
 
 type relayName struct {
-	port model.PortID
-	pool uint8
+	port   model.PortID
+	policy model.TrafficPolicy
 }
 
-func relayOf(port model.PortID, pool uint8) RelayID {
-	return RelayID{unique.Make(relayName{port, pool})}
+func relayOf(port model.PortID, policy model.TrafficPolicy) RelayID {
+	return RelayID{unique.Make(relayName{port, policy})}
 }
 
 func (id RelayID) parts() (name relayName) {
@@ -108,7 +110,7 @@ func (id RelayID) compare(o RelayID) int {
 		return 0
 	}
 	a, b := id.parts(), o.parts()
-	return cmp.Or(a.port.Compare(b.port), cmp.Compare(a.pool, b.pool))
+	return cmp.Or(a.port.Compare(b.port), cmp.Compare(a.policy, b.policy))
 }
 
 // Target is where an entry leads.
@@ -141,11 +143,22 @@ func (v Value) sameRules(o Value) bool {
 	return v.Rules == o.Rules
 }
 
-// String names the relay for people, and for the comments of its rules.
-func (id RelayID) String() string {
+// localSuffix marks the relay of policy Local in the comments of its rules. Programs before this
+// layout numbered the pools of a port in the order of its frontends, and read it as the second
+// one: that is the local one's number but where no frontend, or only later ones, have policy Cluster.
+const localSuffix = ", pool 2"
+
+// comment names the relay in the comments of its rules.
+func (id RelayID) comment() string { return id.named(localSuffix) }
+
+// String names the relay for people.
+func (id RelayID) String() string { return id.named(", local endpoints") }
+
+// named returns the name of the port, with a suffix for policy Local.
+func (id RelayID) named(local string) string {
 	name := id.parts()
-	if name.pool > 0 {
-		return fmt.Sprintf("%s, pool %d", name.port, name.pool+1)
+	if name.policy == model.Local {
+		return name.port.String() + local
 	}
 	return name.port.String()
 }

@@ -221,7 +221,7 @@ func probeRules(f model.Family) (Key, []xtables.Rule) {
 	some := xtables.Within(netip.PrefixFrom(at.Addr(), 8*3).Masked())
 	k := Key{Kind: kindEntry, Family: f, Chain: chainContainer, Proto: model.TCP, At: at}
 	return k, []xtables.Rule{
-		entryRule(k, Target{Relay: relayOf(port, 0)}, 80),
+		entryRule(k, Target{Relay: relayOf(port, model.Cluster)}, 80),
 		{Dst: some, Matches: []xtables.Match{xtables.DstLocal{}}, Target: xtables.Return},
 		{Src: some, In: xtables.Interface{Name: "probe+"}, Target: xtables.Return},
 		skipRelayTraffic(anyMark),

@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
@@ -33,6 +34,68 @@ func TestEntriesComeBack(t *testing.T) {
 			again, to, at, ok := entryOf(k.Family, k.Chain, r)
 			if !ok || again != k || to != v.To || to.Do == toRelay && at != port {
 				t.Errorf("%s came back as %s, %+v for %+v", k, again, to, v.To)
+			}
+		}
+	})
+	t.Logf("%d entries", entries)
+}
+
+// A restricted frontend is never open to all, whichever of its objects are there already or
+// still.
+func TestRestrictedAtEachWrite(t *testing.T) {
+	c := NewCompiler(someMark)
+	packets := 0
+	conformance.EachStep(t, func(s *conformance.Scenario, _ conformance.Step, host *model.Host, ports []*model.Port) {
+		for _, port := range ports {
+			objects, _ := dataplane.Compile(c, host, []*model.Port{port})
+			keys := sorted(objects, kindRelay, kindEntry)
+			slices.Reverse(keys) // any order of one rank will do
+			slices.SortStableFunc(keys, func(a, b Key) int { return c.Rank(a) - c.Rank(b) })
+			var probes []oracle.Packet
+			for _, p := range conformance.Probes(host, []*model.Port{port}) {
+				if NewSim(objects, host).Decide(p).Fate == oracle.Drop {
+					probes = append(probes, p)
+				}
+			}
+			if !slices.ContainsFunc(port.Frontends, func(f model.Frontend) bool { return f.Restricted }) {
+				continue
+			}
+			there, _ := dataplane.Compile(c, host, nil)
+			for _, k := range keys {
+				there[k] = objects[k]
+				packets += len(probes)
+				sim := NewSim(there, host)
+				for _, p := range probes {
+					if got := sim.Decide(p); got.Fate == oracle.Forward {
+						t.Errorf("%s: %s reaches %v before all of %s is there", s.Name, conformance.Show(p), got.Endpoints, port.ID)
+					}
+				}
+			}
+		}
+	})
+	t.Logf("%d packets", packets)
+}
+
+// Whichever other frontends a port has, an entry leads to the same relay, and that to the same
+// endpoints: between two writes of one change it must not lead to those of another policy.
+func TestEntriesKeepTheirRelays(t *testing.T) {
+	entries := 0
+	conformance.EachStep(t, func(s *conformance.Scenario, _ conformance.Step, host *model.Host, ports []*model.Port) {
+		for _, port := range ports {
+			all, _ := dataplane.Compile(NewCompiler(someMark), host, []*model.Port{port})
+			for i := range port.Frontends {
+				fewer := *port
+				fewer.Frontends = slices.Delete(slices.Clone(port.Frontends), i, i+1)
+				objects, _ := dataplane.Compile(NewCompiler(someMark), host, []*model.Port{&fewer})
+				for k, v := range objects {
+					relay := Key{Kind: kindRelay, Family: k.Family, Relay: v.To.Relay}
+					if k.Kind != kindEntry || v.To.Do != toRelay {
+						continue
+					}
+					if entries++; all[k].To != v.To || !all[relay].equal(objects[relay]) {
+						t.Errorf("%s, %s: leads %s, and beside %s %s", s.Name, k, v.To, port.Frontends[i].At, all[k].To)
+					}
+				}
 			}
 		}
 	})

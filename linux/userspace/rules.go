@@ -5,7 +5,6 @@ package userspace
 import (
 	"fmt"
 	"net/netip"
-	"strconv"
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
@@ -167,7 +166,7 @@ func entryRule(k Key, to Target, port uint16) xtables.Rule {
 	}
 	switch to.Do {
 	case toRelay:
-		r.Comment, r.Target = to.Relay.String(), xtables.DNAT{To: relayAddrPort(k.Family, port)}
+		r.Comment, r.Target = to.Relay.comment(), xtables.DNAT{To: relayAddrPort(k.Family, port)}
 	case Reject:
 		r.Comment, r.Target = to.Relay.Port().String()+sayRefused, xtables.Jump{Chain: chainReject}
 		if k.Chain == chainClosed {
@@ -219,24 +218,20 @@ func entryOf(f model.Family, chain string, r xtables.Rule) (k Key, to Target, po
 	return k, to, port, ok && entryRule(k, to, port).Equal(r)
 }
 
-// parseRelay is the reverse of RelayID.String, for a known protocol and family.
+// parseRelay is the reverse of RelayID.comment, for a known protocol and family.
 func parseRelay(text string, of model.PortID) (id RelayID, ok bool) {
 	if text == "" {
 		return id, true
 	}
-	text, pool, more := strings.Cut(text, ", pool ")
-	var before uint64
-	if more {
-		n, err := strconv.ParseUint(pool, 10, 8)
-		if err != nil || n < 2 {
-			return id, false
-		}
-		before = n - 1
+	policy := model.Cluster
+	text, local := strings.CutSuffix(text, localSuffix)
+	if local {
+		policy = model.Local
 	}
 	service, port, _ := strings.Cut(text, ":")
 	of.Name = port
 	of.Service.Namespace, of.Service.Name, ok = strings.Cut(service, "/")
-	return relayOf(of, uint8(before)), ok
+	return relayOf(of, policy), ok
 }
 
 // maxComment is how many bytes a comment may have: 255 in iptables, 251 in nftables.

@@ -18,7 +18,7 @@ import (
 )
 
 // table holds the rules: the nat table of iptables, or our own tables in nftables.
-// One goroutine may use it at a time, and another one Read.
+// One goroutine may use it at a time, and others Read and Others.
 type table interface {
 	// Families are those that it serves.
 	Families() []model.Family
@@ -38,6 +38,9 @@ type table interface {
 
 	// Most is the largest number of edits of a Write; 0 is no limit.
 	Most() int
+
+	// Others is dataplane.OthersLister's. It is called on a thread of the table's network.
+	Others(context.Context) ([]string, error)
 
 	Close() error
 }
@@ -73,6 +76,13 @@ func (t natTable) Disturbed() (bool, error) { return t.watch.Disturbed() }
 
 // Most implements table.
 func (t natTable) Most() int { return 0 }
+
+// Others implements table.
+func (t natTable) Others(ctx context.Context) ([]string, error) {
+	return t.commands.Others(ctx, t.commands.Families, func(chain string) bool {
+		return chain == chainLast || slices.Contains(ownedChains(), chain)
+	})
+}
 
 // Close implements table.
 func (t natTable) Close() error { return t.watch.Close() }
@@ -177,6 +187,13 @@ func (t *ownTables) Disturbed() (bool, error) { return t.driver.Disturbed(contex
 // may rewrite further entries.
 func (t *ownTables) Most() int { return t.driver.Limits().Batch / 2 }
 
+// Others implements table.
+func (t *ownTables) Others(ctx context.Context) ([]string, error) {
+	t.reading.Lock()
+	defer t.reading.Unlock()
+	return t.driver.Others(ctx)
+}
+
 // Close implements table.
 func (t *ownTables) Close() error { return t.driver.Close() }
 
@@ -225,13 +242,7 @@ func (d *Driver) Prune(ctx context.Context) error {
 
 var _ dataplane.OthersLister = (*Driver)(nil)
 
-// Others implements dataplane.OthersLister, in the network namespace of the calling
-// thread.
+// Others implements dataplane.OthersLister.
 func (d *Driver) Others(ctx context.Context) ([]string, error) {
-	if t, ok := d.table.(natTable); ok {
-		return t.commands.Others(ctx, t.commands.Families, func(chain string) bool {
-			return chain == chainLast || slices.Contains(ownedChains(), chain)
-		})
-	}
-	return nft.Others(ctx, nftTable.Name)
+	return d.table.Others(ctx)
 }
