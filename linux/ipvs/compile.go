@@ -76,35 +76,38 @@ func (c *Compiler) DeleteDelay(Key) time.Duration { return 0 }
 
 // Rank implements dataplane.Compiler: no packet is marked before its virtual server
 // exists, so chains and the jumps to them come last; and source ranges come before
-// the frontend that they restrict.
+// the frontend that they restrict. Node ports are the exception: their addresses are the
+// node's, so that IPVS serves them without a mark, and their entry may deny that.
 func (c *Compiler) Rank(k Key) int {
 	switch k.Kind {
 	case kindLink, kindRule, kindRoute, KindSet:
 		return 0
 	case kindServer:
-		return 1
-	case kindDest:
 		return 2
+	case kindDest:
+		return 3
 	case kindAddress:
-		return 9
-	case KindChain:
 		return 10
-	case kindJump:
+	case KindChain:
 		return 11
+	case kindJump:
+		return 12
 	}
 	switch k.Set {
+	case nodePortTCP, nodePortUDP, nodePortSCTP:
+		return 1
 	case SourceRanges:
-		return 3
-	case Restricted:
 		return 4
-	case loopBack:
+	case Restricted:
 		return 5
-	case Pods, Host:
+	case loopBack:
 		return 6
+	case Pods, Host:
+		return 7
 	case virtualIPs:
-		return 8
+		return 9
 	}
-	return 7
+	return 8
 }
 
 // Port implements dataplane.Compiler.

@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
 // Wherever the user's bit is, ours lie apart from it and from each other, and a
@@ -198,6 +199,42 @@ func FuzzReadTables(f *testing.F) {
 			}
 		}
 	})
+}
+
+// What a node port denies clients stays denied, whichever of its objects are there already or
+// still: its address is the node's own, where IPVS needs no mark.
+func TestNodePortsAtEachWrite(t *testing.T) {
+	at := netip.MustParseAddrPort
+	pool := &model.Pool{Endpoints: []model.Endpoint{{Addr: at("10.244.2.2:80")}}}
+	balance, drop := model.Action{Pool: pool}, model.Action{Verdict: model.Drop}
+	host := testWorld().Host
+	port := &model.Port{
+		ID: model.PortID{Service: model.ServiceName{Namespace: "ns", Name: "a"}, Proto: model.TCP, Family: model.IPv4},
+		Frontends: []model.Frontend{
+			{Kind: model.KindNodePort, At: at("0.0.0.0:30080"), On: [...]model.Action{model.FromPod: balance, model.FromHost: balance, model.FromOutside: drop}},
+		},
+	}
+	c := NewCompiler(Options{})
+	objects, _ := dataplane.Compile(c, host, []*model.Port{port})
+	base, _ := dataplane.Compile(c, host, nil)
+	var keys []Key
+	for k := range objects {
+		if _, ok := base[k]; !ok {
+			keys = append(keys, k)
+		}
+	}
+	slices.SortFunc(keys, compareKeys)
+	slices.SortStableFunc(keys, func(a, b Key) int { return c.Rank(a) - c.Rank(b) })
+	if len(keys) < 3 {
+		t.Fatalf("objects: %v", keys)
+	}
+	for _, k := range keys {
+		base[k] = objects[k]
+		outside := oracle.Packet{Src: netip.MustParseAddr("192.0.2.77"), Dst: netip.AddrPortFrom(host.IPs[0], 30080), Proto: model.TCP, Iface: "eth0"}
+		if got := NewSim(Options{}, base, host).Decide(outside); got.Fate == oracle.Forward {
+			t.Errorf("after %s a client from outside reaches %v", k, got.Endpoints)
+		}
+	}
 }
 
 // A Service has the scheduler for weights before it has any, and keeps the one it has: the

@@ -58,16 +58,21 @@ func (c *Compiler) chains(f model.Family, host *model.Host) (all [numChains][]xt
 	r := ruleMaker{c.bits, f}
 	arriving, sent := xtables.FromPods(f, host.Pods)
 	all[mangleIn] = r.classify(arriving, false)
-	// Packets forwarded by IPVS traverse this chain as well. They must not match our
-	// routing rule again.
-	forwarded := xtables.Rule{Matches: []xtables.Match{marked(r.service)}, Target: xtables.Goto{Chain: mangleLast.name()}}
-	all[mangleOut] = slices.Insert(r.classify(sent, true), 0, forwarded)
+	// Packets forwarded by IPVS traverse the chains for the host's packets as well
+	// (ip_vs_nat_send_or_cont). They must not match our routing rule again.
+	all[mangleOut] = slices.Insert(r.classify(sent, true), 0,
+		rule(xtables.SetMark{Value: r.forwarded().Value, Mask: r.forwarded().Mask}, marked(r.service)),
+		rule(xtables.Return, r.forwarded()),
+	)
 	all[manglePort] = []xtables.Rule{
 		{Proto: model.TCP, Target: r.mapMark(nodePortTCP, "dst")},
 		{Proto: model.UDP, Target: r.mapMark(nodePortUDP, "dst")},
 		{Target: r.mapMark(nodePortSCTP, "dst,dst")},
 	}
-	all[mangleLast] = []xtables.Rule{rule(xtables.SetMark{Mask: r.service | r.denied | r.numberMask()}, marked(r.service))}
+	all[mangleLast] = []xtables.Rule{
+		rule(xtables.SetMark{Mask: r.service | r.denied | r.numberMask()}, marked(r.service)),
+		rule(xtables.SetMark{Mask: r.forwarded().Mask}, r.forwarded()),
+	}
 	all[natIn] = []xtables.Rule{rule(xtables.Accept, marked(r.service))}
 	all[natOut] = all[natIn]
 	masquerade := xtables.Masquerade{RandomFully: !c.options.NoRandomFully}
@@ -79,9 +84,10 @@ func (c *Compiler) chains(f model.Family, host *model.Host) (all [numChains][]xt
 		rule(masquerade),
 	}
 	refuse := rule(xtables.Reject, marked(r.denied)) // no endpoints
-	// Packets forwarded by IPVS traverse this chain as well.
 	all[filterIn] = []xtables.Rule{refuse}
-	all[filterOut] = []xtables.Rule{refuse, r.unallocated().With(xtables.SrcLocal{})}
+	other := r.forwarded() // those of IPVS have an endpoint's address by now
+	other.Not = true
+	all[filterOut] = []xtables.Rule{refuse, r.unallocated().With(xtables.SrcLocal{}).With(other)}
 	all[filterPort] = []xtables.Rule{rule(xtables.Accept, r.in(healthCheckPort, "dst"))}
 	all[filterForward] = []xtables.Rule{refuse, r.unallocated(), rule(xtables.Accept, xtables.State{Any: "RELATED,ESTABLISHED"})}
 	return all
@@ -91,6 +97,13 @@ func (c *Compiler) chains(f model.Family, host *model.Host) (all [numChains][]xt
 type ruleMaker struct {
 	markBits
 	family model.Family
+}
+
+// forwarded are the packets that IPVS has sent on, until they leave the host: they have
+// no longer the bit of a Service, and a number. They are routed with it, so it has no bit
+// that others route by: 0x80 (Amazon VPC CNI), 0x0f00 (Cilium), or 1 alone.
+func (r ruleMaker) forwarded() xtables.HasMark {
+	return xtables.HasMark{Value: 0x55 << r.shift, Mask: r.service | r.denied | r.numberMask()}
 }
 
 func rule(to xtables.Target, asks ...xtables.Match) xtables.Rule {

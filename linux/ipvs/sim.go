@@ -145,6 +145,9 @@ func (s *Sim) forward(p xtables.Packet, server virtualserver.ID) oracle.Outcome 
 	for _, to := range s.servers[server] {
 		last := p
 		last.Dst = to
+		if !s.sent(last) {
+			continue
+		}
 		// Packets to the host itself never reach postrouting or, if they come from
 		// the host too, have its address already.
 		leaves := !slices.Contains(s.host.IPs, to.Addr())
@@ -153,6 +156,16 @@ func (s *Sim) forward(p xtables.Packet, server virtualserver.ID) oracle.Outcome 
 	}
 	slices.SortFunc(out.Endpoints, func(a, b oracle.Target) int { return a.Addr.Compare(b.Addr) })
 	return out
+}
+
+// sent reports whether a packet to an endpoint passes the rules for packets of the host,
+// which IPVS sends those through that it forwards to elsewhere (ip_vs_nat_send_or_cont,
+// Linux net/netfilter/ipvs/ip_vs_xmit.c).
+func (s *Sim) sent(p xtables.Packet) bool {
+	if s.local(p.Dst.Addr()) {
+		return true
+	}
+	return s.hook(&p, mangleOut, mangleOut) != xtables.Drop && unserved(s.hook(&p, filterOut, filterOut)).Fate == oracle.Pass
 }
 
 // set looks up a packet in a set. Fields are "dst" and "src", one for each part of
