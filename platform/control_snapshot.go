@@ -110,7 +110,7 @@ func (p *Proxy) inputs(s *engine.Snapshot) (f *snapshot.File, settled bool) {
 			Config: withoutSecrets(p.live.Load()), Node: s.Node, Machine: p.machine.now(),
 			Suspects: s.Suspects,
 		},
-		Services: make([]*model.Service, len(s.Services)), Slices: make([]*model.Slice, 0, len(s.Services)),
+		Services: make([]*model.Service, len(s.Services)), Slices: append(make([]*model.Slice, 0, len(s.Services)), s.Orphans...),
 		CIDRs: s.CIDRs, Routes: s.Routes, Grants: s.Grants,
 	}
 	hash := status.HashHost(s.Host)

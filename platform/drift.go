@@ -35,7 +35,7 @@ func drift(ctx context.Context, p *Proxy, r DriftRequest) (status.Drift, error) 
 			return status.Drift{}, err
 		}
 	}
-	s, err := p.snapshotFor(ctx, func(t *track.Tracker) []track.View {
+	s, err := p.snapshotFor(ctx, func(t *track.Tracker) []*track.View {
 		name, _ := model.ParseServiceName(r.Service) // driftOf reports an invalid name
 		return t.Named(name)
 	})

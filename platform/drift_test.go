@@ -14,7 +14,7 @@ import (
 // "No drift" is said of Services that there are, by name, and never of a mistyped one.
 func TestDriftOfOneService(t *testing.T) {
 	web := model.ServiceName{Namespace: "ns", Name: "web"}
-	s := &engine.Snapshot{Services: []track.View{{Object: &model.Service{Name: web}}}}
+	s := &engine.Snapshot{Services: []*track.View{{Object: &model.Service{Name: web}}}}
 	d, err := driftOf(s, DriftRequest{Service: "ns/web", Look: true})
 	var text strings.Builder
 	if err != nil || d.Write(&text) != nil || !strings.HasPrefix(text.String(), "no drift of Service ns/web: ") {

@@ -21,7 +21,7 @@ func Explain() Query[oracle.Question, status.Explanation] {
 }
 
 func explain(ctx context.Context, p *Proxy, q oracle.Question) (status.Explanation, error) {
-	s, err := p.subject(ctx, func(t *track.Tracker) []track.View { return concerned(t, q) })
+	s, err := p.subject(ctx, func(t *track.Tracker) []*track.View { return concerned(t, q) })
 	if err != nil {
 		return status.Explanation{}, err
 	}
@@ -30,7 +30,7 @@ func explain(ctx context.Context, p *Proxy, q oracle.Question) (status.Explanati
 
 // subject is the running proxy as questions about packets are asked of it: with the
 // Services that the answers depend on.
-func (p *Proxy) subject(ctx context.Context, pick func(*track.Tracker) []track.View) (status.Subject, error) {
+func (p *Proxy) subject(ctx context.Context, pick func(*track.Tracker) []*track.View) (status.Subject, error) {
 	s, err := p.snapshotFor(ctx, pick)
 	if err != nil {
 		return status.Subject{}, err
@@ -45,12 +45,12 @@ func (p *Proxy) subject(ctx context.Context, pick func(*track.Tracker) []track.V
 
 // concerned returns the Services that an answer depends on: all only where a sender is
 // looked for among all endpoints.
-func concerned(t *track.Tracker, q oracle.Question) []track.View {
+func concerned(t *track.Tracker, q oracle.Question) []*track.View {
 	host := t.Host()
 	if host == nil || q.NeedsEndpoints(host) {
 		return t.Unsorted()
 	}
-	var named []track.View
+	var named []*track.View
 	if n, ok := q.Service(); ok {
 		named = t.Named(n)
 	}
@@ -64,7 +64,7 @@ func concerned(t *track.Tracker, q oracle.Question) []track.View {
 	}
 	all := t.Concerned(packet.Proto, packet.Dst)
 	for _, s := range named {
-		if !slices.ContainsFunc(all, func(o track.View) bool { return o.Object == s.Object }) {
+		if !slices.ContainsFunc(all, func(o *track.View) bool { return o.Object == s.Object }) {
 			all = append(all, s)
 		}
 	}

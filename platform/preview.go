@@ -36,16 +36,15 @@ func preview(ctx context.Context, p *Proxy, edit Edit) (status.Preview, error) {
 	deltas, problems := edit.deltas(s, time.Now())
 	out := status.PreviewOf(p.engine.Current().Preview(deltas), deltas, problems)
 	out.Node, out.Mode = s.Host.Name, p.mode()
-	each := p.system.eachFlow
 	switch {
 	case len(deltas) == 0: // of none
-	case each == nil:
+	case p.tracked == nil:
 		out.Unknown = "this system does not list tracked connections"
 	case !p.engine.Current().Mode.Conntrack:
 		out.Unknown = "mode " + p.mode() + " does not track connections in the kernel"
 	default:
 		count := status.CountFlows(s.Host, deltas)
-		if err := p.network.Do(func() error { return each(ctx, count.See) }); err != nil {
+		if err := p.network.Do(func() error { return p.tracked.Each(ctx, count.See) }); err != nil {
 			out.Unknown = err.Error()
 		}
 		count.Add(&out)
@@ -56,7 +55,7 @@ func preview(ctx context.Context, p *Proxy, edit Edit) (status.Preview, error) {
 // deltas resolves what the edit touches, and returns which ports differ from the
 // running ones and the problems of the edited Services.
 func (e Edit) deltas(s *engine.Snapshot, now time.Time) (deltas []model.Delta, problems []model.Problem) {
-	t := track.Resume(s.Host, s.Services, &model.Objects{Routes: s.Routes, Grants: s.Grants}, s.Suspects, now)
+	t := track.Resume(s.Host, s.Services, &model.Objects{Slices: s.Orphans, Routes: s.Routes, Grants: s.Grants}, s.Suspects, now)
 	t.Set(&model.Objects{Services: e.Services, Slices: e.Slices, Routes: e.Routes, Grants: e.Grants})
 	if e.Prune {
 		e.prune(t, s)
@@ -92,6 +91,11 @@ func (e Edit) prune(t *track.Tracker, s *engine.Snapshot) {
 			if !keep[slice.Name] {
 				t.DeleteSlice(slice.Name)
 			}
+		}
+	}
+	for _, slice := range s.Orphans {
+		if !keep[slice.Name] {
+			t.DeleteSlice(slice.Name)
 		}
 	}
 	for _, r := range s.Routes {

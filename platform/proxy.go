@@ -46,6 +46,7 @@ type Proxy struct {
 	tracing  *tracing.Exporter // nil where changes are not traced
 	flows    [2]flowTable      // for each of the cleaners; nil where there are none
 	flowsErr error             // why flows could not be opened, until it is logged
+	tracked  flowLister        // all of them, for answers; nil where they are not listed
 	cleaners [2]*flows.Cleaner // of stale UDP flows, of TCP handshakes
 	failover *failover         // nil where it is off
 	report   *reporter

@@ -70,7 +70,7 @@ func (q Query[Request, Answer]) ask(ctx context.Context, p *Proxy, body []byte) 
 
 // snapshotFor is a snapshot for a question, of a proxy that serves, with the Services that
 // it is about.
-func (p *Proxy) snapshotFor(ctx context.Context, pick func(*track.Tracker) []track.View) (*engine.Snapshot, error) {
+func (p *Proxy) snapshotFor(ctx context.Context, pick func(*track.Tracker) []*track.View) (*engine.Snapshot, error) {
 	s, err := p.engine.SnapshotOf(ctx, pick)
 	if err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -248,6 +249,35 @@ func TestSnapshotOfARunningProxy(t *testing.T) {
 	t.Logf("%d bytes of garbage for each Service", least/services)
 	if least > most*services {
 		t.Errorf("%d bytes of garbage for %d Services", least, services)
+	}
+}
+
+// A snapshot has the EndpointSlices of the API server also where its Service is missing: they decide which
+// addresses Services may have.
+func TestSnapshotKnowsTheAPIServers(t *testing.T) {
+	a := startQuestioned(t, 20)
+	apiServer := netip.MustParseAddr("198.51.100.1")
+	a.proxy.engine.SetSlice(&model.Slice{
+		Name: model.SliceName{Namespace: "default", Name: "kubernetes"}, Service: "kubernetes",
+		Ports: []model.SlicePort{{Name: "https", Proto: model.TCP, Port: 6443}}, Endpoints: []model.SliceEndpoint{{Addr: apiServer, State: model.Ready | model.Serving}},
+	})
+	name := model.ServiceName{Namespace: "default", Name: "greedy"}
+	a.proxy.engine.SetService(&model.Service{
+		Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.97.0.1")}, ExternalIPs: []netip.Addr{apiServer},
+		Ports: []model.ServicePort{{Proto: model.TCP, Port: 80}},
+	})
+	a.changes(1)
+	s, err := a.proxy.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range s.Services {
+		if v.Object.Name == name && len(v.Problems) != 1 {
+			t.Errorf("the address of the API server is not rejected: %v", v.Problems)
+		}
+	}
+	if same, settled, err := a.proxy.Replays(t.Context()); !same || !settled || err != nil {
+		t.Errorf("replayed as it is: %t, settled: %t (%v)", same, settled, err)
 	}
 }
 

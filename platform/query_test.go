@@ -67,7 +67,7 @@ func TestConcernedServicesAreEnough(t *testing.T) {
 		for _, q := range questions(tracker) {
 			few, all := concerned(tracker, q), tracker.Services()
 			track.SortServices(few) // as subject does
-			explain := func(services []track.View) string {
+			explain := func(services []*track.View) string {
 				e, err := status.Explain(status.Subject{
 					Host: tracker.Host(), Services: services,
 					Implementation: func([]*model.Port, oracle.Packet) []dataplane.Object { return nil },
@@ -107,6 +107,37 @@ func TestPreviewResolvesWhatItTouches(t *testing.T) {
 	}
 	if changed < 100 {
 		t.Errorf("%d ports changed: too few to show anything", changed)
+	}
+}
+
+// No Service takes an address of the API server, also where its EndpointSlices have no Service; they are
+// pruned with everything else.
+func TestPreviewKnowsTheAPIServerWithoutItsService(t *testing.T) {
+	at := netip.MustParseAddr("192.0.2.10")
+	api := webSlice(1)
+	api.Name, api.Service = model.SliceName{Namespace: resolve.APIService.Namespace, Name: "api"}, resolve.APIService.Name
+	api.Endpoints[0].Addr, api.Ports[0].Port = at, 6443
+	tracker := track.New()
+	tracker.SetHost(&model.Host{Name: "here"})
+	tracker.SetSlice(api)
+	tracker.SetSlice(webSlice(1))
+	tracker.Flush()
+	s := &engine.Snapshot{Host: tracker.Host(), Services: tracker.Services(), Orphans: tracker.Orphans()}
+	web := &model.Service{
+		Name: model.ServiceName{Namespace: "shop", Name: "web"}, Type: model.ClusterIP,
+		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}, ExternalIPs: []netip.Addr{at},
+		Ports: []model.ServicePort{{Proto: model.TCP, Port: 6443}},
+	}
+	for prune, want := range map[bool]int{false: 1, true: 2} {
+		deltas, problems := Edit{Services: []*model.Service{web}, Prune: prune}.deltas(s, time.Now())
+		if len(deltas) != 1 || len(deltas[0].New.Frontends) != want || len(problems) != 2-want {
+			t.Errorf("prune %t: %+v, %v", prune, deltas, problems)
+		}
+	}
+	tracker.SetService(web)
+	tracker.Flush()
+	if ports := tracker.Service(web.Name).Ports; len(ports) != 1 || len(ports[0].Frontends) != 1 {
+		t.Errorf("the running proxy has %+v", ports)
 	}
 }
 

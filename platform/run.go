@@ -54,6 +54,9 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 	if p.network, err = p.system.network(); err != nil {
 		return err
 	}
+	if list := p.system.listFlows; list != nil {
+		p.tracked = list()
+	}
 	a, err := p.system.addresses()
 	p.machine = openMachine(a, err, p.log)
 	if open := p.system.writers; open != nil {
@@ -227,6 +230,9 @@ func (p *Proxy) Close() error {
 		if table != nil {
 			errs = append(errs, table.Close())
 		}
+	}
+	if p.tracked != nil {
+		errs = append(errs, p.tracked.Close())
 	}
 	if p.writers != nil {
 		errs = append(errs, p.writers.Close())

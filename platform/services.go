@@ -33,7 +33,7 @@ func services(ctx context.Context, p *Proxy, r ServicesRequest) (out status.Serv
 		if name, err = model.ParseServiceName(r.Service); err != nil {
 			return out, err
 		}
-		pick = func(t *track.Tracker) []track.View { return t.Named(name) }
+		pick = func(t *track.Tracker) []*track.View { return t.Named(name) }
 	}
 	s, err := p.snapshotFor(ctx, pick)
 	if err != nil {

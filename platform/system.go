@@ -35,8 +35,7 @@ type system struct {
 	network     func() (network, error)                 // that of the calling thread
 	addresses   func() (addresses, error)
 	flows       func() (flowTable, error)
-	eachFlow    func(context.Context, func(flows.Flow)) error                               // all that are tracked, for the thread's network; nil where there are none
-	traffic     func(context.Context, func(model.Proto, netip.AddrPort, uint64)) error      // bytes of the same
+	listFlows   func() flowLister                                                           // nil where they are not listed
 	live        func(ctx context.Context, t status.Trace, from string) (status.Live, error) // follows a real packet
 	writers     func() (writers, error)                                                     // other writers to the data plane; nil where the system does not report them
 	observe     func() (tracked, error)                                                     // TCP flows in the same table
@@ -80,6 +79,14 @@ type flowTable interface {
 	io.Closer
 }
 
+// flowLister lists all tracked flows of the calling thread's network, for people.
+type flowLister interface {
+	Each(context.Context, func(flows.Flow)) error
+	// Traffic passes the bytes so far of each, with the destination that its client asked for.
+	Traffic(context.Context, func(model.Proto, netip.AddrPort, uint64)) error
+	io.Closer
+}
+
 // writers records which other programs write to the data plane.
 type writers interface {
 	engine.Writers
@@ -103,9 +110,6 @@ func portable() system {
 		addresses:   func() (addresses, error) { return nil, unsupported },
 		flows:       func() (flowTable, error) { return nil, unsupported },
 		observe:     func() (tracked, error) { return nil, unsupported },
-		traffic: func(context.Context, func(model.Proto, netip.AddrPort, uint64)) error {
-			return errors.New("--bytes: this system does not count the bytes of connections by their first destination")
-		},
 		live: func(context.Context, status.Trace, string) (status.Live, error) {
 			return status.Live{}, errors.New("--live: HNS reports no single packets; follow them with \"pktmon start --capture\", or \"vfpctrl /get-port-counter\" for the counters of VFP")
 		},

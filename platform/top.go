@@ -48,8 +48,11 @@ func top(ctx context.Context, p *Proxy, r TopRequest) (t status.Top, err error) 
 			}
 		}
 		if r.Bytes {
+			if p.tracked == nil {
+				return errBytesNotCounted
+			}
 			from.Flows = status.TopFlows{}
-			return p.system.traffic(ctx, from.Flows.Add)
+			return p.tracked.Traffic(ctx, from.Flows.Add)
 		}
 		return nil
 	}); err != nil {
@@ -64,6 +67,8 @@ func top(ctx context.Context, p *Proxy, r TopRequest) (t status.Top, err error) 
 	}
 	return status.TopOf(from, s.Services, r.Filter), nil
 }
+
+var errBytesNotCounted = errors.New("--bytes: this system does not count the bytes of connections by their first destination")
 
 var errEndpointsNotCounted = errors.New("connections of endpoints are not counted: mode ipvs counts them, and mode nftables with --count-connections --count-endpoints")
 

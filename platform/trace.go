@@ -18,7 +18,7 @@ func Trace() Query[oracle.Question, status.Trace] {
 }
 
 func trace(ctx context.Context, p *Proxy, q oracle.Question) (status.Trace, error) {
-	subject, err := p.subject(ctx, func(t *track.Tracker) []track.View { return concerned(t, q) })
+	subject, err := p.subject(ctx, func(t *track.Tracker) []*track.View { return concerned(t, q) })
 	if err != nil {
 		return status.Trace{}, err
 	}

@@ -130,7 +130,7 @@ func (n *node) hns(t *testing.T) {
 	first := n.emu.Balancers()[0]
 	n.emu.Change(first.ID, func(lb *hns.LoadBalancer) { lb.SourceVIP = "10.0.0.9" })
 	said, err = finish(n.tandem("hns", "diff"))
-	if exit := (&exec.ExitError{}); !errors.As(err, &exit) || exit.ExitCode() != 3 || !strings.Contains(string(said), " 1 differences") {
+	if exit := (&exec.ExitError{}); !errors.As(err, &exit) || exit.ExitCode() != 3 || !strings.Contains(string(said), ": 4 objects wanted, 1 difference\n") {
 		t.Errorf("hns diff: %v\n%s", err, said)
 	}
 	n.emu.Change(first.ID, func(lb *hns.LoadBalancer) { lb.SourceVIP = first.SourceVIP })

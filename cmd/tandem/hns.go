@@ -153,5 +153,5 @@ func writeDiff(s *screen, d hns.Diff) {
 			s.printf("         found  %s\n", printable.Text(c.Found))
 		}
 	}
-	s.printf("diff: %d objects wanted, %d differences\n", d.Wanted, len(d.Changes))
+	s.printf("diff: %s wanted, %s\n", printable.Count(d.Wanted, "object"), printable.Count(len(d.Changes), "difference"))
 }

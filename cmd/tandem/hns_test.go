@@ -109,7 +109,7 @@ func TestHNSDiff(t *testing.T) {
 	want := `differs  load balancer 10.96.0.10:80/tcp
          wanted to port 8080 of 10.244.1.2 10.244.1.3 DSR on 192.0.2.1
          found  to port 8080 of 10.244.1.2 DSR on 192.0.2.1
-diff: 3 objects wanted, 1 differences
+diff: 3 objects wanted, 1 difference
 `
 	if !errors.As(err, new(differsError)) || text != want {
 		t.Errorf("%v\n%s", err, text)

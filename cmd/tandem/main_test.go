@@ -168,7 +168,7 @@ func TestPlan(t *testing.T) {
 		"10.96.0.10:80/tcp  cluster IP",
 		"from pod                 balance 10.244.1.2:8080 10.244.1.3:8080 (balanced over ready endpoints of the cluster)",
 		"from host, outside       balance 10.244.1.2:8080 10.244.1.3:8080, SNAT",
-		"plan: 1 Services, 1 ports,",
+		"plan: 1 Service, 1 port,",
 	} {
 		if !strings.Contains(stdout, line) {
 			t.Errorf("%q is missing in:\n%s", line, stdout)
@@ -385,7 +385,7 @@ func TestReplayCompares(t *testing.T) {
 		stderr   string
 	}{
 		{string(plan.Find(text)), exitOK, ""},
-		{`"ports":"1:0000000000000000"`, exitDiffers, "resolved Service ports differ: recorded by tandem golden on linux, recomputed by this version"},
+		{`"ports":"2:0000000000000000"`, exitDiffers, "resolved Service ports differ: recorded by tandem golden on linux, recomputed by this version"},
 		{`"ports":"0000000000000000"`, exitOK, "resolved Service ports cannot be compared: tandem golden did not record them as this version does"},
 	} {
 		path := filepath.Join(t.TempDir(), "snapshot")

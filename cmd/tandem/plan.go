@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/track"
@@ -78,13 +79,10 @@ is 3 when something would change.`,
 // problemsError is the error for the number of problems that were printed, of which not all
 // reject something; nil for none.
 func problemsError(n int) error {
-	switch n {
-	case 0:
+	if n == 0 {
 		return nil
-	case 1:
-		return errors.New("1 problem, see above")
 	}
-	return fmt.Errorf("%d problems, see above", n)
+	return fmt.Errorf("%s, see above", printable.Count(n, "problem"))
 }
 
 // planWorld is that of manifests, or of a snapshot.

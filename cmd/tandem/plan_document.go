@@ -20,7 +20,7 @@ import (
 type world struct {
 	mode     dataplane.Mode
 	host     *model.Host
-	services []track.View
+	services []*track.View
 	ports    []*model.Port
 	plan     dataplane.Plan
 	problems []model.Problem
@@ -206,8 +206,8 @@ func (w *world) summary(out io.Writer, d planDocument) error {
 	for _, text := range d.shared {
 		fmt.Fprintf(out, "! %s\n", printable.Text(text))
 	}
-	_, err := fmt.Fprintf(out, "plan: %d Services, %d ports, %d objects in mode %s for node %s\n",
-		len(w.services), len(w.ports), w.plan.Objects, w.mode.Name, printable.Text(w.host.Name))
+	_, err := fmt.Fprintf(out, "plan: %s, %s, %s in mode %s for node %s\n",
+		printable.Count(len(w.services), "Service"), printable.Count(len(w.ports), "port"), printable.Count(w.plan.Objects, "object"), w.mode.Name, printable.Text(w.host.Name))
 	return err
 }
 

@@ -100,7 +100,7 @@ func TestHistoryAndSnapshotOfARunningTandem(t *testing.T) {
 	}
 	for _, path := range []string{plain, redacted} { // in no namespace of the node
 		code, out, stderr := tandem(t, "replay", path)
-		if code != exitOK || !strings.Contains(out, "plan: 1 Services") {
+		if code != exitOK || !strings.Contains(out, "plan: 1 Service, ") {
 			t.Errorf("replay: exit code %d\n%s%s", code, out, stderr)
 		}
 	}

@@ -89,8 +89,8 @@ func writeStatus(s *screen, d status.Document) {
 	for _, r := range d.Reasons {
 		s.printf("  because %s\n", printable.Text(r))
 	}
-	s.printf("%d Services, %d objects in the data plane; since the start %d syncs, %d writes, %d objects repaired\n",
-		len(d.Services), d.Objects, d.Syncs, d.Writes, d.Drift)
+	s.printf("%s, %s in the data plane; since the start %s, %s, %s repaired\n", printable.Count(len(d.Services), "Service"),
+		printable.Count(d.Objects, "object"), printable.Count(d.Syncs, "sync"), printable.Count(d.Writes, "write"), printable.Count(d.Drift, "object"))
 	writeInputs(s, &d)
 	if len(d.Services) > 0 {
 		s.printf("\n")
@@ -119,7 +119,7 @@ func writeInputs(s *screen, d *status.Document) {
 	for _, in := range d.Inputs {
 		s.printf("%s: up to date %.1f s ago", printable.Text(in.Name), in.Age)
 		if in.Version != "" {
-			s.printf(", resourceVersion %s, %d objects", printable.Text(in.Version), in.Objects)
+			s.printf(", resourceVersion %s, %s", printable.Text(in.Version), printable.Count(in.Objects, "object"))
 		}
 		if in.Err != "" {
 			s.printf(": %s", printable.Text(in.Err))

@@ -47,7 +47,7 @@ restart.`,
 }
 
 func writeSwitched(s *screen, done platform.Switched) {
-	s.printf("switched from %s to %s in %s: %d objects\n", done.From, done.To, done.Took.Round(time.Millisecond), done.Objects)
+	s.printf("switched from %s to %s in %s: %s\n", done.From, done.To, done.Took.Round(time.Millisecond), printable.Count(done.Objects, "object"))
 	for _, gap := range done.Gaps {
 		s.printf("  unsupported by %s: %s\n", done.To, printable.Text(gap))
 	}

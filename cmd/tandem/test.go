@@ -12,6 +12,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/platform"
 	"github.com/tandem-proxy/tandem/platform/connectivity"
 )
@@ -226,6 +227,6 @@ func writeConnectivity(s *screen, r connectivity.Report) {
 		s.table(t)
 		s.printf("\n")
 	}
-	s.printf("mode %s on %s: %d ways to Services, %d connections in %.1f s\n", r.Mode, r.Node, len(r.Rows), r.Connections, r.Seconds)
+	s.printf("mode %s on %s: %s to Services, %s in %.1f s\n", r.Mode, r.Node, printable.Count(len(r.Rows), "way"), printable.Count(r.Connections, "connection"), r.Seconds)
 	s.printf("%d ok, %d differ, %d not tested, %d beyond what the mode can do\n", ok, r.Differing, r.Untested, gaps)
 }

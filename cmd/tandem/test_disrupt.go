@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/platform"
 	"github.com/tandem-proxy/tandem/platform/connectivity"
 )
@@ -104,7 +105,7 @@ func (f *disruptFlags) print(cmd *cobra.Command, d connectivity.Disruption) erro
 		return err
 	}
 	if n := d.Broken(); n > 0 {
-		return differsError(fmt.Sprintf("%d connections broke", n))
+		return differsError(printable.Count(n, "connection") + " broke")
 	}
 	return nil
 }

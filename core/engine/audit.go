@@ -5,6 +5,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -13,7 +14,8 @@ import (
 // The pace of audits.
 const (
 	checkEvery       = 500 * time.Millisecond // how often a write by others is looked for
-	maxInterruptions = 3                      // in a row; then changes have to wait for an audit
+	maxInterruptions = 3                      // by changes in a row; then these have to wait for an audit
+	auditHold        = 5 * time.Second        // but no longer than that: a reading at 100,000 Services takes half of it
 
 	auditGrace = 5 * time.Second // how long an audit may go on after its time is over
 
@@ -60,8 +62,9 @@ func (e *Engine) check(ctx context.Context) {
 }
 
 // audit reads the data plane back while changes continue. When they have
-// interrupted it too often, it runs on the engine's goroutine and they wait; but not
-// when it is not due, and only a caller has asked.
+// interrupted it too often, it runs on the engine's goroutine and they wait, for a
+// limited time and once in so many audits; but not when it is not due, and only a
+// caller has asked.
 func (e *Engine) audit(ctx context.Context, due bool) {
 	a, backend := &auditTask{start: time.Now(), due: due, done: make(chan struct{})}, e.backend()
 	if e.reader != nil && !closed(e.reader.done) {
@@ -69,7 +72,15 @@ func (e *Engine) audit(ctx context.Context, due bool) {
 		return
 	}
 	if due && e.interrupted >= maxInterruptions {
-		drift, err := backend.Audit(ctx)
+		hold, release := context.WithTimeout(ctx, auditHold)
+		defer release()
+		drift, err := backend.Audit(hold)
+		if !errors.Is(err, dataplane.ErrReading) {
+			e.interrupted = 0
+		}
+		if err != nil && hold.Err() != nil {
+			err = fmt.Errorf("changes can wait for it no longer: %w", err)
+		}
 		e.recordAudit(ctx, a, drift, err)
 		return
 	}
@@ -169,9 +180,10 @@ func (e *Engine) schedule(start, end time.Time, err error) {
 		wait = max(wait, auditRetry) // it leaves suspicion behind, however short it was
 	}
 	e.notBefore, e.auditAt = end.Add(wait), end.Add(e.auditEvery)
-	if errors.Is(err, dataplane.ErrInterrupted) {
-		e.interrupted++
-	} else {
+	switch {
+	case !errors.Is(err, dataplane.ErrInterrupted):
 		e.interrupted = 0
+	case e.syncedAt.After(start): // by our own writes; to hold them back would not stop those of others
+		e.interrupted++
 	}
 }

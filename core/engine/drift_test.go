@@ -282,6 +282,88 @@ func TestQuestionsThatCannotBeAnsweredHoldUpNoChange(t *testing.T) {
 	})
 }
 
+// endless is a backend whose readings are interrupted after ten seconds.
+type endless struct{ dataplane.Backend }
+
+func (endless) Audit(ctx context.Context) (int, error) {
+	select {
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	case <-time.After(10 * time.Second):
+		return 0, dataplane.ErrInterrupted
+	}
+}
+
+// Where others' writes interrupt each audit, none holds changes up; where changes do, they
+// wait now and then, and not for long.
+func TestInterruptedAuditsHoldUpChangesOnlyForATime(t *testing.T) {
+	for _, c := range []struct {
+		changes     bool
+		least, most time.Duration
+	}{{false, 0, 0}, {true, time.Second, 5 * time.Second}} {
+		synctest.Test(t, func(t *testing.T) {
+			b := start(t, func(o *engine.Options) { o.Backend, o.AuditEvery = endless{o.Backend}, time.Minute })
+			b.SetService(service("a", "10.96.0.1"))
+			b.Synced(true)
+			synctest.Wait()
+			longest, held := time.Duration(0), 0
+			for begin := time.Now(); time.Since(begin) < 20*time.Minute; sleep(300 * time.Millisecond) {
+				if c.changes {
+					b.SetService(service("a", fmt.Sprint("10.96.1.", 1+int(time.Since(begin).Seconds())%200)))
+				}
+				asked := time.Now()
+				if err := b.Ping(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if waited := time.Since(asked); waited > 0 {
+					longest, held = max(longest, waited), held+1
+				}
+			}
+			if audits := b.Status().Audits.Done; longest < c.least || longest > c.most || held > int(audits)/4 || audits < 10 {
+				t.Errorf("with changes %t: of %d audits %d held them up, for up to %s", c.changes, audits, held, longest)
+			}
+		})
+	}
+}
+
+// readElsewhere is a backend whose readings changes interrupt unless these wait, and the first of such readings
+// finds another one in progress.
+type readElsewhere struct {
+	dataplane.Backend
+	before, held int
+}
+
+func (b *readElsewhere) Audit(ctx context.Context) (int, error) {
+	if _, waits := ctx.Deadline(); !waits {
+		b.before++
+		time.Sleep(time.Second)
+		return 0, dataplane.ErrInterrupted
+	}
+	if b.held++; b.held == 1 {
+		return 0, dataplane.ErrReading
+	}
+	return b.Backend.Audit(ctx)
+}
+
+// An audit that changes wait for, and that finds another reading in progress, follows soon after: it is not
+// interrupted as often as before once more.
+func TestAnAuditThatChangesWaitForFollowsATrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var backend *readElsewhere
+		b := start(t, func(o *engine.Options) {
+			backend = &readElsewhere{Backend: o.Backend}
+			o.Backend, o.AuditEvery = backend, time.Minute
+		})
+		b.Synced(true)
+		for begin := time.Now(); time.Since(begin) < 10*time.Minute && backend.held < 2; sleep(300 * time.Millisecond) {
+			b.SetService(service("a", fmt.Sprint("10.96.1.", 1+int(time.Since(begin).Seconds())%200)))
+		}
+		if backend.before != 3 || backend.held != 2 {
+			t.Errorf("%d audits were interrupted, %d held changes up", backend.before, backend.held)
+		}
+	})
+}
+
 // Snapshots leave the engine's goroutine free but for a walk over the Services.
 func BenchmarkSnapshot(b *testing.B) {
 	e := engine.New(engine.Options{

@@ -151,7 +151,7 @@ type Engine struct {
 	notBefore   time.Time  // no audit on suspicion before
 	auditing    *auditTask // the one whose result is waited for; nil for none
 	reader      *auditTask // the last one, whose goroutine may have been abandoned; nil before
-	interrupted int        // audits in a row that changes left no moment to read
+	interrupted int        // audits in a row that our own writes left no moment to read
 }
 
 // auditTask is an audit that runs concurrently with changes.
@@ -222,7 +222,7 @@ func (e *Engine) Snapshot(ctx context.Context) (*Snapshot, error) {
 // SnapshotOf is Snapshot with those Services alone that are picked, on the engine's
 // goroutine and in the order that they are picked in: changes do not wait for a list of all
 // where a few are enough.
-func (e *Engine) SnapshotOf(ctx context.Context, pick func(*track.Tracker) []track.View) (*Snapshot, error) {
+func (e *Engine) SnapshotOf(ctx context.Context, pick func(*track.Tracker) []*track.View) (*Snapshot, error) {
 	s, err := ask(ctx, e.inbox, func() *Snapshot {
 		now := time.Now()
 		s := &Snapshot{
@@ -239,6 +239,7 @@ func (e *Engine) SnapshotOf(ctx context.Context, pick func(*track.Tracker) []tra
 			Tracker:  e.tracker.Stats(),
 			Suspects: e.tracker.Suspects(),
 			Drifts:   slices.Clone(e.drifts),
+			Orphans:  e.tracker.Orphans(),
 		}
 		for _, ps := range e.problems {
 			s.Problems = append(s.Problems, ps...)
@@ -261,7 +262,7 @@ func (s *Snapshot) Each() iter.Seq2[int, *track.View] {
 			if i%stretch == 0 {
 				runtime.Gosched()
 			}
-			if !yield(i, &s.Services[i]) {
+			if !yield(i, s.Services[i]) {
 				return
 			}
 		}

@@ -49,7 +49,7 @@ type Snapshot struct {
 	Host     *model.Host
 	Node     *model.Node          // as last delivered; nil before
 	CIDRs    []*model.ServiceCIDR // by name
-	Services []track.View         // by name, unless they were picked
+	Services []*track.View        // by name, unless they were picked
 	Routes   []*model.Route       // of the Gateway API, by precedence
 	Grants   []*model.Grant       // by name
 	Problems []model.Problem      // of the sources
@@ -57,6 +57,7 @@ type Snapshot struct {
 	Tracker  track.Stats
 	Suspects model.Suspects // endpoints that have stopped answering
 	Drifts   []Drift        // the latest, oldest first
+	Orphans  []*model.Slice // of the API server, whose Service is not among the Services
 }
 
 // Sync is the record of one sync.

@@ -313,7 +313,7 @@ func (e *Engine) stateChanges(f failures) (changed []StateChange) {
 	if e.states.recheck {
 		e.states.recheck = false
 		for _, s := range e.tracker.Services() {
-			look(s.Object.Name, s)
+			look(s.Object.Name, *s)
 		}
 	}
 	for name, s := range e.tracker.Flushed() {

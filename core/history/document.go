@@ -79,8 +79,8 @@ type Filter struct {
 	After   uint64            `json:"after,omitempty"`  // only changes with a larger number
 }
 
-// Find returns entries, oldest first. With a limit it makes at most twice as many: so many changes, and so many
-// syncs without one. It is safe for concurrent use.
+// Find returns entries, oldest first. With a limit it makes at most twice as many: that number of changes, and
+// that number of syncs without a change. It is safe for concurrent use.
 func (r *Recorder) Find(f Filter) Document {
 	all, most := f.Service == (model.ServiceName{}), Most
 	if f.Limit > 0 && all && !f.Failed && f.After == 0 {
@@ -100,7 +100,7 @@ func (r *Recorder) Find(f Filter) Document {
 			break
 		}
 		sync := syncOf(syncs, number)
-		if all || c.about.about(f.Service) {
+		if all || c.about.concerns(f.Service) {
 			if !f.Failed || sync >= 0 && syncs[sync].failed() {
 				e := c.entry(number)
 				if sync >= 0 {

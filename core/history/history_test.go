@@ -52,7 +52,7 @@ func TestFind(t *testing.T) {
 	if d := r.Find(history.Filter{Limit: 1}); len(d.Entries) != 1 || d.Entries[0].Object != "ns/other" {
 		t.Errorf("newest: %+v", d.Entries)
 	}
-	if web.Wrote() != "+3 ~0 -0 (with 1 others)" || retry.Wrote() != "nothing, 1 failed" || other.Wrote() != "waiting" {
+	if web.Wrote() != "+3 ~0 -0 (with 1 other)" || retry.Wrote() != "nothing, 1 failed" || other.Wrote() != "waiting" {
 		t.Errorf("%q %q %q", web.Wrote(), retry.Wrote(), other.Wrote())
 	}
 }

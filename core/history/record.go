@@ -85,12 +85,12 @@ const (
 // String returns the stage as metrics and JSON have it.
 func (s Stage) String() string { return [Stages]string{"queue", "resolve", "compile", "write"}[s] }
 
-// about reports whether a change belongs to a Service, or is the object of that name.
-func (s *subject) about(n model.ServiceName) bool {
+// concerns reports whether a change belongs to a Service, or is the object of that name.
+func (s *subject) concerns(n model.ServiceName) bool {
 	return s.namespace == n.Namespace && (s.service == n.Name || s.name == n.Name)
 }
 
-// subject is what changes are about, which mostly many are alike.
+// subject is what a change is about. Many changes share one.
 type subject struct{ namespace, name, service, detail string }
 
 // change is a Change as it is kept: 40 bytes instead of 104.

@@ -46,8 +46,8 @@ func (r *Recorder) Arrived(c Change) {
 	r.changes.append(change{at: c.At, about: about, version: c.Version, age: c.Age, count: short(c.Count), kind: c.Kind, deleted: c.Deleted, known: c.Known})
 }
 
-// subject returns the one that a recent change had, where it is alike: names come in new strings with each
-// version of an object, and the history would keep them all.
+// subject returns the equal one that a recent change has, if any: each version of an object brings its
+// names in new strings, and the history would keep them all.
 func (r *Recorder) subject(s subject) *subject {
 	known := r.recent[s]
 	if known == nil {
@@ -64,7 +64,7 @@ func (r *Recorder) subject(s subject) *subject {
 	return known
 }
 
-// mostRecent is for how many objects that is so.
+// mostRecent bounds how many subjects are remembered for that.
 const mostRecent = 1000
 
 // Synced records a sync of all changes that arrived since the one before.
@@ -88,7 +88,7 @@ func (r *Recorder) Synced(s Sync) {
 	r.syncs.append(kept)
 }
 
-// short is a count of objects, which are far fewer than it can hold.
+// short returns a count in 32 bits, the largest number where it has more.
 func short(n int) uint32 { return uint32(min(max(n, 0), math.MaxUint32)) }
 
 // Waiting reports whether changes have arrived since the last sync.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/tandem-proxy/tandem/core/printable"
 )
 
 // Subject names the object of a change, and how many there are of kinds that are
@@ -15,7 +17,7 @@ func (e *Entry) Subject() string {
 	case e.Count > 0 && e.Detail != "":
 		return fmt.Sprintf("%d (%s)", e.Count, e.Detail)
 	case e.Count > 0:
-		return fmt.Sprintf("%d objects", e.Count)
+		return printable.Count(e.Count, "object")
 	case e.Detail != "":
 		return strings.TrimSpace(e.Object + " (" + e.Detail + ")")
 	}
@@ -40,7 +42,7 @@ func (e *Entry) Wrote() string {
 		text += fmt.Sprintf(", %d deferred", a.Deferred)
 	}
 	if a.Changes > 1 {
-		text += fmt.Sprintf(" (with %d others)", a.Changes-1)
+		text += " (with " + printable.Count(a.Changes-1, "other") + ")"
 	}
 	return text
 }

@@ -29,7 +29,8 @@ type Ledger[K comparable, V any] struct {
 	dirty   []queued[K, V] // differing keys, in the order in which they changed
 	waiting map[K]deferral // differing keys that must not be planned before a time
 	next    time.Time      // not later than the first deadline in waiting; zero when it is empty
-	adopted bool           // keys that an adoption found to differ are not queued yet
+	adopted bool           // keys that an adoption found and nothing wanted yet are not queued
+	founds  int            // how many entries have the mark found
 
 	// joined are owners between which queued keys have moved, each with another one of its
 	// set: what one of them deletes may be in use until the other has replaced the key.
@@ -112,7 +113,7 @@ func New[K comparable, V any](rules Rules[K, V]) *Ledger[K, V] {
 func (l *Ledger[K, V]) Want(owner *model.PortID, key K, value V) {
 	e := l.entry(key)
 	e.refs++
-	e.set(found, false)
+	l.setFound(e, false)
 	if e.refs == 1 || !l.rules.Equal(e.value, value) {
 		have := l.have(key, e)
 		e.value = value
@@ -152,6 +153,19 @@ func (l *Ledger[K, V]) entry(key K) *entry[V] {
 		l.entries[key] = e
 	}
 	return e
+}
+
+// setFound sets the mark found.
+func (l *Ledger[K, V]) setFound(e *entry[V], on bool) {
+	switch {
+	case e.is(found) == on:
+		return
+	case on:
+		l.founds++
+	default:
+		l.founds--
+	}
+	e.set(found, on)
 }
 
 // have returns what is installed.

@@ -421,6 +421,91 @@ func TestFailedReadReportsNothing(t *testing.T) {
 	}
 }
 
+// An adoption that was interrupted begins anew: what its first reading found and the next did not is not
+// there.
+func TestAnInterruptedAdoption(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	r := l.Adopt()
+	r.See("a1", "v")
+	r.See("b1", "old")
+	r.Sweep(false, func() {})
+	r.See("b1", "v")
+	r.See("b1", "v") // an object may be read twice
+	r.See("c1", "v")
+	r.Sweep(true, func() {})
+	r.Close()
+	have := maps.Collect(l.AllInstalled())
+	if want := map[string]string{"b1": "v", "c1": "v"}; !maps.Equal(have, want) {
+		t.Fatalf("installed are %v, want %v", have, want)
+	}
+	l.Want(owner("a"), "a1", "v")
+	l.Want(owner("a"), "b1", "v")
+	expect(t, render(l.Plan(epoch, 0)), "0 create a1 >v", "0 delete c1 v>")
+	if drift := audit(l, map[string]string{"b1": "v", "c1": "v"}); drift != 0 {
+		t.Errorf("%d objects differ from what was read", drift)
+	}
+}
+
+// After an adoption, whatever was wanted and released before the first plan, exactly what is wanted is
+// installed in the end.
+func TestAfterAnAdoptionOnlyWhatIsWantedStays(t *testing.T) {
+	left := 0 // worlds in which something had to be deleted
+	for seed := range uint64(5000) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		world := func() map[string]string {
+			m := map[string]string{}
+			for i := range 6 {
+				if rng.IntN(3) > 0 {
+					m[fmt.Sprint("k", i)] = fmt.Sprint("v", rng.IntN(3)/2)
+				}
+			}
+			return m
+		}
+		l := ledger.New[string, string](rules{})
+		kernel, want := world(), map[string]string{}
+		r := l.Adopt()
+		if rng.IntN(3) == 0 {
+			for k, v := range world() {
+				r.See(k, v)
+			}
+			r.Sweep(false, func() {})
+		}
+		review(r, kernel)
+		for range rng.IntN(12) {
+			k := fmt.Sprint("k", rng.IntN(6))
+			_, wanted := want[k]
+			switch {
+			case rng.IntN(8) == 0:
+				kernel = world() // somebody else writes
+				audit(l, kernel)
+			case wanted:
+				l.Release(owner("a"), k)
+				delete(want, k)
+			default:
+				want[k] = "v0"
+				l.Want(owner("a"), k, "v0")
+			}
+		}
+		for batches := l.Plan(epoch, 0); batches != nil; batches = l.Plan(epoch, 0) {
+			for _, op := range slices.Concat(batches...) {
+				if op.Verb == ledger.Delete {
+					left++
+					delete(kernel, op.Key)
+				} else {
+					kernel[op.Key] = op.New
+				}
+				l.Record(op, nil, epoch)
+			}
+		}
+		if !maps.Equal(kernel, want) {
+			t.Fatalf("seed %d: installed is %v, wanted is %v", seed, kernel, want)
+		}
+	}
+	if left < 1000 {
+		t.Errorf("%d deletions: the test proves nothing", left)
+	}
+}
+
 // What is read while ops are done, or under way, is right about everything else
 // only.
 func TestAReviewBelievesTheBooksOfWhatWasDoneMeanwhile(t *testing.T) {
@@ -749,5 +834,33 @@ func TestOwnersAreComparedByValue(t *testing.T) {
 				t.Errorf("batch %d has %d ops, one of %v", i, len(batch), op.Owner)
 			}
 		}
+	}
+}
+
+// BenchmarkRestart adopts objects that are all wanted.
+func BenchmarkRestart(b *testing.B) {
+	for _, n := range []int{10_000, 100_000, 350_000} {
+		b.Run(fmt.Sprint("objects=", n), func(b *testing.B) {
+			keys := make([]string, n)
+			for i := range keys {
+				keys[i] = fmt.Sprintf("%08d", i)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				l := ledger.New[string, string](rules{})
+				r := l.Adopt()
+				for _, k := range keys {
+					r.See(k, "v")
+				}
+				r.Sweep(true, func() {})
+				r.Close()
+				for _, k := range keys {
+					l.Want(nil, k, "v")
+				}
+				if p := l.Plan(epoch, 0); p != nil {
+					b.Fatalf("%d batches", len(p))
+				}
+			}
+		})
 	}
 }

@@ -55,12 +55,13 @@ func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
 	return batches
 }
 
-// queueAdopted queues what an adoption found that differs from what is wanted.
+// queueAdopted queues what an adoption found and nothing wants. A restart mostly wants all of it.
 func (l *Ledger[K, V]) queueAdopted() {
-	if !l.adopted {
+	search := l.adopted && l.founds > 0
+	l.adopted = false
+	if !search {
 		return
 	}
-	l.adopted = false
 	for key, e := range l.entries {
 		if differs(e) && !e.is(inFlight) {
 			l.enqueueOnce(key, e, nil)

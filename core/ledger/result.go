@@ -70,6 +70,7 @@ func (l *Ledger[K, V]) finish(op Op[K, V]) *entry[V] {
 func (l *Ledger[K, V]) keep(key K, e *entry[V]) {
 	delete(l.waiting, key)
 	if e.refs == 0 && !e.is(installed) && e.queuePos() == 0 {
+		l.setFound(e, false)
 		delete(l.entries, key)
 	}
 }

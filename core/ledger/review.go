@@ -22,6 +22,7 @@ type Review[K comparable, V any] struct {
 
 	ledger  *Ledger[K, V]
 	trust   bool
+	first   bool           // nothing was in the ledger before, which could be missing: what is seen is not marked
 	written map[K]struct{} // keys whose ops have ended since
 }
 
@@ -35,7 +36,7 @@ func (l *Ledger[K, V]) Review() *Review[K, V] {
 // reading, when the ledger knows nothing yet.
 func (l *Ledger[K, V]) Adopt() *Review[K, V] {
 	r := l.Review()
-	r.trust = true
+	r.trust, r.first = true, len(l.entries) == 0
 	return r
 }
 
@@ -58,13 +59,17 @@ func (r *Review[K, V]) See(key K, value V) {
 	if e == nil {
 		e = &entry[V]{} // added where it is accepted
 	}
-	e.set(seen, true)
+	e.set(seen, !r.first)
 	r.compare(key, e, installation[V]{value, true})
 }
 
 // Sweep ends a read: installed objects that were not seen are missing. If the read
 // was incomplete its suspects are dropped. It pauses after every Step objects.
 func (r *Review[K, V]) Sweep(whole bool, pause func()) {
+	if r.first {
+		r.first = false // what a reading that was not whole has found may be missing in the next
+		return
+	}
 	n := 0
 	for key, e := range r.ledger.entries {
 		switch {
@@ -162,12 +167,18 @@ func (l *Ledger[K, V]) correct(key K, e *entry[V], read installation[V], owner *
 // is not is queued by the next Plan.
 func (l *Ledger[K, V]) adopt(key K, e *entry[V], read installation[V]) {
 	l.take(key, e, read)
-	l.adopted = l.adopted || differs(e)
+	switch {
+	case !differs(e):
+	case e.refs > 0:
+		l.enqueueOnce(key, e, nil)
+	default:
+		l.adopted = true
+	}
 }
 
 // take takes what was read of a key as installed.
 func (l *Ledger[K, V]) take(key K, e *entry[V], read installation[V]) {
-	e.set(found, e.is(found) || e.refs == 0 && read.ok && !e.is(installed))
+	l.setFound(e, e.is(found) || e.refs == 0 && read.ok && !e.is(installed))
 	l.setInstalled(key, e, read)
 	l.entries[key] = e
 	if !differs(e) {

@@ -35,6 +35,7 @@ type file struct {
 	info  fs.FileInfo // as of the last good reading; nil before it
 	read  time.Time   // when that was
 	units []unit
+	first int            // of its objects in folder.objects
 	held  map[key]placed // last good objects that are no longer read, see hold
 
 	problem *Problem // why it could not be read the last time

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"maps"
 	"path/filepath"
 	"runtime"
@@ -57,6 +58,9 @@ type folder struct {
 	ignored   map[string]int // objects of other kinds
 	unsettled bool           // a file was skipped because it is still being written
 	doubtful  bool           // a file or document could not be understood
+
+	before *folder // the state that this one has edited, until they have been compared; nil for none
+	edits  []edit  // by which they differ
 }
 
 // scan brings the reader up to date with the folder, and returns the very same
@@ -75,21 +79,95 @@ func (r *Reader) scan(ctx context.Context) (*folder, error) {
 	f := &folder{ignored: map[string]int{}}
 	listed, changed := r.list(f, entries, from.names)
 	r.measure(listed)
+	inPlace := r.last != nil && !changed && len(r.last.problems) == 0
+	var edits []edit
 	for _, file := range listed {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if r.refresh(ctx, from.files, file, f) {
-			changed = true
+		had := file.units
+		if !r.refresh(ctx, from.files, file, f) {
+			continue
+		}
+		changed = true
+		if inPlace = inPlace && file.problem == nil; inPlace {
+			edits, inPlace = r.last.edited(file, had, edits)
 		}
 	}
-	if !changed && !f.unsettled && r.last != nil {
+	switch {
+	case f.unsettled || r.last == nil:
+	case !changed:
+		return r.last, nil
+	case inPlace:
+		r.last = r.last.apply(edits)
 		return r.last, nil
 	}
 	f.merge(listed)
 	f.problems = r.shorten(f.problems)
 	r.last = f
 	return f, nil
+}
+
+// Mostly a file is edited, or written anew, and has the same objects as before, in the same
+// order. Then a folder is changed in place: what that costs follows from the size of the file, and
+// not of the folder.
+
+// edit puts an object in the place of another one.
+type edit struct {
+	at    int    // in folder.objects
+	other placed // the object to be put there; then the one that was there
+}
+
+// edited adds the edits after which a file that had some units has its present ones. It is
+// false where the objects are others, or not alone in having their keys, or have faults.
+func (f *folder) edited(file *file, had []unit, edits []edit) ([]edit, bool) {
+	next, stop := iter.Pull2(objectsIn(had))
+	defer stop()
+	at := file.first
+	for line, o := range objectsIn(file.units) {
+		_, was, ok := next()
+		if !ok || was.key != o.key || was.bad || o.bad || len(was.faults)+len(o.faults) > 0 {
+			return nil, false
+		}
+		if o.key.class == foreign {
+			continue
+		}
+		if at >= len(f.objects) || f.objects[at].object != was {
+			return nil, false
+		}
+		if p := (placed{object: o, file: file.shown, line: line}); p != f.objects[at] {
+			edits = append(edits, edit{at, p})
+		}
+		at++
+	}
+	_, _, more := next()
+	return edits, !more
+}
+
+// objectsIn ranges over the objects of units, each with the line of its unit.
+func objectsIn(units []unit) iter.Seq2[int, *object] {
+	return func(yield func(int, *object) bool) {
+		for i := range units {
+			for _, o := range units[i].objects {
+				if !yield(units[i].line, o) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// apply returns the state after edits. It has the memory of f, which becomes invalid but for
+// the comparison of both.
+func (f *folder) apply(edits []edit) *folder {
+	now := *f
+	for i := range edits {
+		e := &edits[i]
+		now.objects[e.at], e.other = e.other, now.objects[e.at]
+	}
+	f.before, f.edits = nil, nil
+	now.unsettled, now.before, now.edits = false, f, edits
+	return &now
 }
 
 // list returns the manifests among the entries of the folder, which come sorted, and
@@ -281,6 +359,7 @@ func (f *folder) merge(files []*file) {
 	f.index = make(map[key]int, n)
 	f.objects = make([]placed, 0, n)
 	for _, file := range files {
+		file.first = len(f.objects)
 		if file.problem != nil {
 			f.doubtful = true
 			f.problems = append(f.problems, *file.problem)

@@ -186,21 +186,25 @@ func (d *delivery) scan(ctx context.Context) error {
 		d.report(f.problems) // it may have been lost meanwhile
 		return nil
 	}
-	known, gone := f.compare(d.delivered)
-	for i, p := range f.objects {
-		if !known[i] {
-			d.set(p.moved())
+	if f.before != nil && f.before == d.delivered {
+		d.edit(f)
+	} else {
+		known, gone := f.compare(d.delivered)
+		for i, p := range f.objects {
+			if !known[i] {
+				d.set(p.moved())
+			}
 		}
-	}
-	for _, p := range gone {
-		d.delete(p)
+		for _, p := range gone {
+			d.delete(p)
+		}
 	}
 	if whole := !f.doubtful && len(f.objects) > 0; d.whole == nil || *d.whole != whole {
 		d.whole = &whole
 		d.sink.Unread(model.Unread{ServiceCIDRs: !whole, Endpoints: !whole}) // for a Node or a route in it one bad file would hold up all others
 		d.sink.Synced(whole)
 	}
-	f.index = nil // memory: it is as large as all the rest
+	f.index, f.before, f.edits = nil, nil, nil // memory: the index is as large as all the rest
 	d.delivered = f
 	d.report(f.problems)
 	return nil
@@ -223,6 +227,20 @@ func (f *folder) compare(old *folder) (known []bool, gone []placed) {
 		}
 	}
 	return known, gone
+}
+
+// edit delivers the edits of a folder.
+func (d *delivery) edit(f *folder) {
+	for _, e := range f.edits {
+		if now := f.objects[e.at]; now.usable() && !now.same(e.other.object) {
+			d.set(now.moved())
+		}
+	}
+	for _, e := range f.edits {
+		if !f.objects[e.at].usable() {
+			d.delete(e.other)
+		}
+	}
 }
 
 func (d *delivery) set(o *object) {

@@ -45,7 +45,7 @@ type scrapeCollector struct{ Sources }
 func (scrapeCollector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
-func (q scrapeCollector) Collect(ch chan<- prometheus.Metric) {
+func (c scrapeCollector) Collect(ch chan<- prometheus.Metric) {
 	var send sender = func(kind prometheus.ValueType, name, help string, value float64, labels ...string) {
 		var keys, values []string
 		for i := 0; i+1 < len(labels); i += 2 {
@@ -54,19 +54,19 @@ func (q scrapeCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, keys, nil), kind, value, values...)
 	}
 	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
-	if q.Relays != nil {
-		if stats, ok := q.Relays(); ok {
+	if c.Relays != nil {
+		if stats, ok := c.Relays(); ok {
 			sendRelays(send, stats)
 		}
 	}
-	if q.Failover != nil {
-		if f, ok := q.Failover(); ok {
+	if c.Failover != nil {
+		if f, ok := c.Failover(); ok {
 			send(counter, "tandem_failover_ejections_total", "Nodes and endpoints that stopped answering and were passed over.", float64(f.Ejections))
 			send(gauge, "tandem_failover_addresses", "Addresses of endpoints that do not answer.", float64(f.Suspects))
 			send(counter, "tandem_failover_cpu_seconds_total", "CPU time spent looking for unanswered connections.", f.Spent.Seconds())
 		}
 	}
-	s := q.Status()
+	s := c.Status()
 	for _, f := range model.Families() {
 		send(gauge, "kubeproxy_sync_proxy_rules_last_timestamp_seconds", "Time when all rules were last known to be programmed, in seconds since Unix epoch.", epoch(s.SyncedAt), familyLabel, f.String())
 		send(gauge, "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", "Time when a change last arrived, in seconds since Unix epoch.", epoch(s.LatestAt), familyLabel, f.String())
@@ -83,10 +83,10 @@ func (q scrapeCollector) Collect(ch chan<- prometheus.Metric) {
 	for state, n := range s.Services {
 		send(gauge, "tandem_services", "Services by state.", float64(n), "state", model.State(state).String())
 	}
-	if q.Ages == nil {
+	if c.Ages == nil {
 		return
 	}
-	for resource, age := range q.Ages() {
+	for resource, age := range c.Ages() {
 		send(gauge, "tandem_watch_age_seconds", "Time since the last sign of life from the watch of a resource.", age.Seconds(), "resource", resource)
 	}
 }

@@ -53,36 +53,36 @@ func newTandemSet() tandemSet {
 	}
 }
 
-func (o *tandemSet) all() []prometheus.Collector {
+func (t *tandemSet) all() []prometheus.Collector {
 	for stage := range history.Stages { // there from the start
-		o.stages.WithLabelValues(stage.String())
+		t.stages.WithLabelValues(stage.String())
 	}
 	for v := range ledger.Verbs {
-		o.ops.WithLabelValues(v.String())
+		t.ops.WithLabelValues(v.String())
 	}
 	return []prometheus.Collector{
-		o.wait, o.programmed, o.stages, o.ports, o.objects, o.failures, o.ops, o.opFailures, o.commits, o.repaired, o.problems, o.events,
+		t.wait, t.programmed, t.stages, t.ports, t.objects, t.failures, t.ops, t.opFailures, t.commits, t.repaired, t.problems, t.events,
 	}
 }
 
-func (o *tandemSet) synced(s engine.Sync) {
+func (t *tandemSet) synced(s engine.Sync) {
 	if s.Waiting > 0 {
-		o.wait.Observe(s.Waiting.Seconds())
-		o.programmed.Observe((s.Waiting + s.Took).Seconds())
+		t.wait.Observe(s.Waiting.Seconds())
+		t.programmed.Observe((s.Waiting + s.Took).Seconds())
 		for stage, took := range s.Stages {
-			o.stages.WithLabelValues(history.Stage(stage).String()).Observe(took.Seconds())
+			t.stages.WithLabelValues(history.Stage(stage).String()).Observe(took.Seconds())
 		}
 	}
-	o.ports.Observe(float64(s.Ports[0] + s.Ports[1]))
-	o.objects.Observe(float64(s.Work.Ops))
+	t.ports.Observe(float64(s.Ports[0] + s.Ports[1]))
+	t.objects.Observe(float64(s.Work.Ops))
 	for v, n := range s.Work.Verbs {
-		o.ops.WithLabelValues(ledger.Verb(v).String()).Add(float64(n))
+		t.ops.WithLabelValues(ledger.Verb(v).String()).Add(float64(n))
 	}
-	o.opFailures.Add(float64(s.Work.Failed))
-	o.commits.Add(float64(s.Work.Commits))
-	o.repaired.Add(float64(s.Repaired))
+	t.opFailures.Add(float64(s.Work.Failed))
+	t.commits.Add(float64(s.Work.Commits))
+	t.repaired.Add(float64(s.Repaired))
 	if s.Err != nil {
-		o.failures.Inc()
+		t.failures.Inc()
 	}
 }
 

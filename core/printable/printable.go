@@ -86,3 +86,11 @@ func JSON(b []byte) []byte {
 	}
 	return out
 }
+
+// Count returns a number of things in words: "1 sync", "2 syncs". The plural ends in s.
+func Count[N int | uint64](n N, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %ss", n, one)
+}

@@ -53,3 +53,11 @@ func FuzzPrintable(f *testing.F) {
 		}
 	})
 }
+
+func TestCount(t *testing.T) {
+	for n, want := range []string{"0 syncs", "1 sync", "2 syncs"} {
+		if got := printable.Count(n, "sync"); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

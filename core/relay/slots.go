@@ -73,6 +73,13 @@ func (s *slots) exceeds(by *share) bool {
 	return s.limit > 0 && by.held > s.limit-s.used+1
 }
 
+// heldBy returns how many slots a share has.
+func (s *slots) heldBy(by *share) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return by.held
+}
+
 func (s *slots) lack(by *share) {
 	if s.limited == nil {
 		s.limited = map[*share]struct{}{}

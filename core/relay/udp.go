@@ -36,7 +36,7 @@ func (r *Relay) listenUDP(at netip.AddrPort) (serve func(), err error) {
 		return nil, err
 	}
 	u := &udpRelay{Relay: r, socket: c, sessions: map[netip.AddrPort]*session{}}
-	r.at, r.closeSocket, r.policyChanged = unmapped(c.LocalAddr().(*net.UDPAddr).AddrPort()), u.close, u.endForbidden
+	r.at, r.closeSocket, r.policyChanged, r.giveWay = unmapped(c.LocalAddr().(*net.UDPAddr).AddrPort()), u.close, u.endForbidden, u.endLongestIdle
 	r.keep(c)
 	return u.receive, nil
 }
@@ -97,6 +97,9 @@ func (u *udpRelay) deliver(client netip.AddrPort, data []byte) bool {
 	for range dialTimeouts {
 		s, err := u.session(client)
 		u.settle()
+		if errors.Is(err, errLimited) && u.makeRoom() {
+			s, err = u.session(client)
+		}
 		if err != nil {
 			return false
 		}
@@ -163,10 +166,10 @@ func (u *udpRelay) newSession(client netip.AddrPort, from model.Origin, to choic
 	return s, nil
 }
 
-// room takes a slot for a session. Where the share may not grow it is that of the session that
-// is idle longest: clients that take a new port for each query, as resolvers do, would else be
-// refused for as long as sessions last. A share that has more than it may, since others
-// have grown, gives a second one back. Without a session there is none to take. mu is held.
+// room takes a slot for a new session. Where the share may not grow, the session that is idle
+// longest gives way: clients that use a new port for each query, as resolvers do, would be
+// refused until sessions expire. A share beyond its limit, since others have grown, returns a
+// second slot. A share without a session has none to give, and room fails. mu is held.
 func (u *udpRelay) room() bool {
 	if u.udpSlots.try(&u.quota) {
 		return true
@@ -186,13 +189,34 @@ func (u *udpRelay) room() bool {
 // displace ends the session that is idle longest, and returns it; nil if there is none. mu
 // is held.
 func (u *udpRelay) displace() *session {
+	s := u.removeLongestIdle()
+	if s != nil {
+		u.ending = append(u.ending, s)
+	}
+	return s
+}
+
+// removeLongestIdle is displace for any goroutine. mu is held.
+func (u *udpRelay) removeLongestIdle() *session {
 	s := u.idle.longest()
 	if s != nil {
 		s.to.connected(time.Unix(0, s.last.Load()))
 		u.remove(s)
-		u.ending = append(u.ending, s)
 	}
 	return s
+}
+
+// endLongestIdle ends the session that is idle longest, and returns when its slot is free; false
+// if there is none.
+func (u *udpRelay) endLongestIdle() bool {
+	u.mu.Lock()
+	s := u.removeLongestIdle()
+	u.mu.Unlock()
+	if s == nil {
+		return false
+	}
+	<-s.over
+	return true
 }
 
 // settle waits until the sessions that made room are over: no more than these two have a

@@ -136,6 +136,25 @@ func TestUDPSessionsAreSharedAgain(t *testing.T) {
 	})
 }
 
+// While ports hold all slots with idle sessions, the client of another is answered: the port with the most gives
+// one up. The limit holds.
+func TestUDPPortWithoutASessionGetsRoom(t *testing.T) {
+	needUDP(t)
+	s := newServer(t, Options{})
+	s.bufferDatagrams()
+	s.udpSlots.limit = 8
+	a, _ := names(t)
+	for range 6 { // they take 4, 2, 1, 1, and nothing is left
+		r := listen(t, s, model.UDP, balance(a))
+		for range 5 {
+			newAsker(t, r.Addr()).must(t)
+			if n := s.Stats().Sessions; n > 8 {
+				t.Fatalf("%d sessions", n)
+			}
+		}
+	}
+}
+
 func TestUDPSessionsExpire(t *testing.T) {
 	needUDP(t)
 	s := newServer(t, Options{UDPIdle: 50 * time.Millisecond})

@@ -21,7 +21,7 @@ import (
 // Result is what inputs and configuration of a snapshot mean to its node.
 type Result struct {
 	Host     *model.Host
-	Services []track.View // by name
+	Services []*track.View // by name
 	Ports    []*model.Port
 	Plan     dataplane.Plan
 	Problems []model.Problem
@@ -58,7 +58,7 @@ func (f *File) Replay(m dataplane.Mode) *Result {
 
 // KeepReady adds since when endpoints are ready, of the Services where one is still slowly
 // starting.
-func (f *File) KeepReady(services []track.View) {
+func (f *File) KeepReady(services []*track.View) {
 	for _, s := range services {
 		for _, at := range s.Ready {
 			if f.At.Sub(at) < s.Object.Choice.SlowStart {

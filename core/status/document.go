@@ -133,7 +133,7 @@ func Of(f Facts, s *engine.Snapshot) Document {
 		if !f.Only.Named(one.Name) {
 			continue
 		}
-		if one.describe(*svc, s, faults.services[svc.Object.Name]); f.Only.Match(one.Name, one.State) {
+		if one.describe(svc, s, faults.services[svc.Object.Name]); f.Only.Match(one.Name, one.State) {
 			d.Services = append(d.Services, one)
 		}
 	}
@@ -177,7 +177,7 @@ func faultsOf(s *engine.Snapshot) (f faults) {
 
 // describe fills in everything but name and hash, given the problems of the sources with
 // the Service.
-func (out *Service) describe(of track.View, s *engine.Snapshot, found []model.Problem) {
+func (out *Service) describe(of *track.View, s *engine.Snapshot, found []model.Problem) {
 	n := 0
 	for _, p := range of.Ports {
 		n += len(p.Frontends)

@@ -24,9 +24,9 @@ func snapshot() *engine.Snapshot {
 	id := func(n string) model.PortID {
 		return model.PortID{Service: model.ServiceName{Namespace: "ns", Name: n}, Name: "http", Proto: model.TCP}
 	}
-	service := func(n string, problems ...model.Problem) track.View {
+	service := func(n string, problems ...model.Problem) *track.View {
 		act := model.Action{Pool: &model.Pool{Endpoints: make([]model.Endpoint, 2)}}
-		return track.View{
+		return &track.View{
 			Object:   &model.Service{Name: model.ServiceName{Namespace: "ns", Name: n}},
 			Ports:    []*model.Port{{ID: id(n), Frontends: []model.Frontend{{Kind: model.KindNodePort, At: netip.MustParseAddrPort("0.0.0.0:30080"), On: [model.Origins]model.Action{act, act, act}}}}},
 			Problems: problems,
@@ -34,7 +34,7 @@ func snapshot() *engine.Snapshot {
 	}
 	return &engine.Snapshot{
 		Status: engine.Status{Adopted: true, SourceSynced: true, Synced: true, SyncedAt: time.Unix(1, 0)},
-		Services: []track.View{
+		Services: []*track.View{
 			service("good"),
 			service("partial", model.Problem{Object: "Service ns/partial", Where: "a.yaml:3", Why: model.WhyFrontendTaken, Detail: "node port 30080"}),
 			service("failing"),

@@ -93,7 +93,7 @@ func (d Drift) Write(w io.Writer) error {
 	}
 	switch {
 	case len(d.Now) > 0:
-		fmt.Fprintf(&b, "%d objects of mode %s on %s are not, or were not until just now, as tandem programmed them:\n", len(d.Now), d.Mode, d.Node)
+		fmt.Fprintf(&b, "%s of mode %s on %s not as tandem programmed, now or until just now:\n", printable.Count(len(d.Now), "object"), d.Mode, d.Node)
 	case d.Looked:
 		fmt.Fprintf(&b, "no drift%s: the data plane of mode %s on %s is as tandem programmed it%s\n", of, d.Mode, d.Node, d.read())
 	default:
@@ -104,7 +104,7 @@ func (d Drift) Write(w io.Writer) error {
 		fmt.Fprintf(&b, "! cannot be repaired yet: %s\n", printable.Text(e))
 	}
 	if len(d.Before) > 0 {
-		fmt.Fprintf(&b, "\nrepaired before, %d objects since the start, the latest first:\n", d.Total)
+		fmt.Fprintf(&b, "\nrepaired before, %s since the start, the latest first:\n", printable.Count(d.Total, "object"))
 		writeDrifted(&b, d.Before, 5)
 	}
 	_, err := io.WriteString(w, printable.Lines(b.String()))

@@ -20,7 +20,7 @@ import (
 type Subject struct {
 	Mode     string
 	Host     *model.Host
-	Services []track.View
+	Services []*track.View
 	Gaps     map[model.PortID][]model.Gap
 	Failures map[model.PortID]error // nil where nothing runs
 
@@ -35,14 +35,14 @@ func (s *Subject) ports() (all []*model.Port) {
 	return all
 }
 
-// service returns the ports of a Service, and its problems.
-func (s *Subject) service(n model.ServiceName) (track.View, bool) {
+// service returns a Service, an empty one if there is none of the name.
+func (s *Subject) service(n model.ServiceName) *track.View {
 	for _, svc := range s.Services {
 		if svc.Object.Name == n {
-			return svc, true
+			return svc
 		}
 	}
-	return track.View{}, false
+	return new(track.View)
 }
 
 // Explanation states why a connection goes where it does. Its JSON form is stable.
@@ -93,8 +93,7 @@ func (s *Subject) explain(q oracle.Question) (e oracle.Explanation, of []*model.
 	}
 	e = oracle.Explain(s.Host, all, p)
 	if e.Port != nil {
-		svc, _ := s.service(e.Port.ID.Service)
-		of = svc.Ports
+		of = s.service(e.Port.ID.Service).Ports
 	}
 	return e, of, nil
 }
@@ -114,8 +113,7 @@ func (s *Subject) explanation(e oracle.Explanation, ports []*model.Port) Explana
 	if e.Frontend != nil {
 		out.Frontend = e.Frontend.Kind.String()
 	}
-	svc, _ := s.service(id.Service)
-	out.Problems = problems(svc.Problems)
+	out.Problems = problems(s.service(id.Service).Problems)
 	if e.Frontend != nil {
 		_, out.Missing = GapsOf(e.Frontend, s.Gaps[id])
 	}
@@ -151,7 +149,7 @@ func (e Explanation) Write(w io.Writer) error {
 	b.WriteString("\n" + e.result() + "\n")
 	writeTargets(&b, e.Endpoints)
 	if len(e.Objects) > 0 {
-		fmt.Fprintf(&b, "\nimplemented by %d objects:\n", len(e.Objects))
+		fmt.Fprintf(&b, "\nimplemented by %s:\n", printable.Count(len(e.Objects), "object"))
 	}
 	writeObjects(&b, e.Objects)
 	if e.Missing {

@@ -40,10 +40,10 @@ const (
 
 func newHasher() *hasher { return &hasher{fnvBasis} }
 
-func (h *hasher) String() string { return h.behind("") }
+func (h *hasher) String() string { return h.after("") }
 
-// behind is the hash behind a text.
-func (h *hasher) behind(prefix string) string {
+// after returns a prefix and the hash.
+func (h *hasher) after(prefix string) string {
 	var buf [16]byte
 	text := strconv.AppendUint(buf[:0], h.sum, 16)
 	return prefix + "0000000000000000"[len(text):] + string(text)

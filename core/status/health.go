@@ -55,7 +55,7 @@ func HealthOf(s engine.Status, patience time.Duration, stale []string) Health {
 		add("nothing has been programmed yet")
 	}
 	if s.Deferred > 0 {
-		add("%d objects are being programmed", s.Deferred)
+		add("objects still to be programmed: %d", s.Deferred)
 	}
 	// Waiting for the source is not stuck: the API server may be unreachable. Nor is a
 	// read of the data plane: its driver bounds it, and another would begin it again.

@@ -14,10 +14,10 @@ import (
 // portsScheme numbers what PortsHash makes of its input. Raise it when that changes: with a field of model.Host,
 // model.Port or what these have, or with another number for a value of a type that is added as a number, such as
 // model.Kind or model.Verdict; a reason counts by its name. Hashes of two schemes cannot be compared.
-const portsScheme = "1:"
+const portsScheme = "2:"
 
 // PortsHash is a hash of what a node programs: its host and its resolved ports, in their order, slots
-// included, behind the number of its scheme. Ports that are not Equal have another, but for accidents of 64 bits.
+// included, after the number of its scheme. Ports that are not Equal have another hash, but for collisions of 64 bits.
 // With a mode and a configuration it determines the plan.
 func PortsHash(host *model.Host, ports []*model.Port) string {
 	h := HashHost(host)
@@ -45,7 +45,7 @@ func HashHost(host *model.Host) *PortsHasher {
 }
 
 // String returns the hash of what was added so far.
-func (h *PortsHasher) String() string { return h.behind(portsScheme) }
+func (h *PortsHasher) String() string { return h.after(portsScheme) }
 
 // Add adds ports.
 func (h *PortsHasher) Add(ports []*model.Port) {
@@ -117,6 +117,7 @@ func (h *PortsHasher) frontend(f *model.Frontend, known *[2]*model.Pool) {
 	each(&h.hasher, f.Allow, h.prefix)
 	for _, act := range f.On {
 		h.number(uint64(act.Verdict))
+		h.number(uint64(act.Policy))
 		h.flag(act.SNAT)
 		h.reason(act.Why)
 		switch act.Pool {

@@ -165,8 +165,8 @@ func (p Preview) Write(w io.Writer) error {
 	var b strings.Builder
 	total := PreviewService{}
 	for _, s := range p.Services {
-		fmt.Fprintf(&b, "%s: %d objects added, %d changed, %d deleted; %d connections, of which %d lose their frontend or endpoint\n",
-			printable.Text(s.Name), s.Added, s.Changed, s.Deleted, s.Connections, s.Moved)
+		fmt.Fprintf(&b, "%s: %s added, %d changed, %d deleted; %s, of which %d lose their frontend or endpoint\n",
+			printable.Text(s.Name), printable.Count(s.Added, "object"), s.Changed, s.Deleted, printable.Count(s.Connections, "connection"), s.Moved)
 		for i, o := range s.Objects {
 			if i == shown {
 				fmt.Fprintf(&b, "    and %d more (-o json)\n", len(s.Objects)-shown)
@@ -186,8 +186,9 @@ func (p Preview) Write(w io.Writer) error {
 	if !p.Pending() {
 		fmt.Fprintf(&b, "no change on %s, mode %s\n", p.Node, p.Mode)
 	} else {
-		fmt.Fprintf(&b, "on %s, mode %s: %d Services, %d objects added, %d changed, %d deleted; %d connections, %d lose their frontend or endpoint\n",
-			p.Node, p.Mode, len(p.Services), total.Added, total.Changed, total.Deleted, total.Connections, total.Moved)
+		fmt.Fprintf(&b, "on %s, mode %s: %s, %s added, %d changed, %d deleted; %s, of which %d lose their frontend or endpoint\n",
+			p.Node, p.Mode, printable.Count(len(p.Services), "Service"), printable.Count(total.Added, "object"), total.Changed, total.Deleted,
+			printable.Count(total.Connections, "connection"), total.Moved)
 	}
 	_, err := io.WriteString(w, printable.Lines(b.String()))
 	return err

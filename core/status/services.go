@@ -60,7 +60,7 @@ func ServicesOf(s *engine.Snapshot, only Filter) Services {
 		if !only.All() && !only.Named(svc.Object.Name.String()) {
 			continue
 		}
-		if d := serviceDetail(s, *svc, faults, nil, &described); only.Match(d.Name, d.State) {
+		if d := serviceDetail(s, svc, faults, nil, &described); only.Match(d.Name, d.State) {
 			out.Services = append(out.Services, d)
 		}
 	}
@@ -102,17 +102,17 @@ func ServiceOf(s *engine.Snapshot, name model.ServiceName, since engine.Since) (
 }
 
 // Find returns a Service of a snapshot.
-func Find(s *engine.Snapshot, name model.ServiceName) (svc track.View, ok bool) {
-	i, ok := slices.BinarySearchFunc(s.Services, name, func(svc track.View, n model.ServiceName) int { return svc.Object.Name.Compare(n) })
+func Find(s *engine.Snapshot, name model.ServiceName) (svc *track.View, ok bool) {
+	i, ok := slices.BinarySearchFunc(s.Services, name, func(svc *track.View, n model.ServiceName) int { return svc.Object.Name.Compare(n) })
 	if !ok {
-		return svc, false
+		return nil, false
 	}
 	return s.Services[i], true
 }
 
 // serviceDetail describes a Service. Memory is for its frontends meanwhile.
-func serviceDetail(s *engine.Snapshot, svc track.View, found faults, since engine.Since, memory *[]Frontend) ServiceDetail {
-	d := ServiceDetail{Service: Service{Name: svc.Object.Name.String(), Hash: ServiceHash(&svc), Frontends: (*memory)[:0]}}
+func serviceDetail(s *engine.Snapshot, svc *track.View, found faults, since engine.Since, memory *[]Frontend) ServiceDetail {
+	d := ServiceDetail{Service: Service{Name: svc.Object.Name.String(), Hash: ServiceHash(svc), Frontends: (*memory)[:0]}}
 	d.describe(svc, s, found.services[svc.Object.Name])
 	described := d.Service.Frontends // in the order of ports and theirs
 	*memory = described

@@ -94,7 +94,7 @@ func (t TopEndpoints) Add(c dataplane.Connections) {
 
 // of returns the counts of a Service's endpoints, the busiest first: of those that it had,
 // too, as long as the data plane knows them.
-func (t TopEndpoints) of(s track.View) (all []TopEndpoint) {
+func (t TopEndpoints) of(s *track.View) (all []TopEndpoint) {
 	for _, p := range s.Ports {
 		sum := map[netip.AddrPort]uint64{}
 		for i := range p.Frontends {
@@ -126,7 +126,7 @@ func (t TopFlows) Add(proto model.Proto, at netip.AddrPort, bytes uint64) {
 
 // of returns the traffic of a Service. The connections to a node port are to any of the
 // node's addresses.
-func (t TopFlows) of(s track.View, node []netip.Addr) *TopTraffic {
+func (t TopFlows) of(s *track.View, node []netip.Addr) *TopTraffic {
 	sum := TopTraffic{}
 	add := func(proto model.Proto, at netip.AddrPort) {
 		f := t[frontendKey{proto: proto, at: at}]
@@ -162,7 +162,7 @@ type TopSources struct {
 
 // TopOf gives counts to the Services whose frontends they are of, and that a filter selects.
 // Those without connections are left out, and each frontend's own count unless asked for.
-func TopOf(from TopSources, services []track.View, only Filter) Top {
+func TopOf(from TopSources, services []*track.View, only Filter) Top {
 	t := Top{At: from.At, Mode: from.Mode, Services: []TopService{}}
 	for _, s := range services {
 		row := TopService{New: from.Counts.of(s)}
@@ -188,7 +188,7 @@ func TopOf(from TopSources, services []track.View, only Filter) Top {
 }
 
 // of returns the counts of a Service.
-func (t TopCounts) of(s track.View) (n uint64) {
+func (t TopCounts) of(s *track.View) (n uint64) {
 	for _, p := range s.Ports {
 		n += t.ofPort(p)
 		for i := range p.Frontends {
@@ -206,7 +206,7 @@ func (t TopCounts) at(p *model.Port, i int) uint64 {
 func (t TopCounts) ofPort(p *model.Port) uint64 { return t[frontendKey{proto: p.ID.Proto, port: p.ID}] }
 
 // frontends are the counts of each; none of a port whose frontends are counted together.
-func (t TopCounts) frontends(s track.View) (all []TopFrontend) {
+func (t TopCounts) frontends(s *track.View) (all []TopFrontend) {
 	for _, p := range s.Ports {
 		if t.ofPort(p) > 0 {
 			continue

@@ -17,11 +17,11 @@ import (
 // a moment before.
 func TestTop(t *testing.T) {
 	at := netip.MustParseAddrPort
-	service := func(name string, fronts ...model.Frontend) track.View {
+	service := func(name string, fronts ...model.Frontend) *track.View {
 		n := model.ServiceName{Namespace: "ns", Name: name}
-		return track.View{Object: &model.Service{Name: n}, Ports: []*model.Port{{ID: model.PortID{Service: n, Proto: model.TCP}, Frontends: fronts}}}
+		return &track.View{Object: &model.Service{Name: n}, Ports: []*model.Port{{ID: model.PortID{Service: n, Proto: model.TCP}, Frontends: fronts}}}
 	}
-	services := []track.View{
+	services := []*track.View{
 		service("calm", model.Frontend{At: at("10.96.0.1:80")}),
 		service("busy", model.Frontend{At: at("10.96.0.2:80")}, model.Frontend{Kind: model.KindNodePort, At: at("0.0.0.0:30080")}),
 	}
@@ -66,7 +66,7 @@ func TestTop(t *testing.T) {
 func TestTopEndpointsAndBytes(t *testing.T) {
 	at := netip.MustParseAddrPort
 	n := model.ServiceName{Namespace: "ns", Name: "busy"}
-	services := []track.View{{Object: &model.Service{Name: n}, Ports: []*model.Port{{
+	services := []*track.View{{Object: &model.Service{Name: n}, Ports: []*model.Port{{
 		ID:        model.PortID{Service: n, Proto: model.TCP},
 		Frontends: []model.Frontend{{At: at("10.96.0.2:80")}, {Kind: model.KindNodePort, At: at("0.0.0.0:30080")}},
 	}}}}

@@ -52,6 +52,8 @@ func permitted(host *model.Host, object *model.Service) (wanted, rejected []clai
 	if object == nil {
 		return nil, nil
 	}
+	addresses := resolve.Addresses(object)
+	wanted = make([]claim, 0, len(object.ClusterIPs)+len(addresses))
 	ask := func(a resolve.Address) {
 		wanted = append(wanted, claim{a.At, a.Proto})
 		if !resolve.Permits(host, object, a) {
@@ -61,7 +63,7 @@ func permitted(host *model.Host, object *model.Service) (wanted, rejected []clai
 	for _, ip := range object.ClusterIPs { // as a whole, whatever the ports
 		ask(resolve.Address{Kind: model.KindClusterIP, At: netip.AddrPortFrom(ip, 0)})
 	}
-	for _, a := range resolve.Addresses(object) {
+	for _, a := range addresses {
 		ask(a)
 	}
 	return except(wanted, rejected), rejected
@@ -82,14 +84,21 @@ func except(all, others []claim) []claim {
 	})
 }
 
-// add enters a claim and returns the other Services that have to be resolved again. What
-// it costs grows little with the number of rivals: one Service may ask for
+// expect makes room for the first claims of some Services: most have a cluster IP and a port.
+func (c *claims) expect(services int) {
+	if len(c.holder) == 0 {
+		c.holder = make(map[claim]*service, 2*services)
+	}
+}
+
+// add enters a claim, and returns its holder before and the other Services that have to be resolved
+// again. What it costs grows little with the number of rivals: one Service may ask for
 // thousands of addresses that a thousand others ask for.
-func (c *claims) add(at claim, s *service) (touched []*service) {
-	before := c.holder[at]
+func (c *claims) add(at claim, s *service) (before *service, touched []*service) {
+	before = c.holder[at]
 	if before == nil || before == s && c.rivals[at] == nil {
 		c.holder[at] = s
-		return nil
+		return before, nil
 	}
 	all := c.rivals[at]
 	if all == nil {
@@ -97,17 +106,18 @@ func (c *claims) add(at claim, s *service) (touched []*service) {
 	}
 	all = without(all, s) // its age may have changed
 	i, _ := slices.BinarySearchFunc(all, s, func(a, b *service) int { return compareClaims(at, a, b) })
-	return c.assign(at, slices.Insert(all, i, s), before)
+	return before, c.assign(at, slices.Insert(all, i, s), before)
 }
 
-// remove withdraws a claim and returns the other Services that have to be resolved again.
-func (c *claims) remove(at claim, s *service) (touched []*service) {
+// remove withdraws a claim, and returns what add does.
+func (c *claims) remove(at claim, s *service) (before *service, touched []*service) {
+	before = c.holder[at]
 	all := without(c.rivals[at], s)
 	if len(all) == 0 {
 		delete(c.holder, at)
-		return nil
+		return before, nil
 	}
-	return c.assign(at, all, c.holder[at])
+	return before, c.assign(at, all, before)
 }
 
 func without(all []*service, s *service) []*service {

@@ -4,7 +4,6 @@ package track
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -19,6 +18,7 @@ func (t *Tracker) Flush() []model.Delta {
 	}
 	t.touchSuspects()
 	t.wake(t.now())
+	t.claims.expect(len(t.dirty))
 	for i := 0; i < len(t.dirty); i++ { // others become dirty by it
 		if s := t.dirty[i]; s.claimsStale {
 			s.claimsStale = false
@@ -27,7 +27,7 @@ func (t *Tracker) Flush() []model.Delta {
 	}
 	var deltas []model.Delta
 	for _, s := range t.dirty {
-		s.queued = false
+		t.change(s).Queued = false
 		deltas = t.resolve(deltas, s)
 	}
 	clear(t.flushed) // they may be gone
@@ -42,39 +42,39 @@ func (t *Tracker) Flush() []model.Delta {
 
 func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 	var r resolve.Result
-	if s.object != nil {
+	if s.Object != nil {
 		t.stats.Resolved++
-		r = resolve.Service(t.host, s.object, t.warmed(s, resolve.MarkUnanswered(s.slices, t.suspects)), t.routesOf(s.name)...)
+		r = resolve.Service(t.host, s.Object, t.warmed(s, resolve.MarkUnanswered(s.Slices, t.suspects)), t.routesOf(s.name)...)
 		t.removeLost(s, &r)
 		r.Problems = append(slices.Clone(s.excess), model.More(r.Problems, r.More)...)
 	}
-	old := portIndex{ports: s.ports}
+	v := t.change(s)
+	old := portIndex{ports: v.Ports}
 	for _, p := range r.Problems {
-		if !slices.Contains(s.problems, p) {
+		if !slices.Contains(v.Problems, p) {
 			t.fresh = append(t.fresh, p)
 		}
 	}
-	s.problems = r.Problems
-	s.ports = r.Ports
+	v.Problems, v.Ports = r.Problems, r.Ports
 	for i, port := range r.Ports {
 		before := old.find(port.ID, i)
 		resolve.Reslot(port, before, t.slots)
 		if port.Equal(before) {
-			s.ports[i] = before // keep the old value: pointers stay comparable, memory is shared
+			v.Ports[i] = before // keep the old value: pointers stay comparable, memory is shared
 			continue
 		}
 		deltas = append(deltas, model.Delta{Old: before, New: port})
 	}
-	now := portIndex{ports: s.ports}
+	now := portIndex{ports: v.Ports}
 	for i, port := range old.ports {
 		if now.find(port.ID, i) == nil {
 			deltas = append(deltas, model.Delta{Old: port})
 		}
 	}
-	if s.object == nil {
+	if v.Object == nil {
 		t.stopWarming(s)
 	}
-	if s.object == nil && len(s.slices) == 0 {
+	if v.Object == nil && len(v.Slices) == 0 {
 		delete(t.services, s.name)
 	}
 	return deltas
@@ -115,7 +115,7 @@ func (t *Tracker) removeLost(s *service, r *resolve.Result) {
 			if loss == "" {
 				return false
 			}
-			r.Problem(s.object, model.WhyFrontendTaken, "%s", loss)
+			r.Problem(s.Object, model.WhyFrontendTaken, "%s", loss)
 			return true
 		})
 	}
@@ -140,7 +140,7 @@ func (t *Tracker) lostTo(s *service, a resolve.Address) string {
 
 // Once resolves a whole set of inputs at once, for plans and tests. Services
 // are in order of name, and so are their ports.
-func Once(host *model.Host, in *model.Objects) ([]View, []*model.Port) {
+func Once(host *model.Host, in *model.Objects) ([]*View, []*model.Port) {
 	t := New()
 	t.SetHost(host)
 	t.Set(in)
@@ -167,12 +167,11 @@ func (t *Tracker) routesOf(name model.ServiceName) (all []resolve.Route) {
 
 // backend returns what a backend of a route is now.
 func (t *Tracker) backend(route *model.Route, name model.ServiceName) (b resolve.Backend) {
-	b.Granted = resolve.Granted(route.Name, name, maps.Values(t.routes.granted[name.Namespace]))
-	place, _ := slices.BinarySearchFunc(t.routes.backends[name], route, (*model.Route).Compare)
-	b.Excess = place >= t.routes.allowed(name)
-	if s := t.services[name]; s != nil && s.object != nil {
-		b.Service = s.object
-		b.Slices = t.warmed(s, resolve.MarkUnanswered(s.slices, t.suspects))
+	place, granted := t.routes.find(name, route)
+	b.Granted, b.Excess = granted, place >= t.routes.allowed(name)
+	if s := t.services[name]; s != nil && s.Object != nil {
+		b.Service = s.Object
+		b.Slices = t.warmed(s, resolve.MarkUnanswered(s.Slices, t.suspects))
 	}
 	return b
 }
@@ -180,17 +179,17 @@ func (t *Tracker) backend(route *model.Route, name model.ServiceName) (b resolve
 // updateClaims brings a Service's claims in line with its object and the host, and marks
 // the Services that win or lose an address by it.
 func (t *Tracker) updateClaims(s *service) {
-	wanted, rejected := permitted(t.host, s.object)
-	if had := s.claimed; had != s.object {
+	wanted, rejected := permitted(t.host, s.Object)
+	if had := s.claimed; had != s.Object {
 		t.claims.indexBelow(had, s, false)
-		t.claims.indexBelow(s.object, s, true)
+		t.claims.indexBelow(s.Object, s, true)
 	}
 	t.dropClaims(s, except(claimsOf(s.claimed), s.rejected), wanted)
-	s.claimed, s.rejected = s.object, rejected
+	s.claimed, s.rejected = s.Object, rejected
 	// Claims that stay are made again: the Service's age may have changed.
 	for _, c := range wanted {
-		before := t.claims.holder[c]
-		t.markAll(t.claims.add(c, s))
+		before, touched := t.claims.add(c, s)
+		t.markAll(touched)
 		t.markBelow(c, before)
 	}
 }
@@ -198,8 +197,8 @@ func (t *Tracker) updateClaims(s *service) {
 // dropClaims withdraws the claims that a Service had and does not make any more.
 func (t *Tracker) dropClaims(s *service, had, wanted []claim) {
 	for _, c := range except(had, wanted) {
-		before := t.claims.holder[c]
-		t.markAll(t.claims.remove(c, s))
+		before, touched := t.claims.remove(c, s)
+		t.markAll(touched)
 		t.markBelow(c, before)
 	}
 }
@@ -213,7 +212,7 @@ func (t *Tracker) markAll(touched []*service) {
 // markBelow marks the Services that give way to the holder of a claim, when that
 // is another than before.
 func (t *Tracker) markBelow(at claim, before *service) {
-	if t.claims.holder[at] == before {
+	if len(t.claims.below) == 0 || t.claims.holder[at] == before {
 		return
 	}
 	for s := range t.claims.below[at].all() {

@@ -16,7 +16,7 @@ func (t *Tracker) SetService(object *model.Service) {
 	s.excess = nil
 	if p, over := resolve.Excess(object); over {
 		served := " (its last valid version is served)"
-		if object = s.object; object == nil {
+		if object = s.Object; object == nil {
 			object = &model.Service{Name: s.name, Where: p.Where}
 		}
 		if len(object.Ports) == 0 {
@@ -25,21 +25,19 @@ func (t *Tracker) SetService(object *model.Service) {
 		p.Detail, p.Fix = p.Detail+served, "split the Service"
 		s.excess = []model.Problem{p}
 	}
-	if s.object == nil {
-		t.objects++
-	}
-	s.object, s.claimsStale = object, true
+	t.setObject(s, object)
+	s.claimsStale = true
 	t.mark(s)
 }
 
 // DeleteService removes a Service. Its slices stay, in case it returns.
 func (t *Tracker) DeleteService(name model.ServiceName) {
 	s, ok := t.services[name]
-	if !ok || s.object == nil {
+	if !ok || s.Object == nil {
 		return
 	}
-	t.objects--
-	s.object, s.excess, s.claimsStale = nil, nil, true
+	t.setObject(s, nil)
+	s.excess, s.claimsStale = nil, true
 	t.mark(s)
 }
 
@@ -51,12 +49,12 @@ func (t *Tracker) SetSlice(slice *model.Slice) {
 	}
 	t.slices[slice.Name] = s
 	var before *model.Slice
-	s.ownSlices()
+	v := t.change(s)
 	i, found := s.find(slice.Name)
 	if found {
-		before, s.slices[i] = s.slices[i], slice
+		before, v.Slices[i] = v.Slices[i], slice
 	} else {
-		s.slices = slices.Insert(s.slices, i, slice)
+		v.Slices = slices.Insert(v.Slices, i, slice)
 	}
 	t.triggers.add(s, before, slice)
 	t.trustChanged(before, slice)
@@ -71,10 +69,10 @@ func (t *Tracker) DeleteSlice(name model.SliceName) {
 		return
 	}
 	delete(t.slices, name)
-	s.ownSlices()
+	v := t.change(s)
 	if i, found := s.find(name); found {
-		t.trustChanged(s.slices[i], nil)
-		s.slices = slices.Delete(s.slices, i, i+1)
+		t.trustChanged(v.Slices[i], nil)
+		v.Slices = slices.Delete(v.Slices, i, i+1)
 	}
 	t.triggers.forget(s)
 	t.mark(s)
@@ -92,7 +90,7 @@ func (t *Tracker) SliceService(name model.SliceName) (n model.ServiceName, known
 // updateAPIServers updates the API servers' addresses, if a Service is theirs.
 func (t *Tracker) updateAPIServers(s *service) {
 	if s.name == resolve.APIService && t.configured != nil {
-		t.setHost(resolve.WithAPIServers(t.configured, s.slices))
+		t.setHost(resolve.WithAPIServers(t.configured, s.Slices))
 	}
 }
 
@@ -102,7 +100,7 @@ func (t *Tracker) updateAPIServers(s *service) {
 func (t *Tracker) SetHost(host *model.Host) {
 	t.configured = host
 	if s := t.services[resolve.APIService]; s != nil {
-		host = resolve.WithAPIServers(host, s.slices)
+		host = resolve.WithAPIServers(host, s.Slices)
 	}
 	t.setHost(host)
 }
@@ -116,7 +114,7 @@ func (t *Tracker) setHost(host *model.Host) {
 		return
 	}
 	for _, s := range t.services {
-		if all || policy && s.object != nil && resolve.Affects(old, host, s.object, s.slices) {
+		if all || policy && s.Object != nil && resolve.Affects(old, host, s.Object, s.Slices) {
 			s.claimsStale = true
 			t.mark(s)
 		} else if zone && s.hinted() {
@@ -134,9 +132,7 @@ func (t *Tracker) SetRoute(route *model.Route) {
 		insert(t.routes.parents, name, route)
 	}
 	for _, name := range backendsOf(route) {
-		before := t.routes.allowed(name)
-		insert(t.routes.backends, name, route)
-		t.markDisplaced(name, t.routes.allowed(name), before+1)
+		t.refer(name, route, t.routes.mayRefer(route, name))
 		if name.Namespace != route.Name.Namespace {
 			place(t.routes.needing, name.Namespace, route.Name, route)
 		}
@@ -155,16 +151,27 @@ func (t *Tracker) DeleteRoute(name model.RouteName) {
 		remove(t.routes.parents, name, route)
 	}
 	for _, name := range backendsOf(route) {
-		before := t.routes.allowed(name)
-		remove(t.routes.backends, name, route)
-		t.markDisplaced(name, before-1, t.routes.allowed(name))
+		t.refer(name, route, false)
 		take(t.routes.needing, name.Namespace, route.Name)
 	}
 	t.markParents(route)
 }
 
-// markDisplaced touches the parents of the routes at some places among those that have a
-// Service as a backend: they have it no more, or have it now.
+// refer puts a route among those that may refer to a Service, or takes it out.
+func (t *Tracker) refer(name model.ServiceName, route *model.Route, may bool) {
+	before := t.routes.allowed(name)
+	switch _, does := t.routes.find(name, route); {
+	case may && !does:
+		insert(t.routes.backends, name, route)
+		t.markDisplaced(name, t.routes.allowed(name), before+1)
+	case does && !may:
+		remove(t.routes.backends, name, route)
+		t.markDisplaced(name, before-1, t.routes.allowed(name))
+	}
+}
+
+// markDisplaced touches the parents of the routes at some places among those that may refer
+// to a Service: they have it as a backend no more, or have it now.
 func (t *Tracker) markDisplaced(name model.ServiceName, from, to int) {
 	all := t.routes.backends[name]
 	for _, route := range all[min(max(from, 0), len(all)):max(0, min(to, len(all)))] {
@@ -176,19 +183,24 @@ func (t *Tracker) markDisplaced(name model.ServiceName, from, to int) {
 func (t *Tracker) SetGrant(g *model.Grant) {
 	t.routes.grants[g.Name] = g
 	place(t.routes.granted, g.Name.Namespace, g.Name, g)
-	t.markGranted(g.Name.Namespace)
+	t.grantsChanged(g.Name.Namespace)
 }
 
 // DeleteGrant removes a grant.
 func (t *Tracker) DeleteGrant(name model.GrantName) {
 	delete(t.routes.grants, name)
 	take(t.routes.granted, name.Namespace, name)
-	t.markGranted(name.Namespace)
+	t.grantsChanged(name.Namespace)
 }
 
-// markGranted touches the parents of the routes that need a grant of a namespace.
-func (t *Tracker) markGranted(namespace string) {
+// grantsChanged looks again at the routes that need a grant of a namespace, and touches their parents.
+func (t *Tracker) grantsChanged(namespace string) {
 	for _, route := range t.routes.needing[namespace] {
+		for _, name := range backendsOf(route) {
+			if name.Namespace == namespace {
+				t.refer(name, route, t.routes.mayRefer(route, name))
+			}
+		}
 		t.markParents(route)
 	}
 }

@@ -3,11 +3,13 @@
 package track_test
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/conformance/growth"
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/track"
 )
@@ -54,6 +56,34 @@ func manyPorts(t *testing.T, n int) (took []time.Duration) {
 		}
 	}
 	return took
+}
+
+// BenchmarkFirstFlush resolves all Services, as a start does.
+func BenchmarkFirstFlush(b *testing.B) {
+	for _, n := range []int{1000, 10_000, 50_000} {
+		b.Run(fmt.Sprint("services=", n), func(b *testing.B) {
+			services, all := make([]*model.Service, n), make([]*model.Slice, n)
+			for i := range services {
+				id := fmt.Sprint("s", i)
+				services[i] = service(id, netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}).String(), 80)
+				all[i] = slice(id+"-1", id, 80, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5")
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				b.StopTimer()
+				tr := track.New()
+				tr.SetHost(host("z"))
+				for i := range services {
+					tr.SetService(services[i])
+					tr.SetSlice(all[i])
+				}
+				b.StartTimer()
+				if got := len(tr.Flush()); got != n {
+					b.Fatalf("%d ports of %d Services", got, n)
+				}
+			}
+		})
+	}
 }
 
 // A Service that exceeds a limit is rejected alone: what was last good of it
@@ -105,4 +135,31 @@ func many(first string, n int) []netip.Addr {
 		all[i] = a
 	}
 	return all
+}
+
+// Whom a packet concerns is asked of the engine's goroutine, where changes wait for it: also an address that
+// thousands of Services ask for costs no more than their number.
+func TestManyServicesConcerned(t *testing.T) {
+	const most = 16_000
+	built := map[int]*track.Tracker{}
+	run := func(n int) []time.Duration {
+		tr := built[n]
+		if tr == nil {
+			tr = track.New()
+			tr.SetHost(host("z"))
+			for i := range n {
+				tr.SetService(service(fmt.Sprintf("s%05d", i), "10.96.0.1", uint16(1+i)))
+			}
+			tr.Flush()
+			built[n] = tr
+		}
+		return []time.Duration{growth.Timed(func() {
+			if got := len(tr.Concerned(model.TCP, netip.MustParseAddrPort("10.96.0.1:1"))); got != n {
+				t.Errorf("%d of %d Services", got, n)
+			}
+		})}
+	}
+	if err := growth.Linear(most, run); err != nil {
+		t.Error(err)
+	}
 }

@@ -3,6 +3,7 @@
 package track
 
 import (
+	"runtime"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -10,32 +11,38 @@ import (
 )
 
 // Resume returns a Tracker with the state that another one has resolved for a host, given by
-// its Services and by the routes and grants of in: of what is set in it, Flush resolves that alone. It is for questions
-// of what an edit would change, and costs the claims of all Services.
-func Resume(host *model.Host, all []View, in *model.Objects, suspects model.Suspects, now time.Time) *Tracker {
+// its Services, and in in by its routes, grants and Orphans: of what is set in it, Flush resolves that alone. It is for
+// questions of what an edit would change, and costs the claims of all Services.
+func Resume(host *model.Host, all []*View, in *model.Objects, suspects model.Suspects, now time.Time) *Tracker {
 	t := New()
 	t.services, t.slices = make(map[model.ServiceName]*service, len(all)), make(map[model.SliceName]*service, len(all))
-	t.claims.holder = make(map[claim]*service, 2*len(all)) // most have a cluster IP and a port
+	t.claims.expect(len(all))
+	t.list, t.lists = make([]*View, 0, len(all)), 1 // the other Tracker has the Views, too
 	t.SetClock(func() time.Time { return now })
 	t.configured, t.host, t.suspects = host, host, suspects
+	t.Set(&model.Objects{Slices: in.Slices})
 	for i := range all {
 		if all[i].Object.Name == resolve.APIService {
 			t.host = resolve.WithAPIServers(host, all[i].Slices)
 		}
 	}
-	for _, v := range all {
-		s := t.get(v.Object.Name)
-		s.object, s.slices, s.ports, s.problems, s.ready = v.Object, v.Slices, v.Ports, v.Problems, v.Ready
-		s.shared = true
-		for _, slice := range s.slices {
+	for i, v := range all {
+		if i%stretch == 0 {
+			runtime.Gosched()
+		}
+		s := &service{name: v.Object.Name, View: v, place: uint32(len(t.list))}
+		t.services[s.name], t.list = s, append(t.list, v)
+		for _, slice := range s.Slices {
 			t.slices[slice.Name] = s
 		}
-		t.objects++
+		if s.Queued {
+			t.change(s).Queued = false
+		}
 		t.updateClaims(s)
 	}
 	t.Set(&model.Objects{Routes: in.Routes, Grants: in.Grants})
 	for _, s := range t.dirty { // by claims that were resolved before
-		s.queued = false
+		t.change(s).Queued = false
 	}
 	t.dirty = nil
 	return t

@@ -3,6 +3,7 @@
 package track
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -17,8 +18,10 @@ type routes struct {
 	granted map[string]map[model.GrantName]*model.Grant // grants, by namespace
 	needing map[string]map[model.RouteName]*model.Route // routes that have a backend in another namespace, by that
 
-	parents  map[model.ServiceName][]*model.Route // of each Service, in the order of precedence
-	backends map[model.ServiceName][]*model.Route // that have a Service as a backend, in the same order
+	parents map[model.ServiceName][]*model.Route // of each Service, in the order of precedence
+	// backends are the routes that have a Service as a backend, in the same order: those that may refer to it.
+	// What others lack a grant for costs nothing, and takes no place among those that the limits allow.
+	backends map[model.ServiceName][]*model.Route
 }
 
 func newRoutes() routes {
@@ -47,7 +50,17 @@ func backendsOf(route *model.Route) []model.ServiceName {
 	return names.List()
 }
 
-// allowed returns how many of the routes that have a Service as a backend may have it: the first.
+// mayRefer reports whether a route may have a Service as a backend.
+func (r *routes) mayRefer(route *model.Route, name model.ServiceName) bool {
+	return resolve.Granted(route.Name, name, maps.Values(r.granted[name.Namespace]))
+}
+
+// find returns the place of a route among those that may refer to a Service, or where it would be.
+func (r *routes) find(name model.ServiceName, route *model.Route) (at int, found bool) {
+	return slices.BinarySearchFunc(r.backends[name], route, (*model.Route).Compare)
+}
+
+// allowed returns how many of the routes that may refer to a Service have it as a backend: the first.
 func (r *routes) allowed(name model.ServiceName) (n int) {
 	parents := 0
 	for _, route := range r.backends[name] {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
@@ -141,6 +142,43 @@ func TestMostRoutesOfABackend(t *testing.T) {
 	if got := changes(tr); !strings.Contains(got, last.Name+": 7=1.00") {
 		t.Errorf("when one has gone: %s", got)
 	}
+}
+
+// Routes of other namespaces that no grant lets refer to a Service take no place among those that may have it as
+// a backend, however old they are, and cost its changes nothing; with a grant they do.
+func TestRoutesWithoutAGrantTakeNoPlace(t *testing.T) {
+	tr := routed(t)
+	for i := range resolve.MaxRoutesOf {
+		parent := serviceOf(fmt.Sprintf("x%02d", i), byte(100+i))
+		parent.Name.Namespace = "foreign"
+		tr.SetService(parent)
+		r := routeOf(parent.Name.Name, "c")
+		r.Name.Namespace = "foreign"
+		tr.SetRoute(r)
+	}
+	own := routeOf("a", "c")
+	own.Created = time.Unix(1, 0) // the youngest: the others have no age
+	tr.SetRoute(own)
+	tr.Flush()
+	is := func(what, want string, resolved uint64) {
+		t.Helper()
+		before := tr.Stats().Resolved
+		if got := changes(tr); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+		if n := tr.Stats().Resolved - before; n != resolved {
+			t.Errorf("%s: %d Services were resolved, want %d", what, n, resolved)
+		}
+	}
+	tr.SetSlice(endpointsOf("c", 7))
+	is("without a grant", "a: 7=1.00; c: 7=1.00", 2)
+	grant := &model.Grant{Name: model.GrantName{Namespace: "ns", Name: "g"}, From: []model.GrantFrom{{Proto: model.TCP, Namespace: "foreign"}}, All: true}
+	tr.SetGrant(grant)
+	is("with a grant", "a: reject; x00: 7=1.00; x01: 7=1.00", resolve.MaxRoutesOf+1)
+	tr.SetSlice(endpointsOf("c", 8))
+	is("an endpoint", "c: 8=1.00; x00: 8=1.00", resolve.MaxRoutesOf+1)
+	tr.DeleteGrant(grant.Name)
+	is("without it again", "a: 8=1.00; x00: reject", resolve.MaxRoutesOf+1)
 }
 
 // Routes with many parents each do not multiply: a change of a Service costs a bounded number

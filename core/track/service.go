@@ -5,22 +5,17 @@ package track
 import (
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // service is a Service and everything that belongs to it, or what waits for it.
 type service struct {
-	name     model.ServiceName
-	object   *model.Service  // nil while only slices are known
-	excess   []model.Problem // why the latest object was rejected
-	slices   []*model.Slice  // by name
-	shared   bool            // a view has the list of slices, too
-	ports    []*model.Port   // as last resolved
-	problems []model.Problem
-	queued   bool
-	ready    map[netip.Addr]time.Time // when each endpoint became ready, with slow start; nil before
+	name   model.ServiceName
+	*View                  // its state, to be changed through Tracker.change alone
+	lists  uint32          // Tracker.lists when the View was made
+	place  uint32          // in Tracker.list, where there is an Object
+	excess []model.Problem // why the latest object was rejected
 
 	claimed     *model.Service // what it has claims for
 	rejected    []claim        // of those, claims that policy rejects
@@ -33,22 +28,46 @@ type claim struct {
 	proto model.Proto
 }
 
-// ownSlices comes before a change of the list of slices, which others may have.
-func (s *service) ownSlices() {
-	if s.shared {
-		s.slices, s.shared = slices.Clone(s.slices), false
+// change returns the state of a Service to be changed. Others may have the one before, which
+// stays as it is: then it is a copy, which the next list has.
+func (t *Tracker) change(s *service) *View {
+	if s.lists == t.lists {
+		return s.View
 	}
+	v := *s.View
+	v.Slices = slices.Clone(v.Slices)
+	s.View, s.lists = &v, t.lists
+	if v.Object != nil {
+		t.list[s.place] = &v
+	}
+	return &v
+}
+
+// setObject sets the Service, or nil for none, and has it in the list while there is one.
+func (t *Tracker) setObject(s *service, object *model.Service) {
+	v := t.change(s)
+	switch last := len(t.list) - 1; {
+	case v.Object == nil && object != nil:
+		s.place = uint32(len(t.list))
+		t.list = append(t.list, v)
+	case v.Object != nil && object == nil: // the last one takes its place
+		moved := t.list[last]
+		t.list[s.place], t.list[last] = moved, nil
+		t.services[moved.Object.Name].place = s.place
+		t.list = t.list[:last]
+	}
+	v.Object = object
 }
 
 // find returns a slice's place among the sorted ones.
 func (s *service) find(name model.SliceName) (i int, found bool) {
-	return slices.BinarySearchFunc(s.slices, name, func(a *model.Slice, b model.SliceName) int {
+	return slices.BinarySearchFunc(s.Slices, name, func(a *model.Slice, b model.SliceName) int {
 		return model.ServiceName(a.Name).Compare(model.ServiceName(b))
 	})
 }
 
 func (s *service) hinted() bool {
-	for _, slice := range s.slices {
+	for _, slice := range s.Slices {
 		for i := range slice.Endpoints {
 			if slice.Endpoints[i].Hints != nil {
 				return true

@@ -42,10 +42,10 @@ func (t *Tracker) wake(now time.Time) {
 // warmed returns the slices of a Service, with the endpoints that are new marked as such.
 func (t *Tracker) warmed(s *service, from []*model.Slice) []*model.Slice {
 	w := warming{now: t.now()}
-	if t.comeBack(from, &w); s.object.Choice.SlowStart > 0 {
+	if t.comeBack(from, &w); s.Object.Choice.SlowStart > 0 {
 		t.startSlowly(s, from, &w)
-	} else {
-		s.ready = nil
+	} else if s.Ready != nil {
+		t.change(s).Ready = nil
 	}
 	if len(w.steps) == 0 {
 		delete(t.warming, s)
@@ -105,23 +105,23 @@ func (t *Tracker) comeBack(from []*model.Slice, w *warming) {
 
 // startSlowly adds the endpoints that are new.
 func (t *Tracker) startSlowly(s *service, from []*model.Slice, w *warming) {
-	since := make(map[netip.Addr]time.Time, len(s.ready))
+	since := make(map[netip.Addr]time.Time, len(s.Ready))
 	for _, slice := range from {
 		for i := range slice.Endpoints {
 			e := &slice.Endpoints[i]
 			if !e.State.Has(model.Ready) {
 				continue
 			}
-			at, known := s.ready[e.Addr]
-			if !known && s.ready != nil {
+			at, known := s.Ready[e.Addr]
+			if !known && s.Ready != nil {
 				at = w.now
 			}
 			since[e.Addr] = at
 		}
 	}
-	s.ready = since
+	t.change(s).Ready = since
 	for a, at := range since {
-		w.add(a, at, s.object.Choice.SlowStart)
+		w.add(a, at, s.Object.Choice.SlowStart)
 	}
 }
 
@@ -129,13 +129,13 @@ func (t *Tracker) startSlowly(s *service, from []*model.Slice, w *warming) {
 // Service is resolved again.
 func (t *Tracker) SetReady(n model.ServiceName, since map[netip.Addr]time.Time) {
 	if s := t.services[n]; s != nil {
-		s.ready = since
+		t.change(s).Ready = since
 		t.mark(s)
 	}
 }
 
 func (t *Tracker) stopWarming(s *service) {
-	s.ready = nil
+	t.change(s).Ready = nil
 	delete(t.warming, s)
 }
 

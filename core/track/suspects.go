@@ -44,7 +44,7 @@ func (t *Tracker) touchSuspects() {
 	}
 	t.stats.Searches++
 	for _, s := range t.services {
-		if slices.ContainsFunc(s.slices, func(slice *model.Slice) bool { return resolve.HasSuspect(slice, t.resuspect) }) {
+		if slices.ContainsFunc(s.Slices, func(slice *model.Slice) bool { return resolve.HasSuspect(slice, t.resuspect) }) {
 			t.mark(s)
 		}
 	}
@@ -129,11 +129,11 @@ func (t *Tracker) RemoteOf(frontend netip.AddrPort, name model.ServiceName) (all
 // backing returns the slices whose endpoints a Service may use: its own, and those of
 // the backends of its routes.
 func (t *Tracker) backing(s *service) []*model.Slice {
-	all := s.slices
+	all := s.Slices
 	for _, route := range t.routes.parents[s.name] {
 		for _, b := range route.Backends {
 			if of := t.services[b.Service]; of != nil {
-				all = append(all[:len(all):len(all)], of.slices...)
+				all = append(all[:len(all):len(all)], of.Slices...)
 			}
 		}
 	}
@@ -144,7 +144,7 @@ func (t *Tracker) backing(s *service) []*model.Slice {
 // one after the other.
 func (t *Tracker) Remote(each func(Endpoint)) {
 	for _, s := range t.services {
-		for _, slice := range s.slices {
+		for _, slice := range s.Slices {
 			for e := range t.remote(slice) {
 				each(e)
 			}

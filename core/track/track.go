@@ -43,7 +43,8 @@ type Tracker struct {
 	dirty      []*service
 	flushed    []*service // what the last Flush looked at
 	triggers   triggers
-	objects    int // Services there are
+	list       []*View // of the Services that there are, in no order
+	lists      uint32  // how often Views were passed on: those from before are not changed
 	suspects   model.Suspects
 	resuspect  model.Suspects // those, and former ones, that changed since the last Flush
 	trusted    []netip.Addr   // suspects that a source has changed
@@ -96,7 +97,7 @@ func (t *Tracker) Stats() Stats { return t.stats }
 func (t *Tracker) get(name model.ServiceName) *service {
 	s := t.services[name]
 	if s == nil {
-		s = &service{name: name}
+		s = &service{name: name, View: new(View), lists: t.lists}
 		t.services[name] = s
 	}
 	return s
@@ -109,8 +110,8 @@ func (t *Tracker) mark(s *service) {
 }
 
 func (t *Tracker) markOne(s *service) {
-	if !s.queued {
-		s.queued = true
+	if !s.Queued {
+		t.change(s).Queued = true
 		t.dirty = append(t.dirty, s)
 	}
 }
@@ -124,10 +125,10 @@ func (t *Tracker) CollectTriggers(since time.Time) {
 // Triggered returns the triggers of the changes flushed since the last call.
 func (t *Tracker) Triggered() (all []Trigger) {
 	for s, ts := range t.triggers.waiting {
-		if s.queued {
+		if s.Queued {
 			continue
 		}
-		if s.object != nil {
+		if s.Object != nil {
 			all = append(all, ts...)
 		}
 		t.triggers.forget(s)

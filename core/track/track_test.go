@@ -400,26 +400,3 @@ func held(tr *track.Tracker) (s string) {
 	}
 	return s
 }
-
-// What was listed stays unchanged: the list of slices, too.
-func TestAListStays(t *testing.T) {
-	tr := track.New()
-	tr.SetHost(&model.Host{Name: "a"})
-	slice := func(name string, version uint64) *model.Slice {
-		return &model.Slice{Name: model.SliceName{Namespace: "ns", Name: name}, Service: "web", Version: version}
-	}
-	web := model.ServiceName{Namespace: "ns", Name: "web"}
-	tr.SetService(&model.Service{Name: web})
-	tr.SetSlice(slice("b", 1))
-	for _, list := range []func() []track.View{tr.Services, func() []track.View { return tr.Named(web) }} {
-		before := list()
-		was := slices.Clone(before[0].Slices)
-		tr.SetSlice(slice("a", was[0].Version+1))
-		tr.SetSlice(slice("b", was[0].Version+2))
-		tr.DeleteSlice(was[0].Name)
-		tr.SetSlice(slice("b", was[0].Version+3))
-		if !slices.Equal(before[0].Slices, was) {
-			t.Errorf("%v has become %v", was, before[0].Slices)
-		}
-	}
-}

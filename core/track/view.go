@@ -5,13 +5,15 @@ package track
 import (
 	"iter"
 	"net/netip"
+	"runtime"
 	"slices"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// View is the state of one Service, for people.
+// View is the state of one Service. Those that a Tracker returns do not change any more: a change of
+// the Service makes another one.
 type View struct {
 	Object   *model.Service
 	Slices   []*model.Slice
@@ -28,7 +30,7 @@ type View struct {
 // none of that name.
 func (t *Tracker) Service(name model.ServiceName) View {
 	if s := t.services[name]; s != nil {
-		return s.view()
+		return *s.View
 	}
 	return View{}
 }
@@ -38,7 +40,7 @@ func (t *Tracker) Service(name model.ServiceName) View {
 func (t *Tracker) Flushed() iter.Seq2[model.ServiceName, View] {
 	return func(yield func(model.ServiceName, View) bool) {
 		for _, s := range t.flushed {
-			if !yield(s.name, s.view()) {
+			if !yield(s.name, *s.View) {
 				return
 			}
 		}
@@ -46,9 +48,10 @@ func (t *Tracker) Flushed() iter.Seq2[model.ServiceName, View] {
 }
 
 // Named returns the Service of a name, if there is one, as a list.
-func (t *Tracker) Named(n model.ServiceName) []View {
-	if s := t.services[n]; s != nil && s.object != nil {
-		return []View{s.kept()}
+func (t *Tracker) Named(n model.ServiceName) []*View {
+	if s := t.services[n]; s != nil && s.Object != nil {
+		t.lists++
+		return []*View{s.View}
 	}
 	return nil
 }
@@ -56,16 +59,18 @@ func (t *Tracker) Named(n model.ServiceName) []View {
 // Concerned returns the Services without which a packet to an address would fare
 // otherwise: they hold the address, its cluster IP or a port of that, or the node port of
 // its number.
-func (t *Tracker) Concerned(p model.Proto, to netip.AddrPort) (all []View) {
+func (t *Tracker) Concerned(p model.Proto, to netip.AddrPort) (all []*View) {
+	t.lists++
 	any := model.FamilyOf(to.Addr()).Unspecified()
 	whole := claim{at: netip.AddrPortFrom(to.Addr(), 0)}
 	found := slices.Clone(t.claims.rivals[whole]) // they may hold other ports
 	for _, c := range []claim{whole, {to, p}, {netip.AddrPortFrom(any, to.Port()), p}} {
 		found = append(found, t.claims.holder[c])
 	}
-	for i, s := range found {
-		if s != nil && s.object != nil && slices.Index(found, s) == i {
-			all = append(all, s.kept())
+	var once model.Unique[*service]
+	for _, s := range found {
+		if s != nil && s.Object != nil && once.Add(s) {
+			all = append(all, s.View)
 		}
 	}
 	return all
@@ -73,35 +78,34 @@ func (t *Tracker) Concerned(p model.Proto, to netip.AddrPort) (all []View) {
 
 // Services lists all Services by name. It walks everything: for requests of
 // users, never for a change.
-func (t *Tracker) Services() []View {
+func (t *Tracker) Services() []*View {
 	all := t.Unsorted()
 	SortServices(all)
 	return all
 }
 
+// Where processors are few a change may wait for the one that walks all Services, until the runtime
+// interrupts it, which is after 10 ms: so that gives way now and then.
+const (
+	stretch  = 16   // Services to be resumed: some tens of microseconds
+	compared = 1024 // comparisons of a sort: some hundred
+)
+
 // SortServices sorts by name: most of what a list costs.
-func SortServices(all []View) {
-	order := make([]*View, len(all)) // which are cheaper to move
-	for i := range all {
-		order[i] = &all[i]
-	}
-	slices.SortFunc(order, func(a, b *View) int { return a.Object.Name.Compare(b.Object.Name) })
-	sorted := make([]View, len(all))
-	for i, s := range order {
-		sorted[i] = *s
-	}
-	copy(all, sorted)
+func SortServices(all []*View) {
+	n := 0
+	slices.SortFunc(all, func(a, b *View) int {
+		if n++; n%compared == 0 {
+			runtime.Gosched()
+		}
+		return a.Object.Name.Compare(b.Object.Name)
+	})
 }
 
-// Unsorted lists all Services.
-func (t *Tracker) Unsorted() []View {
-	all := make([]View, 0, len(t.services))
-	for _, s := range t.services {
-		if s.object != nil {
-			all = append(all, s.kept())
-		}
-	}
-	return all
+// Unsorted lists all Services. It looks at none of them, and copies 8 bytes for each.
+func (t *Tracker) Unsorted() []*View {
+	t.lists++
+	return slices.Clone(t.list)
 }
 
 // Settled reports whether all Services are resolved as of a time: the next Flush would
@@ -112,18 +116,7 @@ func (t *Tracker) Settled(now time.Time) bool {
 }
 
 // Len returns how many Services there are.
-func (t *Tracker) Len() int { return t.objects }
-
-func (s *service) view() View {
-	return View{Object: s.object, Slices: s.slices, Ports: s.ports, Problems: s.problems, Ready: s.ready, Queued: s.queued}
-}
-
-// kept is a view that stays unchanged: all but the list of slices is immutable, and
-// that is copied before its next change.
-func (s *service) kept() View {
-	s.shared = true
-	return s.view()
-}
+func (t *Tracker) Len() int { return len(t.list) }
 
 // Routes returns the routes there are, by precedence.
 func (t *Tracker) Routes() []*model.Route {

@@ -27,7 +27,7 @@ import (
 type Input struct {
 	Status   status.Document
 	Host     *model.Host
-	Services []track.View   // by name
+	Services []*track.View  // by name
 	Suspects model.Suspects // endpoints that have stopped answering
 	History  history.Document
 	Snapshot bool // it is of a file, and stays unchanged

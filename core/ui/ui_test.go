@@ -147,7 +147,7 @@ func TestPages(t *testing.T) {
 // Why an endpoint is not used is what tandem services says, failover included.
 func TestEndpointReasons(t *testing.T) {
 	in := world(12)
-	of := in.Services[slices.IndexFunc(in.Services, func(s track.View) bool { return s.Object.Name.Name == "catalog-1" })]
+	of := in.Services[slices.IndexFunc(in.Services, func(s *track.View) bool { return s.Object.Name.Name == "catalog-1" })]
 	ends := of.Slices[0].Endpoints
 	in.Suspects = model.Suspects{ends[0].Addr: {}}
 	suspected := resolve.MarkUnanswered(of.Slices, in.Suspects)

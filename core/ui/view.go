@@ -138,14 +138,14 @@ func matches(s *status.Service, words []string) bool {
 	return true
 }
 
-func find(all []track.View, name string) *track.View {
+func find(all []*track.View, name string) *track.View {
 	namespace, short, _ := strings.Cut(name, "/")
 	wanted := model.ServiceName{Namespace: namespace, Name: short}
-	i, ok := slices.BinarySearchFunc(all, wanted, func(s track.View, n model.ServiceName) int { return s.Object.Name.Compare(n) })
+	i, ok := slices.BinarySearchFunc(all, wanted, func(s *track.View, n model.ServiceName) int { return s.Object.Name.Compare(n) })
 	if !ok {
 		return nil
 	}
-	return &all[i]
+	return all[i]
 }
 
 func (r *serviceRow) count(s *track.View) {

@@ -30,7 +30,8 @@ import (
 // and continues as a watch. Where a server cannot do that it is a list in pages: with
 // the WatchList gate off, or over an etcd without progress requests (before 3.4.31,
 // and 3.5.0 to 3.5.12). The symptoms differ between versions and proxies, so any
-// failure counts that a paged list may not have, as in client-go's Reflector. If the
+// failure counts that a paged list may not have, as in client-go's Reflector. But a stream
+// that just ends is asked for once more: the server may have been restarted. If the
 // paged list fails as well, the next one is streamed again.
 type follower struct {
 	kind
@@ -49,6 +50,7 @@ type follower struct {
 	listing   bool
 	older     bool      // the server refuses the kind's newer selector
 	unary     bool      // the next list is one in pages
+	parted    bool      // the last streaming list ended before it was complete
 	rejected  time.Time // when the server last failed to stream a list
 	at        string    // the resource version up to which all is known; empty when there is none
 	backoff   backoff
@@ -107,6 +109,9 @@ func (f *follower) nextDelay(ctx context.Context, err error) time.Duration {
 		f.relist()
 		f.at = ""
 		f.versions.distrust()
+	case f.listing && !f.unary && errors.Is(err, errPart) && !f.parted:
+		f.parted = true
+		f.status.failed(&f.kind, err)
 	case f.listing && !f.unary && unstreamable(err):
 		f.unary, f.rejected = true, time.Now()
 		f.status.unstreamable(err)

@@ -181,26 +181,26 @@ func newFailureLog(log *slog.Logger) *failureLog {
 	return &failureLog{log: log, failing: map[string]*failure{}, absent: map[string]bool{}}
 }
 
-func (j *failureLog) failed(resource, text string) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
+func (l *failureLog) failed(resource, text string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	now := time.Now()
-	if len(j.failing) == 0 {
-		j.since = now
+	if len(l.failing) == 0 {
+		l.since = now
 	}
-	f := j.failing[resource]
+	f := l.failing[resource]
 	if f == nil {
 		f = &failure{first: now, other: repeatOther}
-		j.failing[resource] = f
+		l.failing[resource] = f
 	}
-	if now.Sub(f.first) < patience || !f.due(now, text) || j.loggedRecently(now, text) {
+	if now.Sub(f.first) < patience || !f.due(now, text) || l.loggedRecently(now, text) {
 		return
 	}
 	if f.text != "" && f.text != text {
 		f.other = min(2*f.other, repeatLog)
 	}
-	f.loggedAt, f.text, j.logged = now, text, true
-	j.log.Warn("API server unreachable; keeping last known state", "resource", resource, "err", text, "since", j.since)
+	f.loggedAt, f.text, l.logged = now, text, true
+	l.log.Warn("API server unreachable; keeping last known state", "resource", resource, "err", text, "since", l.since)
 }
 
 func (f *failure) due(now time.Time, text string) bool {
@@ -212,8 +212,8 @@ func (f *failure) due(now time.Time, text string) bool {
 }
 
 // loggedRecently reports whether a text was logged recently, for any kind of objects.
-func (j *failureLog) loggedRecently(now time.Time, text string) bool {
-	for _, f := range j.failing {
+func (l *failureLog) loggedRecently(now time.Time, text string) bool {
+	for _, f := range l.failing {
 		if f.text == text && now.Sub(f.loggedAt) < repeatLog {
 			return true
 		}
@@ -222,25 +222,25 @@ func (j *failureLog) loggedRecently(now time.Time, text string) bool {
 }
 
 // missing logs, once, that an optional kind of objects is missing.
-func (j *failureLog) missing(resource, text string) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if !j.absent[resource] {
-		j.absent[resource] = true
-		j.log.Warn("optional API resource not available; continuing without it", "resource", resource, "err", text)
+func (l *failureLog) missing(resource, text string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.absent[resource] {
+		l.absent[resource] = true
+		l.log.Warn("optional API resource not available; continuing without it", "resource", resource, "err", text)
 	}
 }
 
-func (j *failureLog) recovered(resource string) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	delete(j.failing, resource)
-	if len(j.failing) > 0 {
+func (l *failureLog) recovered(resource string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.failing, resource)
+	if len(l.failing) > 0 {
 		return
 	}
-	if j.logged {
-		j.logged = false
-		j.log.Info("API server reachable again", "after", time.Since(j.since))
+	if l.logged {
+		l.logged = false
+		l.log.Info("API server reachable again", "after", time.Since(l.since))
 	}
 }
 

@@ -72,7 +72,9 @@ func (f *follower) stream(ctx context.Context) error {
 	silent := errors.Is(context.Cause(ctx), errSilent)
 	f.suspect = f.suspect || silent && f.bookmarks
 	switch {
-	case f.listing && (err == nil || silent):
+	case f.listing && silent:
+		return errSilent
+	case f.listing && err == nil:
 		return errPart
 	case silent:
 		return nil
@@ -195,7 +197,7 @@ func (f *follower) listed(at string) {
 		f.drop(n)
 		f.versions.gone(n, at) // or at an earlier version
 	}
-	f.listing, f.at, f.versions.complete, f.doubtful = false, at, true, false
+	f.listing, f.at, f.versions.complete, f.doubtful, f.parted = false, at, true, false, false
 	f.status.listed()
 	f.status.reached(at)
 	f.dispatcher.listed(&f.kind)

@@ -120,6 +120,18 @@ func TestStreamingListsAgain(t *testing.T) {
 	}
 }
 
+// A list that ends part-way once, as when a server is restarted, is streamed again.
+func TestStreamingListEndsOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, apitest.Options{})
+	w.server.Fail(apitest.Rule{Resource: "services", Lists: true, Event: true, Times: 1})
+	w.run().synced()
+	w.becomes(initial)
+	if n := len(w.server.Requests("list", "services")); n != 0 || w.streamed("services") != 2 {
+		t.Errorf("%d lists, %d streaming lists", n, w.streamed("services"))
+	}
+}
+
 // A role may allow watch and not list. A server that then fails to stream once
 // is not requested lists alone.
 func TestStreamingListFailsWhereListIsForbidden(t *testing.T) {

@@ -15,9 +15,11 @@ import (
 // where they are not counted, the error says how to have that.
 func TestTraffic(t *testing.T) {
 	inNetns(t, func(*Table) {
+		var r Reader
+		defer r.Close()
 		command(t, "", "nft", "add table ip filter; add chain ip filter incoming { type filter hook input priority 0; }; add rule ip filter incoming ct state new,established accept")
 		command(t, "", "sysctl", "-qw", "net.netfilter.nf_conntrack_acct=0")
-		if err := Traffic(t.Context(), func(model.Proto, netip.AddrPort, uint64) {}); err == nil || !strings.Contains(err.Error(), "nf_conntrack_acct=1") {
+		if err := r.Traffic(t.Context(), func(model.Proto, netip.AddrPort, uint64) {}); err == nil || !strings.Contains(err.Error(), "nf_conntrack_acct=1") {
 			t.Errorf("not counted: %v", err)
 		}
 		command(t, "", "sysctl", "-qw", "net.netfilter.nf_conntrack_acct=1")
@@ -43,7 +45,7 @@ func TestTraffic(t *testing.T) {
 			t.Error(err)
 		}
 		want, found := netip.MustParseAddrPort(server.LocalAddr().String()), uint64(0)
-		if err := Traffic(t.Context(), func(proto model.Proto, at netip.AddrPort, bytes uint64) {
+		if err := r.Traffic(t.Context(), func(proto model.Proto, at netip.AddrPort, bytes uint64) {
 			if proto == model.UDP && at == want {
 				found += bytes
 			}

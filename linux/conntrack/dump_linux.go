@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
@@ -72,16 +71,4 @@ func (t *Table) flush(ctx context.Context) (deleted int, err error) {
 		return 0, fmt.Errorf("send delete requests: %w", sent)
 	}
 	return deleted, err
-}
-
-// Each calls each for all flows of the calling thread's network namespace, over a
-// socket of its own.
-func Each(ctx context.Context, each func(flows.Flow)) (err error) {
-	dumps, err := netlink.Open()
-	if err != nil {
-		return fmt.Errorf("conntrack: %w", err)
-	}
-	defer func() { err = errors.Join(err, dumps.Close()) }()
-	t := Table{dumps: dumps, writeFilter: filter.write}
-	return t.dump(ctx, filter{both: true}, func(e *entry) { each(e.flow) })
 }

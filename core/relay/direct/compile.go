@@ -79,10 +79,12 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 
 // placed reports whether a port has a frontend that listeners are for, or should be.
 func (c *Compiler) placed(host *model.Host, port *model.Port) bool {
-	return slices.ContainsFunc(port.Frontends, func(f model.Frontend) bool {
-		at, why := c.placement.Addresses(host, &f)
-		return len(at) > 0 || why != ""
-	})
+	for i := range port.Frontends {
+		if at, why := c.placement.Addresses(host, &port.Frontends[i]); len(at) > 0 || why != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // serves reports whether any origin has endpoints.

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/flows"
+)
+
+// All lists are read over one socket, opened for the first, also after one that was given up in
+// the middle: while no file can be opened, each has all flows.
+func TestListsAreReadOverOneSocket(t *testing.T) {
+	const entries = 2000
+	inNetns(t, func(*Table) {
+		create(t, entries, func(i int) made { return udp(fmt.Sprintf("10.244.1.10:%d", 1000+i), "10.96.0.10:53", "") })
+		var r Reader
+		list := func() (n int) {
+			t.Helper()
+			if err := r.Each(t.Context(), func(flows.Flow) { n++ }); err != nil {
+				t.Error(err)
+			}
+			return n
+		}
+		if n := list(); n != entries {
+			t.Errorf("%d flows, want %d", n, entries)
+		}
+		withoutFiles(t, func() {
+			for range 5 {
+				ctx, giveUp := context.WithCancel(t.Context())
+				if err := r.Each(ctx, func(flows.Flow) { giveUp() }); !errors.Is(err, context.Canceled) {
+					t.Errorf("given up: %v", err)
+				}
+				if n := list(); n != entries {
+					t.Errorf("%d flows after one that was given up, want %d", n, entries)
+				}
+			}
+			if err := new(Reader).Each(t.Context(), func(flows.Flow) {}); !errors.Is(err, unix.EMFILE) {
+				t.Errorf("files could be opened: %v", err)
+			}
+		})
+		if err := errors.Join(r.Close(), r.Close()); err != nil {
+			t.Error(err)
+		}
+		if err := r.Each(t.Context(), func(flows.Flow) {}); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("closed: %v", err)
+		}
+	})
+}
+
+// A first list without a socket is an error, and the next one tries again.
+func TestAListAfterOneWithoutASocket(t *testing.T) {
+	inNetns(t, func(*Table) {
+		var r Reader
+		defer r.Close()
+		withoutFiles(t, func() {
+			if err := r.Each(t.Context(), func(flows.Flow) {}); !errors.Is(err, unix.EMFILE) {
+				t.Errorf("no file can be opened: %v", err)
+			}
+		})
+		if err := r.Each(t.Context(), func(flows.Flow) {}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// withoutFiles calls f while this process can open no file and no socket.
+func withoutFiles(t *testing.T, f func()) {
+	t.Helper()
+	var before unix.Rlimit
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, &before); err != nil {
+		t.Error(err)
+		return
+	}
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Max: before.Max}, nil); err != nil {
+		t.Error(err)
+		return
+	}
+	defer func() {
+		if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &before, nil); err != nil {
+			t.Error(err)
+		}
+	}()
+	f()
+}
