@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"runtime"
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/wire"
@@ -38,6 +39,23 @@ func (p *Proxy) queryRoute() route {
 	}}
 }
 
+// giveWay has the calling goroutine give way to changes, which come first where processors are few, until
+// end is called on it: its thread has a low priority. One whose priority cannot be restored, which takes a
+// privilege, serves no other goroutine and ends with this one.
+func (p *Proxy) giveWay() (end func()) {
+	runtime.LockOSThread()
+	restore, err := p.system.lower()
+	if err != nil {
+		p.log.Debug("lowering the priority of an answer failed", "err", err)
+		return runtime.UnlockOSThread
+	}
+	return func() {
+		if restore() == nil {
+			runtime.UnlockOSThread()
+		}
+	}
+}
+
 // ask finds the query and returns its answer as content of a type. However many clients ask, one answer
 // is made at a time, and beside it one of those that read the data plane: changes find a
 // processor. What a client takes to read its answer is nobody's wait.
@@ -57,6 +75,7 @@ func (p *Proxy) ask(ctx context.Context, name string, body []byte, kind string) 
 		return nil, fmt.Errorf("other queries are answered: %w", err)
 	}
 	defer turn.give()
+	defer p.giveWay()()
 	found, err := q.ask(ctx, p, body)
 	if err != nil {
 		return nil, err
