@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"runtime"
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/wire"
@@ -37,23 +36,6 @@ func (p *Proxy) queryRoute() route {
 		text, err := p.ask(r.Context(), r.PathValue("name"), body, kind)
 		send(w, kind, text, err)
 	}}
-}
-
-// giveWay has the calling goroutine give way to changes, which come first where processors are few, until
-// end is called on it: its thread has a low priority. One whose priority cannot be restored, which takes a
-// privilege, serves no other goroutine and ends with this one.
-func (p *Proxy) giveWay() (end func()) {
-	runtime.LockOSThread()
-	restore, err := p.system.lower()
-	if err != nil {
-		p.log.Debug("lowering the priority of an answer failed", "err", err)
-		return runtime.UnlockOSThread
-	}
-	return func() {
-		if restore() == nil {
-			runtime.UnlockOSThread()
-		}
-	}
 }
 
 // ask finds the query and returns its answer as content of a type. However many clients ask, one answer

@@ -12,30 +12,32 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/linux/host"
 )
 
 // Answers have a low priority, what they start and what comes after them has not. A thread whose
 // priority stays low ends, but for the main one, which runs no goroutine any more.
 func TestAnswersGiveWay(t *testing.T) {
 	nice := func() int {
-		now, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
+		n, err := host.Nice()
 		if err != nil {
 			t.Error(err)
 		}
-		return 20 - now
+		return n
 	}
 	usual := nice()
 	if usual+lowering > 19 {
 		t.Skipf("skipped: the test has a nice value of %d, nothing is to be lowered", usual)
 	}
-	for restorable, lower := range map[bool]func() (func() error, error){
-		true: lowerThread,
+	for restorable, f := range map[bool]func() (func() error, error){
+		true: lower,
 		false: func() (func() error, error) {
-			_, err := lowerThread()
+			_, err := lower()
 			return func() error { return errors.New("not permitted") }, err
 		},
 	} {
-		p := &Proxy{system: system{lower: lower}, log: slog.New(slog.DiscardHandler)}
+		p := &Proxy{system: system{lower: f}, log: slog.New(slog.DiscardHandler)}
 		for range 50 {
 			threads, others := make(chan int), make(chan int, 1)
 			go func() {

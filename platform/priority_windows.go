@@ -14,8 +14,8 @@ const (
 	threadPriorityNormal = 0
 )
 
-// lowerThread gives the calling thread the lowest priority.
-func lowerThread() (restore func() error, err error) {
+// lower gives the calling thread the lowest priority.
+func lower() (restore func() error, err error) {
 	set := func(to int) error {
 		proc := windows.NewLazySystemDLL("kernel32.dll").NewProc("SetThreadPriority")
 		if ok, _, err := proc.Call(uintptr(windows.CurrentThread()), uintptr(to)); ok == 0 {
