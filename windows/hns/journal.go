@@ -107,10 +107,14 @@ func openJournal(path string, folder func(dir string, files ...string) error) (*
 	return j, nil
 }
 
+func newJournal() *journal {
+	return &journal{ids: map[string]bool{}, echoes: map[string]echo{}, tries: map[Key]int{}}
+}
+
 // readJournal reads a journal that may be another process's. Changes
 // from now on stay in memory.
 func readJournal(path string) (*journal, error) {
-	j := &journal{ids: map[string]bool{}, echoes: map[string]echo{}, tries: map[Key]int{}}
+	j := newJournal()
 	if path == "" {
 		return j, nil
 	}
