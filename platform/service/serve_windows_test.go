@@ -7,11 +7,15 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/windows/svc"
+
+	"github.com/tandem-proxy/tandem/windows/folders/foldertest"
 )
 
 // These tests are run on Linux by ci/wine as well.
@@ -114,6 +118,29 @@ func TestFails(t *testing.T) {
 	}
 	s = play(t, func(context.Context, io.Writer, func()) error { return nil })
 	s.ends(7) // unrequested: it is to be started again
+}
+
+// A service that crashes all the time does not fill the disk.
+func TestCrashesAreBounded(t *testing.T) {
+	path := filepath.Join(foldertest.New(t, "crash.log", "crash.log.old"), "crash.log")
+	crash := []byte(strings.Repeat("x", maxCrashes/2))
+	for range 7 {
+		f, err := openCrashes(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Write(crash); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, want := range map[string]int64{path: maxCrashes / 2, path + ".old": maxCrashes} {
+		if info, err := os.Stat(name); err != nil || info.Size() != want {
+			t.Errorf("%s: %v, %v, want %d bytes", name, info, err, want)
+		}
+	}
 }
 
 func TestStopHangs(t *testing.T) {
