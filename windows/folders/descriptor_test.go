@@ -38,7 +38,7 @@ func TestUntrusted(t *testing.T) {
 		{"no owner: the file system keeps none", "D:(A;;FA;;;BA)", writing, ""},
 		{"the owner alone", "O:SYD:NO_ACCESS_CONTROL", 0, ""},
 		{"another owner", "O:" + user + "D:(A;;FA;;;SY)", 0, "owned by " + user},
-		{"trusted for this process", "O:S-1-5-21-9-9-9-1000D:(A;;FA;;;S-1-5-21-9-9-9-1000)", writing, ""},
+		{"the owner of Windows", "O:S-1-5-21-9-9-9-1000D:(A;;FA;;;S-1-5-21-9-9-9-1000)", writing, ""},
 	} {
 		got, err := untrusted(c.sddl, c.rights, "S-1-5-21-9-9-9-1000")
 		if err != nil || got != c.want {
@@ -52,7 +52,7 @@ func TestDescriptorsThatAreNotUnderstood(t *testing.T) {
 	for _, sddl := range []string{
 		"O:B", "O:SYD:(A;;FA;;;SY", "O:SYD:(A;;FA)", "O:SYD:(A;;QQ;;;SY)", "O:SYD:(A;;F;;;SY)", "O:SYD:(A;;0xg;;;SY)", "O:SYD:(T;;FA;;;SY)", "O:SYD:PX",
 	} {
-		if why, err := untrusted(sddl, writing); err == nil {
+		if why, err := untrusted(sddl, writing, ""); err == nil {
 			t.Errorf("%s: %q", sddl, why)
 		} else if !strings.Contains(err.Error(), "security descriptor") && !strings.Contains(err.Error(), "parsing") {
 			t.Errorf("%s: %v", sddl, err)
