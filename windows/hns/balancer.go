@@ -81,12 +81,12 @@ func (c *commit) create(k Key, want LoadBalancer) error {
 	c.written(c.journal.attempt(k))
 	got, err := c.calls.createBalancer(c.lasting, k, want)
 	switch {
-	case errors.Is(err, ledger.ErrUnknown):
-		c.journal.doubt(k)
-	case err != nil:
-		c.written(c.journal.answered(k, ""))
-	default:
+	case err == nil:
 		c.written(c.journal.answered(k, got.ID))
+	case exists(err): // which is refused for what is there
+		c.written(c.journal.answered(k, ""))
+	default: // it may be there: that it cannot be read after it was made is an error, too
+		c.journal.doubt(k)
 	}
 	if exists(err) && !c.relisted && c.listed.due() {
 		if err := c.relist(); err != nil {

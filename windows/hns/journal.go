@@ -52,7 +52,7 @@ type journal struct {
 	ids    map[string]bool // true when it was deleted, or was not there
 	echoes map[string]echo // of ids
 	tries  map[Key]int     // frontends between try and done: 0 while HNS is asked, else the number of the doubt
-	doubts int             // how many creations had no answer
+	doubts int             // how many creations may have made one that is not known
 	grown  int             // bytes that were appended since the file was replaced or extended
 	stuck  bool            // the file could not be replaced the last time, which was reported
 	nodes  [2]netip.Addr
@@ -374,7 +374,7 @@ func (j *journal) answered(k Key, id string) error {
 	return j.append(lines)
 }
 
-// doubt notes that HNS gave no answer, or none that says whether it has made one.
+// doubt notes that HNS may have made one, though it did not give its id.
 func (j *journal) doubt(k Key) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -511,9 +511,11 @@ func (j *journal) all() map[string]bool {
 	return ids
 }
 
+// close closes the file. From then on it may be another process's, and nothing is written.
 func (j *journal) close() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	j.path = ""
 	if j.file == nil {
 		return nil
 	}
