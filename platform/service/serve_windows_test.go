@@ -120,6 +120,21 @@ func TestFails(t *testing.T) {
 	s.ends(7) // unrequested: it is to be started again
 }
 
+// A service that was to stop, and did so with an error, is not to be started again.
+func TestStopFails(t *testing.T) {
+	s := play(t, func(ctx context.Context, _ io.Writer, ready func()) error {
+		ready()
+		<-ctx.Done()
+		return errors.New("no way")
+	})
+	s.until(svc.Running)
+	s.requests <- svc.ChangeRequest{Cmd: svc.Stop}
+	s.ends(0)
+	if !strings.Contains(s.log.String(), "no way") {
+		t.Errorf("the log does not say why: %s", s.log.String())
+	}
+}
+
 // A service that crashes all the time does not fill the disk.
 func TestCrashesAreBounded(t *testing.T) {
 	path := filepath.Join(foldertest.New(t, "crash.log", "crash.log.old"), "crash.log")
@@ -150,7 +165,7 @@ func TestStopHangs(t *testing.T) {
 	})
 	s.until(svc.Running)
 	s.requests <- svc.ChangeRequest{Cmd: svc.Stop}
-	s.ends(7)
+	s.ends(0) // else it would be started again
 	if !errors.Is(s.handler.err, errHung) || !strings.Contains(s.log.String(), "TestStopHangs") {
 		t.Errorf("%v; the log has no goroutines: %s", s.handler.err, s.log.String())
 	}
