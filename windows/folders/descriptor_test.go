@@ -22,6 +22,8 @@ func TestUntrusted(t *testing.T) {
 		{"a file that a user has planted", "O:" + user + "D:AI(A;ID;FA;;;SY)(A;ID;FA;;;BA)", writing, "owned by " + user},
 		{"copied into a user's folder", "O:BAD:AI(A;ID;FA;;;BA)(A;ID;FA;;;" + user + ")", writing, "writable by " + user},
 		{"in the root of a workstation's disk", "O:BAD:AI(A;ID;FA;;;BA)(A;ID;0x1301bf;;;AU)(A;ID;0x1200a9;;;BU)", writing, "writable by authenticated users"},
+		{"a disk for data, whose own folder nobody renames", "O:BAD:(A;OICI;FA;;;BA)(A;OICI;FA;;;SY)(A;;0x1301bf;;;AU)(A;OICIIO;0x1301bf;;;AU)", replacing &^ deleteRight, ""},
+		{"a folder in it, which others may rename", "O:BAD:AI(A;OICIID;FA;;;BA)(A;OICIID;FA;;;SY)(A;OICIID;0x1301bf;;;AU)", replacing, "writable by authenticated users"},
 		{"of Windows", "O:" + trustedInstaller + "D:PAI(A;;FA;;;" + trustedInstaller + ")(A;;0x1200a9;;;BU)", writing, ""},
 		{"owner with a letter for its number", "O:S-1-5-0xaD:(A;;FA;;;SY)", writing, "owned by S-1-5-0xa"},
 		{"no DACL", "O:BA", writing, "writable by everybody"},
