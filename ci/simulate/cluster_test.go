@@ -92,29 +92,31 @@ func (k *cluster) remove(o runtime.Object) {
 // change changes one object, and returns the Services that this touches; shaken says
 // that it may be all.
 func (k *cluster) change(rng *rand.Rand) (touched []model.ServiceName, shaken bool) {
-	before := k.now
-	k.now = before.Change(rng)
-	switch {
-	case k.now.Host != before.Host: // this cluster has a Node of its own
-		k.now.Host = before.Host
+	next := k.now.Change(rng)
+	if next.Host != k.now.Host { // this cluster has a Node of its own
 		k.changeNode(rng)
-		shaken = true
-	case !slices.Equal(k.now.Services, before.Services):
-		differ(before.Services, k.now.Services, func(s *model.Service) { k.put(apitest.Service(s)) }, func(s *model.Service) { k.remove(apitest.Service(s)) },
-			func(s *model.Service) string {
-				return s.Name.Name
-			})
-		touched = changed(before.Services, k.now.Services, func(s *model.Service) model.ServiceName { return s.Name })
-	default:
-		differ(before.Slices, k.now.Slices, func(s *model.Slice) { k.put(apitest.Slice(s)) }, func(s *model.Slice) { k.remove(apitest.Slice(s)) },
-			func(s *model.Slice) string {
-				return s.Name.Name
-			})
-		touched = changed(before.Slices, k.now.Slices, func(s *model.Slice) model.ServiceName {
-			return model.ServiceName{Namespace: s.Name.Namespace, Name: s.Service}
-		})
+		return nil, true
 	}
-	return touched, shaken
+	return k.set(next), false
+}
+
+// set puts other Services and slices in the place of those that there are, and returns the
+// Services that this touches.
+func (k *cluster) set(next conformance.Random) (touched []model.ServiceName) {
+	before := k.now
+	k.now.Services, k.now.Slices, k.now.Routes = next.Services, next.Slices, next.Routes
+	differ(before.Services, next.Services, func(s *model.Service) { k.put(apitest.Service(s)) }, func(s *model.Service) { k.remove(apitest.Service(s)) },
+		func(s *model.Service) string {
+			return s.Name.Name
+		})
+	touched = changed(before.Services, next.Services, func(s *model.Service) model.ServiceName { return s.Name })
+	differ(before.Slices, next.Slices, func(s *model.Slice) { k.put(apitest.Slice(s)) }, func(s *model.Slice) { k.remove(apitest.Slice(s)) },
+		func(s *model.Slice) string {
+			return s.Name.Name
+		})
+	return append(touched, changed(before.Slices, next.Slices, func(s *model.Slice) model.ServiceName {
+		return model.ServiceName{Namespace: s.Name.Namespace, Name: s.Service}
+	})...)
 }
 
 // changed returns the Services of what is in one of two lists only.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // situation is in which a process is killed at one of its writes.
@@ -32,6 +33,7 @@ var situations = []situation{
 		r.super.current().kill(writes)
 		r.change(conformance.NewRand(sweepChanges))
 	}},
+	{"undone", onWindows, nil, undoneMeanwhile},
 	{"audit", "", nil, func(r *run, writes int) {
 		r.damage(conformance.NewRand(sweepChanges), 6)
 		r.super.current().kill(writes)
@@ -42,8 +44,9 @@ var situations = []situation{
 }
 
 // TestEachCrashPoint kills a process at each single write of a start, of a restart with
-// changes, of a change, of a repair by an audit, of a switch to another mode and back,
-// and of a cleanup. The next process must make all of it right (see run.rest), and the
+// changes, of a change, also one that is undone before the next start, of a repair by an
+// audit, of a switch to another mode and back, and of a cleanup; in mode kernelspace also before
+// it has the id of a load balancer that HNS has made for it. The next process must make all of it right (see run.rest), and the
 // judge looks at packets between any two writes.
 func TestEachCrashPoint(t *testing.T) {
 	for _, m := range modes {
@@ -110,6 +113,21 @@ func restartAfterChanges(r *run, writes int) {
 	for range 3 {
 		r.change(rng)
 	}
+	time.Sleep(2 * restartPause)
+}
+
+// undoneMeanwhile changes objects, and has them as before when the next process starts: what the
+// one that was killed has made for them is nobody's any more.
+func undoneMeanwhile(r *run, writes int) {
+	p, before, rng := r.super.current(), r.cluster.now, conformance.NewRand(sweepChanges)
+	p.kill(writes)
+	for range 3 {
+		r.change(rng)
+	}
+	for begin := time.Now(); p.alive() && time.Since(begin) < restartPause; {
+		time.Sleep(time.Millisecond)
+	}
+	r.judge.change(func() ([]model.ServiceName, bool) { return r.cluster.set(before), false })
 	time.Sleep(2 * restartPause)
 }
 

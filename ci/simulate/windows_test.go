@@ -37,6 +37,7 @@ type windows struct {
 	was      bool   // one was
 	instance uint32
 	writes   int
+	made     bool // the last call has made a load balancer, and its id is not asked for yet
 }
 
 func newWindows(rng *rand.Rand, dir string) *windows {
@@ -136,10 +137,14 @@ func (w *windows) called(c *hnsemu.Call) hns.Code {
 	defer w.mu.Unlock()
 	t := w.trouble_
 	write := slices.Contains([]hnsemu.Verb{hnsemu.Create, hnsemu.Modify, hnsemu.Delete}, c.Verb)
+	answer := w.made && c.Kind == hnsemu.LoadBalancer && c.Verb == hnsemu.Query
+	w.made = c.Kind == hnsemu.LoadBalancer && c.Verb == hnsemu.Create
 	switch {
 	case w.process == nil:
 		return 0
 	case !w.process.alive(), t.absent, t.busy, !write && t.unreadable && c.Verb != hnsemu.Close: // assumed: a handle can be closed whatever cannot be read
+		return gone
+	case answer && !w.process.step(): // killed before it knows what it has made
 		return gone
 	case !write:
 		return 0

@@ -3,9 +3,11 @@
 package wine
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/tandem-proxy/tandem/windows/hns"
@@ -67,9 +69,9 @@ func TestPlantedJournal(t *testing.T) {
 	n.sound()
 }
 
-// TestPlantedConfiguration: a user has made the folder and a configuration before the
-// installation, by which a service would do as it says with the rights of the system.
-// Neither install nor a service that starts accepts it, and another one is accepted.
+// TestPlantedConfiguration: a user has made the folder, a log and a configuration before the
+// first start, by which a service would do as it says with the rights of the system. The log is
+// not written to. Neither install nor a service that starts accepts it, and another one is accepted.
 func TestPlantedConfiguration(t *testing.T) {
 	p := open(t)
 	if os.Geteuid() != 0 {
@@ -95,9 +97,13 @@ func TestPlantedConfiguration(t *testing.T) {
 	}
 	flags := []string{"--config", configFile, "--manifests", windowsPath(s.manifests)}
 	own(65534)
-	s.refuses("owned by", append([]string{"install"}, flags...)...)
+	s.refuses(`icacls "C:\ProgramData\Tandem" /setowner`, append([]string{"install"}, flags...)...)
 	own(0)
 	s.does("install", flags...)
+	planted := p.path(`C:\ProgramData\Tandem\logs\tandem.log`) // whose maker could read it
+	if err := errors.Join(os.WriteFile(planted, []byte("planted\n"), 0o666), os.Chown(planted, 65534, 65534)); err != nil {
+		t.Fatal(err)
+	}
 
 	own(65534)
 	_ = s.tandem("start") // how much of its start it survives is a matter of luck
@@ -106,6 +112,9 @@ func TestPlantedConfiguration(t *testing.T) {
 		t.Errorf("log:\n%s", log)
 	}
 	s.serves("10.96.0.10", "")
+	if info, err := os.Stat(planted); err != nil || info.Sys().(*syscall.Stat_t).Uid != 0 || strings.Contains(s.logged(), "planted") {
+		t.Errorf("the log: %v, %v", info, err)
+	}
 	own(0)
 	s.does("start")
 	s.serves("10.96.0.10", "10.244.1.2")

@@ -40,7 +40,7 @@ type Ledger[K comparable, V any] struct {
 
 	// keepUnknown keeps installed objects that were never wanted.
 	keepUnknown bool
-	kept        []K
+	kept        map[K]struct{}
 }
 
 // Rules are what the ledger must know of the objects.
@@ -105,7 +105,9 @@ func (d deferral) failed() bool { return d.err != nil && !d.untried }
 
 // New returns an empty ledger.
 func New[K comparable, V any](rules Rules[K, V]) *Ledger[K, V] {
-	return &Ledger[K, V]{rules: rules, entries: map[K]*entry[V]{}, stale: map[K]V{}, waiting: map[K]deferral{}}
+	return &Ledger[K, V]{
+		rules: rules, entries: map[K]*entry[V]{}, stale: map[K]V{}, waiting: map[K]deferral{}, kept: map[K]struct{}{},
+	}
 }
 
 // Want adds an owner of an object. Owners that share a key must want the same
@@ -253,12 +255,12 @@ func (l *Ledger[K, V]) KeepUnknown(doubt bool) {
 	if doubt {
 		return
 	}
-	for _, key := range l.kept {
+	for key := range l.kept {
 		if e := l.entries[key]; e != nil && differs(e) {
 			l.enqueue(e, key, nil)
 		}
 	}
-	l.kept = nil
+	l.kept = map[K]struct{}{}
 }
 
 func differs[V any](e *entry[V]) bool {

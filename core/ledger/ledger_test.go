@@ -769,6 +769,21 @@ func TestSparedObjectsStayWhileThereIsDoubt(t *testing.T) {
 	expect(t, render(l.Plan(epoch, 0)), "0 delete b1 v>")
 }
 
+// A deletion that failed before the doubt is no failure while the object is kept: nothing retries it.
+func TestWhatIsKeptDoesNotFail(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	adopt(l, map[string]string{"b1": "v"})
+	l.Record(l.Plan(epoch, 0)[0][0], errors.New("in use"), epoch)
+	l.KeepUnknown(true)
+	later := epoch.Add(time.Minute)
+	expect(t, render(l.Plan(later, 0)))
+	if f := l.Failures(); len(f) > 0 || !l.Next().IsZero() {
+		t.Errorf("failures: %+v, next %v", f, l.Next())
+	}
+	l.KeepUnknown(false)
+	expect(t, render(l.Plan(later, 0)), "0 delete b1 v>")
+}
+
 // What is ours and wanted no more goes, whatever there is doubt about: also what
 // belongs to no port.
 func TestDoubtIsAboutWhatWasFoundAlone(t *testing.T) {

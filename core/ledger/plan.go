@@ -32,7 +32,8 @@ func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
 			continue
 		}
 		if e.refs == 0 && l.keepUnknown && e.is(found) {
-			l.kept = append(l.kept, t.key)
+			l.kept[t.key] = struct{}{}
+			delete(l.waiting, t.key) // a deletion that failed before the doubt
 			continue
 		}
 		if e.refs == 0 && l.delayDelete(t, now) {

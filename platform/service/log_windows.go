@@ -18,10 +18,12 @@ import (
 	"github.com/tandem-proxy/tandem/windows/folders"
 )
 
-// How much of the log is kept: lumberjack's files are in MiB.
+// How much of the log is kept: lumberjack's files are in MiB. Of crashes there are two files of
+// little more than maxCrashes bytes: a service that crashes is started again every minute.
 const (
-	fileSize = 32
-	oldFiles = 4
+	fileSize   = 32
+	oldFiles   = 4
+	maxCrashes = 4 << 20
 )
 
 // The ids of records in the Event Log. Operators search for them: none changes its
@@ -46,9 +48,14 @@ func openLog() (*serviceLog, error) {
 	if err != nil {
 		return nil, err
 	}
-	path := filepath.Join(dirs.Logs, Name+".log")
+	path, crashes := filepath.Join(dirs.Logs, Name+".log"), filepath.Join(dirs.Logs, "crash.log")
+	for _, file := range []string{path, crashes} { // who made it could read it, or lead it elsewhere
+		if _, err := folders.DeleteUntrusted(file); err != nil {
+			return nil, fmt.Errorf("log: %w", err)
+		}
+	}
 	l := &serviceLog{path: path, WriteCloser: &lumberjack.Logger{Filename: path, MaxSize: fileSize, MaxBackups: oldFiles}}
-	if l.crash, err = os.OpenFile(filepath.Join(dirs.Logs, "crash.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600); err != nil {
+	if l.crash, err = openCrashes(crashes); err != nil {
 		return nil, fmt.Errorf("crash log: %w", err)
 	}
 	if err := debug.SetCrashOutput(l.crash, debug.CrashOptions{}); err != nil {
@@ -56,6 +63,15 @@ func openLog() (*serviceLog, error) {
 	}
 	l.events, _ = eventlog.Open(Name) // without a source by that name there is the log file
 	return l, nil
+}
+
+// openCrashes opens the file that crashes are appended to. A full one becomes the old one; where
+// that fails, since a program reads it, there is another attempt at the next start.
+func openCrashes(path string) (*os.File, error) {
+	if info, err := os.Stat(path); err == nil && info.Size() >= maxCrashes {
+		_ = os.Rename(path, path+".old")
+	}
+	return os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 }
 
 // Close closes the files.

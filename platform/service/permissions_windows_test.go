@@ -13,19 +13,25 @@ import (
 )
 
 func TestGuarded(t *testing.T) {
-	dir := foldertest.New(t, "tandem.exe")
+	outer := foldertest.New(t, "bin/tandem.exe", "bin")
+	dir := filepath.Join(outer, "bin")
 	exe := filepath.Join(dir, "tandem.exe")
-	if err := os.WriteFile(exe, nil, 0o700); err != nil {
+	if err := folders.Close(outer, dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := folders.Close(dir); err != nil {
+	if err := os.WriteFile(exe, nil, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := checkPermissions(exe); err != nil {
 		t.Errorf("closed to others: %v", err)
 	}
-	foldertest.Open(t, dir)
-	if err := checkPermissions(exe); err == nil || !strings.Contains(err.Error(), "everybody") {
-		t.Errorf("open to everybody: %v", err)
+	for _, path := range []string{outer, dir} { // of the outer one they could put another in its place
+		foldertest.Open(t, path)
+		if err := checkPermissions(exe); err == nil || !strings.Contains(err.Error(), path+" is writable by everybody") {
+			t.Errorf("%s is open to everybody: %v", path, err)
+		}
+		if err := folders.Close(path); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

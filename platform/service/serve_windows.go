@@ -18,7 +18,8 @@ const (
 	stopping   = 20 * time.Second // after which a stop that hangs is ended
 )
 
-// errHung ends a service whose work did not end after a request to stop.
+// errHung ends a service whose work did not end after a request to stop. The end of the process
+// is that of the work.
 var errHung = errors.New("stop timed out; terminated")
 
 // errUnrequested is work that ended without an error and without a request to stop.
@@ -76,7 +77,7 @@ func (h *handler) Execute(args []string, requests <-chan svc.ChangeRequest, stat
 			if err == nil && p.state != svc.StopPending {
 				err = errUnrequested
 			}
-			return h.ended(err)
+			return h.ended(err, p.state == svc.StopPending)
 		case <-ready:
 			p.enter(svc.Running)
 		case r := <-requests:
@@ -92,7 +93,7 @@ func (h *handler) Execute(args []string, requests <-chan svc.ChangeRequest, stat
 				p.enter(svc.Running)
 			case p.state == svc.StopPending && time.Since(begun) > h.stopping:
 				h.log.stacks()
-				return h.ended(errHung)
+				return h.ended(errHung, true)
 			}
 			p.report()
 		}
@@ -111,11 +112,12 @@ func stopRequested(r svc.ChangeRequest, status chan<- svc.Status) bool {
 }
 
 // ended reports how it ended: with the program's own exit code, which the service
-// manager shows (`sc query`) and restarts the service on.
-func (h *handler) ended(err error) (own bool, code uint32) {
+// manager shows (`sc query`) and restarts the service on, whether it was to stop or not
+// (SERVICE_FAILURE_ACTIONS_FLAG). So the failure of a requested stop is logged alone.
+func (h *handler) ended(err error, requested bool) (own bool, code uint32) {
 	h.err = err
 	h.log.ended(err)
-	if err == nil {
+	if err == nil || requested {
 		return false, 0
 	}
 	return true, uint32(h.program.Code(err))

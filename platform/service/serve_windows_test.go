@@ -7,11 +7,15 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/windows/svc"
+
+	"github.com/tandem-proxy/tandem/windows/folders/foldertest"
 )
 
 // These tests are run on Linux by ci/wine as well.
@@ -116,6 +120,44 @@ func TestFails(t *testing.T) {
 	s.ends(7) // unrequested: it is to be started again
 }
 
+// A service that was to stop, and did so with an error, is not to be started again.
+func TestStopFails(t *testing.T) {
+	s := play(t, func(ctx context.Context, _ io.Writer, ready func()) error {
+		ready()
+		<-ctx.Done()
+		return errors.New("no way")
+	})
+	s.until(svc.Running)
+	s.requests <- svc.ChangeRequest{Cmd: svc.Stop}
+	s.ends(0)
+	if !strings.Contains(s.log.String(), "no way") {
+		t.Errorf("the log does not say why: %s", s.log.String())
+	}
+}
+
+// A service that crashes all the time does not fill the disk.
+func TestCrashesAreBounded(t *testing.T) {
+	path := filepath.Join(foldertest.New(t, "crash.log", "crash.log.old"), "crash.log")
+	crash := []byte(strings.Repeat("x", maxCrashes/2))
+	for range 7 {
+		f, err := openCrashes(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Write(crash); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, want := range map[string]int64{path: maxCrashes / 2, path + ".old": maxCrashes} {
+		if info, err := os.Stat(name); err != nil || info.Size() != want {
+			t.Errorf("%s: %v, %v, want %d bytes", name, info, err, want)
+		}
+	}
+}
+
 func TestStopHangs(t *testing.T) {
 	s := play(t, func(_ context.Context, _ io.Writer, ready func()) error {
 		ready()
@@ -123,7 +165,7 @@ func TestStopHangs(t *testing.T) {
 	})
 	s.until(svc.Running)
 	s.requests <- svc.ChangeRequest{Cmd: svc.Stop}
-	s.ends(7)
+	s.ends(0) // else it would be started again
 	if !errors.Is(s.handler.err, errHung) || !strings.Contains(s.log.String(), "TestStopHangs") {
 		t.Errorf("%v; the log has no goroutines: %s", s.handler.err, s.log.String())
 	}

@@ -39,10 +39,10 @@ var privileged = [...]string{"SY", "BA", "LA", "DA", "EA", "CO", "OW", "S-1-5-18
 
 // untrusted names what gives somebody who is not privileged one of the rights to an object
 // with a security descriptor, in SDDL; "" for nothing. With no rights it is the owner alone
-// that counts. More SIDs may be trusted. What is
+// that counts. One more SID is trusted. What is
 // not understood is an error. An object without an owner is on a file system that keeps none.
-func untrusted(sddl string, rights uint32, trusted ...string) (why string, err error) {
-	trusts := func(sid string) bool { return slices.Contains(privileged[:], sid) || slices.Contains(trusted, sid) }
+func untrusted(sddl string, rights uint32, trusted string) (why string, err error) {
+	trusts := func(sid string) bool { return slices.Contains(privileged[:], sid) || sid == trusted }
 	owner, rest, err := ownerOf(sddl)
 	if err != nil {
 		return "", err

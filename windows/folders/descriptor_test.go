@@ -22,6 +22,8 @@ func TestUntrusted(t *testing.T) {
 		{"a file that a user has planted", "O:" + user + "D:AI(A;ID;FA;;;SY)(A;ID;FA;;;BA)", writing, "owned by " + user},
 		{"copied into a user's folder", "O:BAD:AI(A;ID;FA;;;BA)(A;ID;FA;;;" + user + ")", writing, "writable by " + user},
 		{"in the root of a workstation's disk", "O:BAD:AI(A;ID;FA;;;BA)(A;ID;0x1301bf;;;AU)(A;ID;0x1200a9;;;BU)", writing, "writable by authenticated users"},
+		{"a disk for data, whose own folder nobody renames", "O:BAD:(A;OICI;FA;;;BA)(A;OICI;FA;;;SY)(A;;0x1301bf;;;AU)(A;OICIIO;0x1301bf;;;AU)", replacing &^ deleteRight, ""},
+		{"a folder in it, which others may rename", "O:BAD:AI(A;OICIID;FA;;;BA)(A;OICIID;FA;;;SY)(A;OICIID;0x1301bf;;;AU)", replacing, "writable by authenticated users"},
 		{"of Windows", "O:" + trustedInstaller + "D:PAI(A;;FA;;;" + trustedInstaller + ")(A;;0x1200a9;;;BU)", writing, ""},
 		{"owner with a letter for its number", "O:S-1-5-0xaD:(A;;FA;;;SY)", writing, "owned by S-1-5-0xa"},
 		{"no DACL", "O:BA", writing, "writable by everybody"},
@@ -38,7 +40,7 @@ func TestUntrusted(t *testing.T) {
 		{"no owner: the file system keeps none", "D:(A;;FA;;;BA)", writing, ""},
 		{"the owner alone", "O:SYD:NO_ACCESS_CONTROL", 0, ""},
 		{"another owner", "O:" + user + "D:(A;;FA;;;SY)", 0, "owned by " + user},
-		{"trusted for this process", "O:S-1-5-21-9-9-9-1000D:(A;;FA;;;S-1-5-21-9-9-9-1000)", writing, ""},
+		{"the owner of Windows", "O:S-1-5-21-9-9-9-1000D:(A;;FA;;;S-1-5-21-9-9-9-1000)", writing, ""},
 	} {
 		got, err := untrusted(c.sddl, c.rights, "S-1-5-21-9-9-9-1000")
 		if err != nil || got != c.want {
@@ -52,7 +54,7 @@ func TestDescriptorsThatAreNotUnderstood(t *testing.T) {
 	for _, sddl := range []string{
 		"O:B", "O:SYD:(A;;FA;;;SY", "O:SYD:(A;;FA)", "O:SYD:(A;;QQ;;;SY)", "O:SYD:(A;;F;;;SY)", "O:SYD:(A;;0xg;;;SY)", "O:SYD:(T;;FA;;;SY)", "O:SYD:PX",
 	} {
-		if why, err := untrusted(sddl, writing); err == nil {
+		if why, err := untrusted(sddl, writing, ""); err == nil {
 			t.Errorf("%s: %q", sddl, why)
 		} else if !strings.Contains(err.Error(), "security descriptor") && !strings.Contains(err.Error(), "parsing") {
 			t.Errorf("%s: %v", sddl, err)

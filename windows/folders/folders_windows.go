@@ -3,6 +3,7 @@
 package folders
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -111,18 +112,31 @@ func open(name *uint16, access, flags uint32) (windows.Handle, error) {
 }
 
 // CheckProgram returns an error for a program that others than administrators can replace,
-// or put a DLL next to: as a service it would run as the system.
+// or put a DLL next to, also by another folder in the place of an outer one: as a service it
+// would run as the system. The path has no links.
 func CheckProgram(exe string) error {
-	for _, path := range []string{exe, filepath.Dir(exe)} {
-		why, err := judge(path, writing)
-		if err != nil {
-			return err
+	dir := filepath.Dir(exe)
+	if err := cmp.Or(checkProgram(exe, writing), checkProgram(dir, writing)); err != nil {
+		return err
+	}
+	for outer := filepath.Dir(dir); outer != dir; dir, outer = outer, filepath.Dir(outer) {
+		rights := uint32(replacing)
+		if filepath.Dir(outer) == outer {
+			rights &^= deleteRight // nobody deletes or renames a disk's own folder
 		}
-		if why != "" {
-			return fmt.Errorf("%s is %s, who could run programs as the system: move tandem.exe to %%ProgramFiles%% and install it from there", path, why)
+		if err := checkProgram(outer, rights); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+func checkProgram(path string, rights uint32) error {
+	why, err := judge(path, rights, 0)
+	if err != nil || why == "" {
+		return err
+	}
+	return fmt.Errorf("%s is %s, who could run programs as the system: copy tandem.exe to %%ProgramFiles%% as an administrator and install it from there (moved, it keeps its owner and permissions)", path, why)
 }
 
 // CheckInput returns an error for a file that a service reads, or a folder of such files,
@@ -202,7 +216,7 @@ func shared(dir string) bool {
 }
 
 func checkInput(path string, rights uint32, kind fault) error {
-	why, err := judge(path, rights)
+	why, err := judge(path, rights, 0)
 	if err != nil || why == "" {
 		return err
 	}
@@ -210,11 +224,18 @@ func checkInput(path string, rights uint32, kind fault) error {
 	if err != nil {
 		return err
 	}
+	if kind == ofPlace && strings.EqualFold(path, closed.Root) {
+		kind = ofFolder
+	}
 	return fmt.Errorf("%s is %s, who could control this machine through it: %s", path, why, kind.advice(path, closed.Root))
 }
 
-// judge names who else has rights to a file or a folder; see untrusted.
-func judge(path string, rights uint32) (why string, err error) {
+// judge names who else has rights to a file or a folder; see untrusted. The flags are those of
+// open. Who asks does not matter: what an administrator's own account owns was made by programs
+// that run without an administrator's rights, since with them it is the administrators' (UAC);
+// and the service, which is the system, would not accept what an installation by that account
+// did.
+func judge(path string, rights, flags uint32) (why string, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("permissions of %s: %w", path, err)
@@ -224,7 +245,7 @@ func judge(path string, rights uint32) (why string, err error) {
 	if err != nil {
 		return "", err
 	}
-	h, err := open(name, windows.READ_CONTROL, 0)
+	h, err := open(name, windows.READ_CONTROL, flags)
 	if err != nil {
 		return "", err
 	}
@@ -233,18 +254,36 @@ func judge(path string, rights uint32) (why string, err error) {
 	if err != nil {
 		return "", err
 	}
-	self, err := windows.GetCurrentProcessToken().GetTokenUser()
+	system, err := ownerOfWindows()
 	if err != nil {
 		return "", err
 	}
-	return untrusted(d.String(), rights, self.User.Sid.String())
+	return untrusted(d.String(), rights, system)
 }
 
-// DeleteUntrusted deletes a file of a closed folder if another program has made it: before the
-// folder was closed, to have us trust it. It reports whether there
-// was one.
+// ownerOfWindows returns who owns the folder of Windows, and with it the machine:
+// TrustedInstaller, and under Wine its only account.
+func ownerOfWindows() (sid string, err error) {
+	dir, err := windows.GetSystemWindowsDirectory()
+	if err != nil {
+		return "", err
+	}
+	d, err := windows.GetNamedSecurityInfo(dir, windows.SE_FILE_OBJECT, windows.OWNER_SECURITY_INFORMATION)
+	if err != nil {
+		return "", err
+	}
+	owner, _, err := d.Owner()
+	if err != nil {
+		return "", err
+	}
+	return owner.String(), nil
+}
+
+// DeleteUntrusted deletes a file of a closed folder if another user has made it: before the
+// folder was closed, to have us trust it, or to read what we write. Of a link the maker of the
+// link counts, wherever that leads. It reports whether there was one.
 func DeleteUntrusted(file string) (deleted bool, err error) {
-	who, err := judge(file, 0)
+	who, err := judge(file, 0, windows.FILE_FLAG_OPEN_REPARSE_POINT)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}

@@ -54,7 +54,7 @@ func TestAFolderThatCannotBeClosed(t *testing.T) {
 	}
 }
 
-// What the process itself has made stays, and what is not there is no error. That
+// What administrators have made stays, and what is not there is no error. That
 // others' files go is shown by ci/wine.
 func TestOwnFilesStay(t *testing.T) {
 	file := filepath.Join(foldertest.New(t, "journal"), "journal")
@@ -65,15 +65,14 @@ func TestOwnFilesStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	if deleted, err := DeleteUntrusted(file); deleted || err != nil {
-		t.Errorf("a file of one's own: %v, %v", deleted, err)
+		t.Errorf("a file of administrators: %v, %v", deleted, err)
 	}
 	if _, err := os.Stat(file); err != nil {
 		t.Error(err)
 	}
 }
 
-// What the process itself or administrators have made is trusted, and what everybody may
-// write is not.
+// What administrators have made is trusted, and what everybody may write is not.
 func TestCheckInput(t *testing.T) {
 	dir := foldertest.New(t, "config.yaml")
 	file := filepath.Join(dir, "config.yaml")

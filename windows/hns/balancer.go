@@ -55,7 +55,7 @@ func (c *commit) install(k Key, want LoadBalancer) error {
 // not tried again.
 func (c *commit) change(k Key, have, want LoadBalancer) (done bool, err error) {
 	want.ID = have.ID
-	got, err := c.calls.modifyBalancer(c.ctx, k, have.ID, want)
+	got, err := c.calls.modifyBalancer(c.lasting, k, have.ID, want)
 	switch {
 	case notImplemented(err):
 		c.modify = false
@@ -78,7 +78,16 @@ func (c *commit) change(k Key, have, want LoadBalancer) (done bool, err error) {
 // create makes a load balancer. When HNS has another one for the frontend that was not known,
 // for instance because HNS was restarted, that one is read first.
 func (c *commit) create(k Key, want LoadBalancer) error {
-	got, err := c.calls.createBalancer(c.ctx, k, want)
+	c.written(c.journal.attempt(k))
+	got, err := c.calls.createBalancer(c.lasting, k, want)
+	switch {
+	case err == nil:
+		c.written(c.journal.answered(k, got.ID))
+	case exists(err): // which is refused for what is there
+		c.written(c.journal.answered(k, ""))
+	default: // it may be there: that it cannot be read after it was made is an error, too
+		c.journal.doubt(k)
+	}
 	if exists(err) && !c.relisted && c.listed.due() {
 		if err := c.relist(); err != nil {
 			return err
@@ -90,13 +99,9 @@ func (c *commit) create(k Key, want LoadBalancer) error {
 			return c.install(k, want)
 		}
 	}
-	if errors.Is(err, ledger.ErrUnknown) {
-		c.table.attempt(k)
-	}
 	if err != nil {
 		return err
 	}
-	c.remember(got.ID)
 	c.accept(k, want, got)
 	return nil
 }
@@ -127,9 +132,9 @@ func (c *commit) remove(k Key, id string) error {
 // at first (kubernetes#113524), and of degraded ones not to find an endpoint
 // (wcnscripts, scripts/findDegradedPolicies): then the load balancer is still there.
 func (c *commit) delete(k Key, id string) error {
-	err := c.calls.deleteBalancer(c.ctx, k, id)
+	err := c.calls.deleteBalancer(c.lasting, k, id)
 	if err != nil && !is(err, codeNotFound) && !down(err) {
-		err = c.calls.deleteBalancer(c.ctx, k, id)
+		err = c.calls.deleteBalancer(c.lasting, k, id)
 	}
 	switch {
 	case is(err, codeEndpointNotFound):

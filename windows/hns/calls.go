@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // How long a call may take until it is reported, and until it is abandoned.
@@ -19,10 +20,30 @@ const (
 	tooSlow = 2 * time.Minute
 )
 
+// finishing is how long writes that have begun may go on after the end of their context: what
+// HNS makes meanwhile is entered into the journal, and a frontend whose load balancer was
+// deleted gets the new one. It is shorter than what Windows leaves to a program that is told to
+// end: 5 s after CTRL_CLOSE_EVENT (HandlerRoutine), 10 s before a shutdown
+// (SERVICE_PRESHUTDOWN_INFO).
+const finishing = 4 * time.Second
+
+// outlasting returns a context that ends some time after another one, or when it is released.
+func outlasting(ctx context.Context, d time.Duration) (longer context.Context, release func()) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		sleep.For(longer, d)
+		cancel()
+	})
+	return longer, func() {
+		stop()
+		cancel()
+	}
+}
+
 // calls makes calls to HNS that end. A call cannot be cancelled, and HNS is known
 // to hang (aks-engine#4315): each runs on a goroutine of its own, and one that is
-// abandoned remains until HNS returns. While one does, no other is
-// made: there is never a second writer.
+// abandoned remains until HNS returns. While a write or a call that timed out does, no other is
+// made: there is never a second writer. A read that its caller has left holds up reads alone.
 //
 // Ids come in any case; here they are all made lower.
 type calls struct {
@@ -30,7 +51,8 @@ type calls struct {
 	log     *slog.Logger
 	slow    time.Duration
 	tooSlow time.Duration
-	hung    atomic.Int32 // calls that were abandoned and have not returned
+	hung    atomic.Int32 // calls that were abandoned and have not returned, but for those in left
+	left    atomic.Int32 // reads whose context has ended, and that have not returned
 }
 
 // newCalls returns the calls of an HNS. Without a logger nothing is logged.
@@ -48,12 +70,24 @@ const (
 	abandoned
 )
 
-// do makes one call.
+// do makes one call that changes nothing.
 func do[T any](ctx context.Context, c *calls, what string, f func(HNS) (T, error)) (result T, err error) {
+	return bounded(ctx, c, &c.left, what, f)
+}
+
+// write makes one call that changes HNS.
+func write[T any](ctx context.Context, c *calls, what string, f func(HNS) (T, error)) (result T, err error) {
+	return bounded(ctx, c, &c.hung, what, f)
+}
+
+// bounded makes one call. When ctx ends it is abandoned, and counted in ended until it returns.
+func bounded[T any](ctx context.Context, c *calls, ended *atomic.Int32, what string, f func(HNS) (T, error)) (
+	result T, err error,
+) {
 	if err := ctx.Err(); err != nil {
 		return result, err
 	}
-	if c.hung.Load() > 0 {
+	if c.hung.Load() > 0 || ended.Load() > 0 {
 		return result, fmt.Errorf("%s: an earlier HNS call has not returned: %w", what, ledger.ErrUnknown)
 	}
 	type answer struct {
@@ -61,13 +95,14 @@ func do[T any](ctx context.Context, c *calls, what string, f func(HNS) (T, error
 		err   error
 	}
 	var state atomic.Int32
+	var counted *atomic.Int32 // where, once it is abandoned
 	done := make(chan answer, 1)
 	begun := time.Now()
 	go func() {
 		v, err := f(c.hns)
 		done <- answer{v, err}
 		if !state.CompareAndSwap(running, returned) {
-			c.hung.Add(-1)
+			counted.Add(-1)
 			c.log.Info("late HNS call returned", "call", what)
 		}
 	}()
@@ -75,6 +110,7 @@ func do[T any](ctx context.Context, c *calls, what string, f func(HNS) (T, error
 	defer report.Stop()
 	defer end.Stop()
 	for {
+		counted = &c.hung
 		select {
 		case a := <-done:
 			c.log.Debug("HNS call", "call", what, "ms", time.Since(begun).Milliseconds(), "err", a.err)
@@ -83,22 +119,23 @@ func do[T any](ctx context.Context, c *calls, what string, f func(HNS) (T, error
 			c.log.Warn("HNS call is slow", "call", what, "after", c.slow)
 			continue
 		case <-ctx.Done():
+			counted = ended
 			err = fmt.Errorf("%s: %w", what, ctx.Err())
 		case <-end.C:
 			err = fmt.Errorf("%s: no answer within %s", what, c.tooSlow)
 			c.log.Error("HNS call timed out", "call", what, "after", c.tooSlow)
 		}
-		c.hung.Add(1)
+		counted.Add(1)
 		if state.CompareAndSwap(running, abandoned) {
 			return result, fmt.Errorf("%w: %w", err, ledger.ErrUnknown)
 		}
-		c.hung.Add(-1)
+		counted.Add(-1)
 	}
 }
 
-// run makes a call without a result.
+// run makes a call that changes HNS and has no result.
 func run(ctx context.Context, c *calls, what string, f func(HNS) error) error {
-	_, err := do(ctx, c, what, func(h HNS) (struct{}, error) { return struct{}{}, f(h) })
+	_, err := write(ctx, c, what, func(h HNS) (struct{}, error) { return struct{}{}, f(h) })
 	return err
 }
 
@@ -121,7 +158,7 @@ func (c *calls) endpoint(ctx context.Context, id string) (Endpoint, error) {
 }
 
 func (c *calls) createEndpoint(ctx context.Context, e Endpoint) (Endpoint, error) {
-	e, err := do(ctx, c, "create endpoint "+e.Name, func(h HNS) (Endpoint, error) { return h.CreateEndpoint(e) })
+	e, err := write(ctx, c, "create endpoint "+e.Name, func(h HNS) (Endpoint, error) { return h.CreateEndpoint(e) })
 	e.ID = strings.ToLower(e.ID)
 	return e, err
 }
@@ -144,12 +181,12 @@ func (c *calls) balancer(ctx context.Context, id string) (LoadBalancer, error) {
 }
 
 func (c *calls) createBalancer(ctx context.Context, k Key, lb LoadBalancer) (LoadBalancer, error) {
-	lb, err := do(ctx, c, "create "+k.String(), func(h HNS) (LoadBalancer, error) { return h.CreateBalancer(lb) })
+	lb, err := write(ctx, c, "create "+k.String(), func(h HNS) (LoadBalancer, error) { return h.CreateBalancer(lb) })
 	return lower(lb), err
 }
 
 func (c *calls) modifyBalancer(ctx context.Context, k Key, id string, to LoadBalancer) (LoadBalancer, error) {
-	lb, err := do(ctx, c, "modify "+k.String(), func(h HNS) (LoadBalancer, error) { return h.ModifyBalancer(id, to) })
+	lb, err := write(ctx, c, "modify "+k.String(), func(h HNS) (LoadBalancer, error) { return h.ModifyBalancer(id, to) })
 	return lower(lb), err
 }
 

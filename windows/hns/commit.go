@@ -20,9 +20,11 @@ const commitTime = 2 * time.Second
 
 // Commit implements dataplane.Driver. Ops are independent: one that fails
 // holds up no other. When HNS is unavailable the rest is not tried, and
-// when the time is up it is deferred.
+// when the time is up it is deferred. When ctx ends no further op begins, and the one that
+// has begun may still write for a while (finishing).
 func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []error {
-	c := &commit{Driver: d, ctx: ctx}
+	c, release := d.begin(ctx)
+	defer release()
 	c.claim(ops)
 	begun := time.Now()
 	errs := make([]error, len(ops))
@@ -30,6 +32,9 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 	for n, i := range order(ops) {
 		if stop == nil && n > 0 && time.Since(begun) >= commitTime {
 			stop = ledger.ErrDeferred
+		}
+		if stop == nil {
+			stop = ctx.Err()
 		}
 		if stop == nil {
 			errs[i] = c.apply(ops[i])
@@ -168,7 +173,10 @@ func (c *commit) balance(k Key, v Value) error {
 	}
 	for _, t := range v.Balancer.Endpoints {
 		if t.Local {
-			if err := c.removeDuplicates(t.Addr); err != nil {
+			switch err := c.removeDuplicates(t.Addr); {
+			case down(err):
+				return err
+			case err != nil:
 				c.settings.Log.Warn("deleting the remote endpoint with a local pod's address failed", "address", t.Addr, "err", err)
 			}
 		}

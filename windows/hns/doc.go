@@ -25,8 +25,8 @@
 //
 // Our endpoints have names that begin with "tandem"; local endpoints, which
 // are pods', are never made or deleted. Load balancers have no names, so their
-// ids are kept in a journal; without it they are recognised where they are
-// wanted. A load balancer that another program, such as kube-proxy, made for the
+// ids are kept in a journal, and before that the frontend that HNS is asked for one for;
+// without it they are recognised where they are wanted. A load balancer that another program, such as kube-proxy, made for the
 // very frontend of one of our Services is adopted. All others stay as they
 // are.
 //

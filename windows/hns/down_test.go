@@ -57,6 +57,24 @@ func TestALostAnswer(t *testing.T) {
 	})
 }
 
+// HNS makes a load balancer and then cannot show it: that is refused, and is there. When its
+// Service goes, an audit finds it.
+func TestABalancerThatCannotBeReadBack(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		web(r)
+		r.refuse("HcnQueryLoadBalancerProperties", 0x1f, 1)
+		r.set("new", "10.96.0.12", "10.244.2.2")
+		r.fails("error 0x1f")
+		r.serves("10.96.0.12", "10.244.2.2")
+		r.unset("new")
+		r.sync()
+		r.audit()
+		r.settle()
+		r.serves("10.96.0.12", "")
+		served(r)
+	})
+}
+
 // The Service goes before HNS can be read again: what was made for it goes, too, though its id
 // was never known.
 func TestALostAnswerOfAServiceThatGoes(t *testing.T) {

@@ -157,16 +157,14 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 			d.instance.Store(now)
 		}
 	}
-	before := d.journal.all()
-	attempts, putBack := d.table.attempts()
+	before, doubts := d.journal.all(), d.journal.doubtful()
 	d.table.begin()
 	r, err := d.read(ctx)
 	if err == nil {
-		d.own(attempts, r.balancers)
+		d.own(doubts, r.balancers)
 	}
 	d.table.end(r, d.journal.owns)
 	if err != nil {
-		putBack()
 		d.doubt.Store(true)
 		return nil, fmt.Errorf("HNS: %w", err)
 	}
@@ -179,16 +177,18 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	return d.objects(), nil
 }
 
-// own enters the load balancers that attempts have made into the journal.
-func (d *Driver) own(attempts map[Key]bool, all []LoadBalancer) {
-	if len(attempts) == 0 {
+// own enters into the journal what creations have made of which the outcome was not known
+// when all load balancers were read.
+func (d *Driver) own(doubts map[Key]int, all []LoadBalancer) {
+	if len(doubts) == 0 {
 		return
 	}
 	for _, lb := range all {
-		if keys, single := keysOf(lb); single && attempts[keys[0]] {
+		if keys, single := keysOf(lb); single && doubts[keys[0]] > 0 {
 			d.written(d.journal.add(lb.ID))
 		}
 	}
+	d.written(d.journal.settle(doubts))
 }
 
 // read reads HNS: the network, the endpoints of this node and those that are not
@@ -338,23 +338,27 @@ func (d *Driver) Full() []model.Problem {
 // once.
 type commit struct {
 	*Driver
-	ctx       context.Context
-	refreshed bool     // endpoints were listed
-	rerouted  bool     // the network was read
-	relisted  bool     // load balancers were listed
-	sought    bool     // the node's hardware address was looked for
-	taken     []string // load balancers that were adopted and not in the journal, by frontend and id
+	ctx       context.Context // of reads
+	lasting   context.Context // of writes: ctx, and the time to finish
+	refreshed bool            // endpoints were listed
+	rerouted  bool            // the network was read
+	relisted  bool            // load balancers were listed
+	sought    bool            // the node's hardware address was looked for
+	taken     []string        // load balancers that were adopted and not in the journal, by frontend and id
 }
 
-// remember notes that a load balancer is owned.
-func (c *commit) remember(id string) { c.written(c.journal.add(id)) }
+// begin begins a run. The caller releases it.
+func (d *Driver) begin(ctx context.Context) (c *commit, release func()) {
+	lasting, release := outlasting(ctx, finishing)
+	return &commit{Driver: d, ctx: ctx, lasting: lasting}, release
+}
 
 // adopt notes that the load balancer of a frontend is owned from now on, whoever made it.
 func (c *commit) adopt(k Key, id string) {
 	if !c.journal.owns(id) {
 		c.taken = append(c.taken, k.String()+" "+id)
 	}
-	c.remember(id)
+	c.written(c.journal.add(id))
 }
 
 // maxNamed is how many adopted load balancers of a Commit are logged by name.

@@ -164,7 +164,7 @@ func (c *commit) createEndpoint(k Key, v Value) (id string, err error) {
 	if k.Kind == KindVIP && (f.hostMAC == "" || !v.Node.IsValid()) {
 		return "", fmt.Errorf("no interface of this node has its address %s, which leads to VIPs", v.Node)
 	}
-	e, err := c.calls.createEndpoint(c.ctx, f.endpoint(k, v))
+	e, err := c.calls.createEndpoint(c.lasting, f.endpoint(k, v))
 	switch {
 	case notFound(err): // the network is all that the call refers to
 		return "", fmt.Errorf("network %q has gone: %w: %w", f.network.name, err, ledger.ErrUnknown)
@@ -229,7 +229,7 @@ func (c *commit) removeEndpoint(k Key) error {
 
 // deleteEndpoint deletes an endpoint; one that is not there is no error.
 func (c *commit) deleteEndpoint(id string) error {
-	err := c.calls.deleteEndpoint(c.ctx, id)
+	err := c.calls.deleteEndpoint(c.lasting, id)
 	if err != nil && !notFound(err) {
 		return err
 	}
@@ -333,7 +333,7 @@ func (c *commit) makeSource() error {
 	case f.hostMAC == "":
 		return fmt.Errorf("no interface has the node's address %s", f.node[model.IPv4])
 	}
-	e, err := c.calls.createEndpoint(c.ctx, f.sourceEndpoint())
+	e, err := c.calls.createEndpoint(c.lasting, f.sourceEndpoint())
 	if err != nil {
 		return err
 	}

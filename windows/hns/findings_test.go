@@ -66,7 +66,7 @@ func TestFindingsFollowChanges(t *testing.T) {
 // A Commit while there are findings costs the same however many pods there are.
 func TestACommitBesideFindingsLooksAtNothingElse(t *testing.T) {
 	cost := func(pods int) float64 {
-		d := newDriver(nil, Version{Major: 15, Minor: 4}, Settings{DSR: true}, &journal{ids: map[string]bool{}, echoes: map[string]echo{}})
+		d := newDriver(nil, Version{Major: 15, Minor: 4}, Settings{DSR: true}, newJournal())
 		for n := range pods {
 			d.table.put(Endpoint{
 				ID: fmt.Sprint(n), Name: "pod", State: EndpointDegraded, IpConfigurations: []IpConfig{{IpAddress: "10.244.0.1"}},

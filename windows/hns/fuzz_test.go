@@ -8,27 +8,39 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"unicode/utf16"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// A journal may hold anything; what it is rewritten as reads the same.
+// A journal may hold anything; what it is rewritten as reads the same, and what it is extended by
+// ends what has ended.
 func FuzzJournal(f *testing.F) {
 	f.Add([]byte(header + "node 192.0.2.1\nlb a\nlb b\ngone a\nlb cut"))
+	f.Add([]byte(header + "try 6 10.96.0.10:80\ntry 17 [fd00::1]:53\ndone 6 10.96.0.10:80\ntry 300 1.2.3.4:5\ntry 6"))
+	f.Add([]byte(header + "echo {\"ID\":\"a\"} {\"ID\":\"a\",\"SourceVIP\":\"192.0.2.1\"}\nlb a\n"))
 	f.Add([]byte("{}"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		j := &journal{ids: map[string]bool{}}
+		j := newJournal()
 		if j.parse(text) != nil {
 			return
 		}
-		again := &journal{ids: map[string]bool{}}
+		again := newJournal()
 		if err := again.parse(j.text()); err != nil {
 			t.Fatal(err)
 		}
 		if string(again.text()) != string(j.text()) {
 			t.Fatalf("%q became %q", j.text(), again.text())
+		}
+		if !strings.HasPrefix(string(text), header) {
+			return
+		}
+		clear(j.tries)
+		extended := newJournal()
+		if err := extended.parse(append(text, j.extension()...)); err != nil || len(extended.tries) > 0 {
+			t.Fatalf("%q extended by %q: %v, %v", text, j.extension(), err, extended.tries)
 		}
 	})
 }
@@ -185,5 +197,17 @@ func TestJournalForgetsSlowly(t *testing.T) {
 	defer again.close()
 	if !again.owns("stays") || !again.owns("new") || len(again.all()) != 2 || again.node(model.IPv4) != netip.MustParseAddr("192.0.2.1") {
 		t.Errorf("read back: %q", again.text())
+	}
+}
+
+// A file of any size costs little: no more is read of it than such a file has.
+func TestALargeSourceVIPFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "sourceVip.json")
+	text := strings.Repeat(" ", 64<<10) + `{"ip4": {"ip": "10.244.1.9/24"}}`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if a, err := readSourceVIP(file); err == nil {
+		t.Errorf("%s was read from after 64 KiB", a)
 	}
 }

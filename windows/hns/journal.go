@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -28,6 +30,14 @@ import (
 //	lb 3f2c...
 //	gone 3f2c...
 //	echo {"ID":"3f2c...",...} {"ID":"3f2c...",...}
+//	try 6 10.96.0.10:80
+//	done 6 10.96.0.10:80
+//
+// HNS is asked for a load balancer of a frontend (protocol, address and port) between try and
+// done. Where the process ends in between, HNS may have one whose id nobody knows: what there
+// is for that frontend when HNS is read the next time is owned, as after an answer that was
+// lost. A done without a frontend ends all. No line is waited for until it is on the disk: what
+// a process has written outlives it.
 //
 // An echo is a load balancer as it was requested, and as HNS returned it when that
 // was something else; one that was not ends an earlier one of the same load balancer.
@@ -41,6 +51,8 @@ type journal struct {
 	file   *os.File
 	ids    map[string]bool // true when it was deleted, or was not there
 	echoes map[string]echo // of ids
+	tries  map[Key]int     // frontends between try and done: 0 while HNS is asked, else the number of the doubt
+	doubts int             // how many creations may have made one that is not known
 	grown  int             // bytes that were appended since the file was replaced or extended
 	stuck  bool            // the file could not be replaced the last time, which was reported
 	nodes  [2]netip.Addr
@@ -95,10 +107,14 @@ func openJournal(path string, folder func(dir string, files ...string) error) (*
 	return j, nil
 }
 
+func newJournal() *journal {
+	return &journal{ids: map[string]bool{}, echoes: map[string]echo{}, tries: map[Key]int{}}
+}
+
 // readJournal reads a journal that may be another process's. Changes
 // from now on stay in memory.
 func readJournal(path string) (*journal, error) {
-	j := &journal{ids: map[string]bool{}, echoes: map[string]echo{}}
+	j := newJournal()
 	if path == "" {
 		return j, nil
 	}
@@ -132,9 +148,34 @@ func (j *journal) parse(text []byte) error {
 			j.ids[value] = true
 		case word == "echo":
 			j.parseEcho(value)
+		case word == "done" && value == "":
+			clear(j.tries)
+		case word == "try", word == "done":
+			j.parseTry(word == "done", value)
 		}
 	}
 	return nil
+}
+
+// parseTry takes the frontend that a line has, if it can be read.
+func (j *journal) parseTry(done bool, line string) {
+	number, at, _ := strings.Cut(line, " ")
+	proto, err := strconv.ParseUint(number, 10, 8)
+	a, err2 := netip.ParseAddrPort(at)
+	k := Key{KindBalancer, model.Proto(proto), a.Port(), a.Addr()}
+	switch {
+	case err != nil || err2 != nil:
+	case done:
+		delete(j.tries, k)
+	default:
+		j.doubts++
+		j.tries[k] = j.doubts
+	}
+}
+
+// tryLine is a line about a frontend.
+func tryLine(word string, k Key) string {
+	return fmt.Sprintf("%s %d %s\n", word, k.Proto, netip.AddrPortFrom(k.Addr, k.Port))
 }
 
 // parseEcho takes the echo that a line has, if it can be read.
@@ -174,6 +215,9 @@ func (j *journal) text() []byte {
 			b = fmt.Appendf(b, "echo %s\n", e)
 		}
 	}
+	for _, k := range slices.SortedFunc(maps.Keys(j.tries), Key.compare) {
+		b = append(b, tryLine("try", k)...)
+	}
 	return b
 }
 
@@ -199,9 +243,9 @@ func (j *journal) rewrite() error {
 }
 
 // extension is what makes a file that holds anything of before read as the journal is: the
-// first line ends one that was cut off, and echoes that have ended since are ended.
+// first line ends one that was cut off, and what has ended since is ended.
 func (j *journal) extension() []byte {
-	b := append([]byte("\n"), j.text()[len(header):]...)
+	b := append([]byte("\ndone\n"), j.text()[len(header):]...)
 	for id := range j.ids {
 		if _, ok := j.echoes[id]; !ok {
 			b = fmt.Appendf(b, "echo %s\n", echo{LoadBalancer{ID: id}, LoadBalancer{ID: id}})
@@ -275,14 +319,14 @@ func writeDown(path string, text []byte) error {
 	return nil
 }
 
-func (j *journal) append(word, value string) error {
+func (j *journal) append(lines string) error {
 	switch {
 	case j.path == "":
 		return nil
 	case j.file == nil, j.grown > maxGrown: // the first write, the last one failed, or there were many
 		return j.rewrite()
 	}
-	n, err := j.file.WriteString(word + " " + value + "\n")
+	n, err := j.file.WriteString(lines)
 	if j.grown += n; err != nil { // it may have written half a line
 		j.file.Close()
 		j.file = nil
@@ -306,7 +350,63 @@ func (j *journal) add(id string) error {
 		return nil
 	}
 	j.ids[id] = false
-	return j.append("lb", id)
+	return j.append("lb " + id + "\n")
+}
+
+// attempt notes that HNS is about to be asked for the load balancer of a frontend.
+func (j *journal) attempt(k Key) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.tries[k] = 0
+	return j.append(tryLine("try", k))
+}
+
+// answered notes the id of the one that HNS has made for it; "" for none.
+func (j *journal) answered(k Key, id string) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.tries, k)
+	lines := tryLine("done", k)
+	if id != "" {
+		j.ids[id] = false
+		lines = "lb " + id + "\n" + lines
+	}
+	return j.append(lines)
+}
+
+// doubt notes that HNS may have made one, though it did not give its id.
+func (j *journal) doubt(k Key) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.doubts++
+	j.tries[k] = j.doubts
+}
+
+// doubtful returns the frontends with a load balancer that may be ours though its id is not
+// known, and the number of the doubt. HNS is to be read after that.
+func (j *journal) doubtful() map[Key]int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	all := maps.Clone(j.tries)
+	maps.DeleteFunc(all, func(_ Key, doubt int) bool { return doubt == 0 })
+	return all
+}
+
+// settle ends the doubts of before HNS was read; later ones about the same frontends stay.
+func (j *journal) settle(doubts map[Key]int) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	lines := ""
+	for k, doubt := range doubts {
+		if now, ok := j.tries[k]; ok && now == doubt {
+			delete(j.tries, k)
+			lines += tryLine("done", k)
+		}
+	}
+	if lines == "" {
+		return nil
+	}
+	return j.append(lines)
 }
 
 // gone notes that an owned one was deleted.
@@ -317,7 +417,7 @@ func (j *journal) gone(id string) error {
 		return nil
 	}
 	j.ids[id] = true
-	return j.append("gone", id)
+	return j.append("gone " + id + "\n")
 }
 
 // setEcho notes how HNS returned what was requested.
@@ -327,7 +427,7 @@ func (j *journal) setEcho(asked, got LoadBalancer) error {
 	if _, had := j.echoes[got.ID]; !j.keepEcho(echo{asked, got}) && !had {
 		return nil
 	}
-	return j.append("echo", echo{asked, got}.String())
+	return j.append("echo " + echo{asked, got}.String() + "\n")
 }
 
 // keepEcho keeps an echo that differs, the latest of each load balancer. One that does not
@@ -411,9 +511,11 @@ func (j *journal) all() map[string]bool {
 	return ids
 }
 
+// close closes the file. From then on it may be another process's, and nothing is written.
 func (j *journal) close() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	j.path = ""
 	if j.file == nil {
 		return nil
 	}

@@ -90,6 +90,25 @@ func TestARemoteAddressBecomesLocal(t *testing.T) {
 	}
 }
 
+// HNS loses the connection while it deletes the remote endpoint beside a new pod: nothing more
+// is written before HNS was read.
+func TestALostAnswerAboutARemoteEndpoint(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		r.set("web", "10.96.0.10", "10.244.2.2")
+		r.begin()
+		r.emu.AddPod(r.network, "10.244.2.2")
+		local := port("web", "10.96.0.10", "10.244.2.2")
+		local.Frontends[0].On[0].Pool.Endpoints[0].Local = true
+		r.replace("web", local)
+		r.refuse("HcnDeleteEndpoint", serverGone, 1)
+		r.fails("outcome unknown")
+		r.settle()
+		if got := r.remotes(); got != "" {
+			r.Errorf("the remote endpoint %s stays beside the pod's", got)
+		}
+	})
+}
+
 // A pod of this node goes, and its address comes up on another node.
 func TestALocalAddressBecomesRemote(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {

@@ -23,7 +23,8 @@ func Remove(ctx context.Context, h HNS, s Settings) error {
 	if err != nil {
 		return errors.Join(err, h.Close())
 	}
-	c := &commit{Driver: d, ctx: ctx}
+	c, release := d.begin(ctx)
+	defer release()
 	if err = c.removeBalancers(); err == nil { // which endpoints are part of
 		err = c.removeEndpoints()
 	}
@@ -47,12 +48,17 @@ func driverFor(ctx context.Context, h HNS, s Settings) (*Driver, error) {
 // removeBalancers deletes the load balancers that the journal knows. Those that
 // HNS does not show are not forgotten: it may show them again.
 func (c *commit) removeBalancers() error {
+	doubts := c.journal.doubtful()
 	all, err := c.balancers(c.ctx)
 	if err != nil {
 		return fmt.Errorf("HNS: %w", err)
 	}
+	c.own(doubts, all)
 	var failed []error
 	for _, lb := range all {
+		if err := c.ctx.Err(); err != nil {
+			return errors.Join(append(failed, err)...)
+		}
 		if !c.journal.owns(lb.ID) {
 			continue
 		}
@@ -82,6 +88,9 @@ func (c *commit) removeEndpoints() error {
 		for _, e := range all {
 			if _, own := ownedKey(e); !own && !isSource(e) {
 				continue
+			}
+			if err := c.ctx.Err(); err != nil {
+				return errors.Join(append(failed, err)...)
 			}
 			if err := c.deleteEndpoint(e.ID); err != nil {
 				failed = append(failed, fmt.Errorf("endpoint %s: %w", e.Name, err))

@@ -162,6 +162,28 @@ func TestAJournalOfANewerTandem(t *testing.T) {
 	})
 }
 
+// A reading that ends after the driver was closed writes nothing: the journal may be another
+// process's by then.
+func TestTheJournalIsLeftAtTheEnd(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		web(r)
+		if err := r.driver.Close(); err != nil {
+			r.Fatal(err)
+		}
+		const others = "tandem-hns 1\nlb another\n"
+		if err := os.WriteFile(r.settings.Journal, []byte(others), 0o600); err != nil {
+			r.Fatal(err)
+		}
+		r.emu.Remove(r.balancer("10.96.0.10").ID)
+		if err := r.driver.Observe(r.Context(), func(hns.Key, hns.Value) {}); err != nil {
+			r.Fatal(err)
+		}
+		if text, err := os.ReadFile(r.settings.Journal); err != nil || string(text) != others {
+			r.Errorf("the journal (%v):\n%s", err, text)
+		}
+	})
+}
+
 // A crash leaves the last line of the journal unfinished.
 func TestAJournalThatIsCutOff(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -45,10 +46,18 @@ func (s Settings) sourceVIP(all []Endpoint) netip.Addr {
 
 func isSource(e Endpoint) bool { return e.Name == sourceName && !e.remote() }
 
+// maxSourceVIP is how much of the file is read: every user may make one in C:\.
+const maxSourceVIP = 64 << 10
+
 // readSourceVIP reads what host-local IPAM answered when the address was reserved.
 // PowerShell writes UTF-16 or UTF-8, with a byte order mark.
 func readSourceVIP(file string) (netip.Addr, error) {
-	text, err := os.ReadFile(file)
+	f, err := os.Open(file)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxSourceVIP))
 	if err != nil {
 		return netip.Addr{}, err
 	}
@@ -79,5 +88,5 @@ func parseSourceVIP(text []byte) (netip.Addr, error) {
 			return p.Addr(), nil
 		}
 	}
-	return netip.Addr{}, fmt.Errorf("no IPv4 address in %q", found)
+	return netip.Addr{}, fmt.Errorf("no IPv4 address among %d", len(found))
 }

@@ -34,10 +34,6 @@ type table struct {
 	now     findings // kept up to date with each change
 	found   findings // of the last reading
 
-	// attempted are frontends for which a load balancer may have been made, though its id is not
-	// known: what is there at the next reading is owned.
-	attempted map[Key]bool
-
 	reading bool            // a reading is on its way
 	touched map[string]bool // ids that came and went meanwhile
 	changed map[Key]bool    // frontends that were written meanwhile
@@ -224,29 +220,6 @@ func (t *table) readBalancer(f facts, k Key, lb LoadBalancer) Value {
 		v.Drift = "degraded"
 	}
 	return v
-}
-
-// attempt notes that the outcome of a creation is not known.
-func (t *table) attempt(k Key) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.attempted == nil {
-		t.attempted = map[Key]bool{}
-	}
-	t.attempted[k] = true
-}
-
-// attempts takes the attempts so far, and returns them to the table by the function, after a
-// reading that failed.
-func (t *table) attempts() (so map[Key]bool, putBack func()) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	so, t.attempted = t.attempted, nil
-	return so, func() {
-		for k := range so {
-			t.attempt(k)
-		}
-	}
 }
 
 // begin starts a reading.
