@@ -55,6 +55,9 @@ func findQEMU(ctx context.Context, g *guest) (engine, error) {
 	if err := q.findKernel(dir, g.Kernel); err != nil {
 		return nil, err
 	}
+	if err := findModprobe(guestPath); err != nil {
+		return nil, err
+	}
 	q.kvm = virtualizes() && q.boots(ctx)
 	return q, nil
 }
