@@ -45,6 +45,9 @@ func (t Tools) Others(ctx context.Context, families []model.Family, owned func(c
 	if t.Variant == NFT {
 		own = tablesOfVariantNFT[:]
 	}
+	// It opens a socket of its own: to close that would hold up changes while what they have deleted is not freed
+	// (conntrack.Reader), but it is behind four commands that each close one. It takes 0.1 ms of 20, and a change after
+	// it as long as without it.
 	more, err := nft.Others(ctx, own...)
 	if errors.Is(err, dataplane.ErrAbsent) { // a kernel without nf_tables has no such chains
 		err = nil
