@@ -16,6 +16,8 @@ package config
 
 import (
 	"net/netip"
+	"net/url"
+	"strings"
 	"time"
 )
 
@@ -231,10 +233,31 @@ const InCluster = "in-cluster"
 
 // Source names where Services come from, for people.
 func (c *Config) Source() string {
-	for _, s := range []string{c.Manifests, c.API.Server, c.API.Kubeconfig} {
+	for _, s := range []string{c.Manifests, publicURL(c.API.Server), c.API.Kubeconfig} {
 		if s != "" {
 			return s
 		}
 	}
 	return InCluster
+}
+
+// Public returns a copy of the configuration without the passwords and tokens that its URLs may have. Whatever others
+// see of a configuration is of such a copy.
+func (c *Config) Public() *Config {
+	public := *c
+	public.API.Server, public.TraceEndpoint = publicURL(c.API.Server), publicURL(c.TraceEndpoint)
+	return &public
+}
+
+// publicURL is a URL without its user and its query.
+func publicURL(s string) string {
+	if !strings.ContainsAny(s, "@?") {
+		return s
+	}
+	u, err := url.Parse(s)
+	if err != nil || u.Opaque != "" { // such as a user without a scheme
+		return "(hidden)"
+	}
+	u.User, u.RawQuery = nil, ""
+	return u.String()
 }
