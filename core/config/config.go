@@ -16,9 +16,9 @@ package config
 
 import (
 	"net/netip"
-	"net/url"
-	"strings"
 	"time"
+
+	"github.com/tandem-proxy/tandem/core/printable"
 )
 
 // Config is everything a user can set. Default gives the values that hold when
@@ -233,7 +233,7 @@ const InCluster = "in-cluster"
 
 // Source names where Services come from, for people.
 func (c *Config) Source() string {
-	for _, s := range []string{c.Manifests, publicURL(c.API.Server), c.API.Kubeconfig} {
+	for _, s := range []string{c.Manifests, printable.URL(c.API.Server), c.API.Kubeconfig} {
 		if s != "" {
 			return s
 		}
@@ -245,19 +245,6 @@ func (c *Config) Source() string {
 // see of a configuration is of such a copy.
 func (c *Config) Public() *Config {
 	public := *c
-	public.API.Server, public.TraceEndpoint = publicURL(c.API.Server), publicURL(c.TraceEndpoint)
+	public.API.Server, public.TraceEndpoint = printable.URL(c.API.Server), printable.URL(c.TraceEndpoint)
 	return &public
-}
-
-// publicURL is a URL without its user and its query.
-func publicURL(s string) string {
-	if !strings.ContainsAny(s, "@?") {
-		return s
-	}
-	u, err := url.Parse(s)
-	if err != nil || u.Opaque != "" { // such as a user without a scheme
-		return "(hidden)"
-	}
-	u.User, u.RawQuery = nil, ""
-	return u.String()
 }

@@ -29,4 +29,7 @@ func TestPublic(t *testing.T) {
 			t.Errorf("%q: %s", given, shown)
 		}
 	}
+	if err := checkCollector("ftp://node:hunter2@collector"); err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("no collector: %v", err)
+	}
 }
