@@ -126,7 +126,7 @@ root. A tandem that watches an API server is not tested that way.
 
 With --existing it connects from this node to the TCP frontends of the Services that the
 running tandem serves, and closes the connections: on Windows, too, where there are no
-network namespaces.
+network namespaces. What is beyond 5,000 frontends is not tested: select Services then.
 
 With --in-cluster it makes two pods of --image, one of them on this node, and four
 Services of type NodePort over TCP in a namespace of their own in the cluster, with the
