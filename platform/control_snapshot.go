@@ -6,16 +6,13 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"runtime"
 	"sync"
 	"time"
 
-	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/history"
@@ -69,10 +66,13 @@ func (p *Proxy) file(ctx context.Context) (*snapshot.File, error) {
 	})
 	f, s, err := p.answerFile(ctx)
 	counting.Wait()
-	if err := errors.Join(err, notCounted); err != nil {
+	if err != nil {
 		return nil, err
 	}
-	if f.Top = counts; failed == nil {
+	if f.Top = counts; notCounted != nil { // like what cannot be read, this hides nothing else
+		f.Top = &status.Top{At: f.At, Mode: string(f.Mode), Services: []status.TopService{}, NotCounted: "connections were not counted: " + notCounted.Error()}
+	}
+	if failed == nil {
 		f.ReadAt, f.Drift.ReadAt, f.Observed = readAt, &readAt, observed(s, start)
 	} else {
 		f.ReadErr = failed.Error()
@@ -111,7 +111,7 @@ func (p *Proxy) inputs(s *engine.Snapshot) (f *snapshot.File, settled bool) {
 	f = &snapshot.File{
 		Header: snapshot.Header{
 			Format: snapshot.Format, Version: p.version, System: runtime.GOOS, Mode: p.engine.Current().Mode.Name, At: s.At,
-			Config: withoutSecrets(p.live.Load()), Node: s.Node, Machine: p.machine.now(),
+			Config: *p.live.Load().Public(), Node: s.Node, Machine: p.machine.now(),
 			Suspects: s.Suspects,
 		},
 		Services: make([]*model.Service, len(s.Services)), Slices: append(make([]*model.Slice, 0, len(s.Services)), s.Orphans...),
@@ -200,17 +200,6 @@ func TraceOf(f *snapshot.File, q oracle.Question) (status.Trace, error) {
 		return r.Plan.Trace(ports, p, f.Observed)
 	})
 	return t, err
-}
-
-// withoutSecrets is a configuration as it may be shown: the address of an API server
-// may have a password in it.
-func withoutSecrets(c *config.Config) config.Config {
-	shown := *c
-	if u, err := url.Parse(shown.API.Server); err == nil && u.User != nil {
-		u.User = nil
-		shown.API.Server = u.String()
-	}
-	return shown
 }
 
 // ModeOf is the mode of a snapshot, as its own system has it.

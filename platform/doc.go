@@ -18,7 +18,7 @@
 //
 //	system.go            the functions of an operating system besides modes
 //	lock_*.go            the lock of a machine or network namespace; its control socket
-//	memory_linux.go, facts_linux.go, live_linux.go
+//	memory_linux.go, facts_linux.go, live*_linux.go
 //	                     memory limit from the cgroup; facts for doctor; following a packet
 //	platform_{linux,windows,other}.go
 //	                     one system each (thisSystem)
@@ -63,7 +63,8 @@
 //	events         writes Events
 //	machine        watches the addresses of this machine
 //	systemd        notifies the service manager: ready, status, watchdog
-//	control        serves the control socket, with a goroutine for each request
+//	control        serves the control socket, with a goroutine for each request; one that reads the
+//	               data plane is waited for
 //	leftovers      once, after the first sync: removes rules of earlier runs in other modes
 //	retirement     one for each old mode: waits for its connections, removes it
 //	memory         once, after the first sync: releases memory

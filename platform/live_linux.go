@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/linux/conntrack"
@@ -27,7 +28,7 @@ import (
 const (
 	// lateNotices is how long notices are waited for after the packet's fate seems known.
 	lateNotices = 200 * time.Millisecond
-	// mostPath bounds the rules that are shown.
+	// mostPath bounds the rules that are shown, but for the one that ends the packet.
 	mostPath = 100
 )
 
@@ -81,6 +82,7 @@ type live struct {
 	mu     sync.Mutex
 	result status.Live
 	rules  []string
+	more   int // rules beyond mostPath
 	flows  []string
 	flow   *conntrack.NewFlow // of the packet
 	relay  *conntrack.NewFlow // from a relay to an endpoint
@@ -208,8 +210,10 @@ func (l *live) endpoint(at string) bool {
 func (l *live) ruleEvent(s nft.Step) (done bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.rules) < mostPath {
+	if len(l.rules) < mostPath || s.Final() {
 		l.rules = append(l.rules, "nftables: "+s.String())
+	} else {
+		l.more++
 	}
 	if s.Final() {
 		l.ended = s.Verdict
@@ -221,6 +225,9 @@ func (l *live) ruleEvent(s nft.Step) (done bool) {
 // conclude returns the packet's outcome. l is not used after it.
 func (l *live) conclude(answer error) {
 	r := &l.result
+	if l.more > 0 {
+		l.rules = slices.Insert(l.rules, mostPath, fmt.Sprintf("nftables: and %s", printable.Count(l.more, "more rule")))
+	}
 	r.Client, r.Path = l.trace.From, slices.Concat(l.rules, l.flows)
 	if at := len(l.rules); l.ended != "" && at > 0 { // by a rule that it met behind IPVS
 		r.Path = slices.Insert(r.Path, at-1, l.ipvs.steps()...)

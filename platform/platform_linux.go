@@ -39,7 +39,7 @@ func thisSystem() system {
 	s.flows = func() (flowTable, error) { return conntrack.Open() }
 	s.live = followLive
 	s.writers = openWriters
-	s.listFlows = func() flowLister { return new(conntrack.Reader) }
+	s.listFlows = func() flowLister { return conntrack.NewReader() }
 	s.facts = linuxFacts
 	s.prepare = prepare
 	s.limitMemory = limitMemoryToCgroup

@@ -26,10 +26,11 @@ type Query[Request, Answer any] struct {
 }
 
 // readLimit is how long a query that reads the data plane may take, its wait for others
-// included, answerLimit any other.
+// included, answerLimit any other. A proxy that ends waits for one that reads no longer than readGrace.
 const (
 	readLimit   = 30 * time.Second
 	answerLimit = 30 * time.Second
+	readGrace   = 5 * time.Second
 )
 
 // query is a Query whatever its types.

@@ -45,6 +45,15 @@ type questioned struct {
 }
 
 func startQuestioned(t testing.TB, services int) *questioned {
+	return startQuestionedOver(t, services, func(d driver) driver { return d })
+}
+
+// driver is that of the data plane in memory.
+type driver = dataplane.Driver[nft.Key, nft.Value]
+
+// startQuestionedOver is startQuestioned with something around the driver, and around the backend what that makes
+// of it.
+func startQuestionedOver(t testing.TB, services int, wrap func(driver) driver) *questioned {
 	a := &questioned{TB: t, dir: t.TempDir(), services: services}
 	a.put()
 	mode := nftables.Mode()
@@ -52,7 +61,14 @@ func startQuestioned(t testing.TB, services int) *questioned {
 	mode.Probe = func(context.Context) error { return nil }
 	mode.Open = func(_ context.Context, _ *config.Config, _ *slog.Logger) (dataplane.Backend, error) {
 		compiler := nftables.NewCompiler(nftables.Options{})
-		return dataplane.New(compiler, inmemory.New[nft.Key](compiler.Equal, dataplane.Limits{Batch: 1000})), nil
+		d := wrap(inmemory.New[nft.Key](compiler.Equal, dataplane.Limits{Batch: 1000}))
+		b := dataplane.New(compiler, d)
+		if around, ok := d.(interface {
+			backend(dataplane.Backend) dataplane.Backend
+		}); ok {
+			b = around.backend(b)
+		}
+		return b, nil
 	}
 	c := config.Default()
 	c.NodeName, c.Manifests, c.Mode, c.HealthAddress, c.HTTPAddress, c.Failover = "here", a.dir, config.NFTables, "", "", config.FailoverOff
@@ -220,6 +236,76 @@ func TestQuestionsHoldUpNothing(t *testing.T) {
 		}
 		turn.turn.give()
 		await("answers of those that have waited", &done, clients*len(all))
+	}
+}
+
+// slow is a driver that is slow to notice that nobody waits for what it reads.
+type slow struct {
+	driver
+	reading chan struct{} // receives when a reading begins; nil for readings as usual
+	closed  atomic.Bool
+	late    atomic.Int64 // readings that ended after it was closed
+}
+
+func (d *slow) Observe(ctx context.Context, found func(nft.Key, nft.Value)) error {
+	select {
+	case d.reading <- struct{}{}:
+		time.Sleep(200 * time.Millisecond)
+		if d.closed.Load() {
+			d.late.Add(1)
+		}
+	default:
+	}
+	return d.driver.Observe(ctx, found)
+}
+
+func (d *slow) Close() error {
+	d.closed.Store(true)
+	return d.driver.Close()
+}
+
+// A proxy that ends closes its data plane after the last answer that is read of it.
+func TestNothingIsReadOverADataPlaneThatIsClosed(t *testing.T) {
+	d := &slow{reading: make(chan struct{})}
+	answered := make(chan error, 1)
+	t.Run("proxy", func(t *testing.T) { // whose end is at that of this test
+		a := startQuestionedOver(t, 20, func(inner driver) driver { d.driver = inner; return d })
+		go func() {
+			_, err := a.proxy.ask(context.Background(), "trace", []byte(clientQuestions()["trace"]), wire.JSON)
+			answered <- err
+		}()
+		<-d.reading
+	})
+	if err := <-answered; err != nil && !errors.Is(err, context.Canceled) {
+		t.Log(err) // the engine has ended
+	}
+	if n := d.late.Load(); n > 0 || !d.closed.Load() {
+		t.Errorf("%d readings ended after the data plane was closed", n)
+	}
+}
+
+// uncountable is a data plane whose counters cannot be read.
+type uncountable struct{ driver }
+
+func (uncountable) backend(b dataplane.Backend) dataplane.Backend { return uncountableBackend{b} }
+
+type uncountableBackend struct{ dataplane.Backend }
+
+func (b uncountableBackend) Unwrap() dataplane.Backend { return b.Backend }
+
+func (uncountableBackend) Connections(context.Context, func(dataplane.Connections)) error {
+	return errors.New("out of memory")
+}
+
+// A snapshot is for trouble: where connections cannot be counted it has all the rest, and says so.
+func TestSnapshotWithoutCounts(t *testing.T) {
+	a := startQuestionedOver(t, 20, func(d driver) driver { return uncountable{d} })
+	f, err := a.proxy.file(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(f.Services) != 20 || f.ReadAt.IsZero() || f.Top == nil || f.Top.NotCounted != "connections were not counted: out of memory" {
+		t.Errorf("%d Services, read at %s, %+v", len(f.Services), f.ReadAt, f.Top)
 	}
 }
 

@@ -204,7 +204,18 @@ func (p *Proxy) Run(ctx context.Context) error {
 	p.report.started(p.version, p.config.Mode, p.choice)
 	p.servers.run(start)
 	p.group.Wait()
+	p.stopReading()
 	return errors.Join(append(failed, p.Close())...)
+}
+
+// stopReading waits for the answer that is being read of the data plane, for which a client may have hung up, but not
+// forever; and no other one is begun. So none is read over what Close closes.
+func (p *Proxy) stopReading() {
+	ctx, cancel := context.WithTimeout(context.Background(), readGrace)
+	defer cancel()
+	if p.kernel.take(ctx) != nil {
+		p.log.Warn("reading the data plane timed out; abandoned")
+	}
 }
 
 // listenForWriters records which other programs write to the data plane.

@@ -103,7 +103,7 @@ func statusLine(mode config.Mode, s engine.Status, h status.Health) string {
 	for _, n := range s.Services {
 		total += n
 	}
-	line := fmt.Sprintf("mode %s, %d Services", mode, total)
+	line := fmt.Sprintf("mode %s, %s", mode, printable.Count(total, "Service"))
 	if bad := total - s.Services[model.Programmed]; bad > 0 {
 		line += fmt.Sprintf(", %d of them not fully programmed: see tandem status", bad)
 	}

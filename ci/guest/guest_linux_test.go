@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -37,6 +38,43 @@ func TestInitScript(t *testing.T) {
 		if !bytes.Contains(initScript, []byte(`echo "`+line)) {
 			t.Errorf("init.sh does not print %s", line)
 		}
+	}
+}
+
+// Without modprobe a guest has no modules, and the reason says so: here, not in each test that lacks one.
+func TestNoModprobe(t *testing.T) {
+	if !bytes.Contains(initScript, []byte("export PATH="+guestPath+"\n")) {
+		t.Errorf("init.sh looks for programs elsewhere than in %s", guestPath)
+	}
+	empty, dir := t.TempDir(), t.TempDir()
+	path := empty + ":" + dir
+	if err := findModprobe(path); err == nil || !strings.Contains(err.Error(), "apt-get install kmod") || !strings.Contains(err.Error(), path) {
+		t.Errorf("without modprobe: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "modprobe"), nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := findModprobe(path); err != nil {
+		t.Error(err)
+	}
+}
+
+// What a kernel says before it is stopped is kept up to a bound, and the line that is waited for whole.
+func TestUntilSaid(t *testing.T) {
+	stopped := 0
+	u := &untilSaid{what: regexp.MustCompile(`Kernel panic.*\n`), stop: func() { stopped++ }}
+	for range 1000 {
+		if _, err := u.Write(bytes.Repeat([]byte("noise\n"), 1000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, part := range []string{"Kernel pa", "nic - not syncing", "\n", "and on\n"} {
+		if _, err := u.Write([]byte(part)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := string(u.what.Find(u.text)); got != "Kernel panic - not syncing\n" || stopped != 1 || len(u.text) > 20<<10 {
+		t.Errorf("%q, stopped %d times, %d bytes are kept", got, stopped, len(u.text))
 	}
 }
 

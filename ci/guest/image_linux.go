@@ -23,6 +23,20 @@ var tools = strings.Fields(`sh bash mount umount mkdir ln cat chmod sleep sync u
 	iptables-legacy iptables-legacy-save iptables-legacy-restore ip6tables-legacy ip6tables-legacy-save ip6tables-legacy-restore
 	iptables-nft iptables-nft-save iptables-nft-restore ip6tables-nft ip6tables-nft-save ip6tables-nft-restore`)
 
+// guestPath is where init.sh looks for them.
+const guestPath = "/usr/sbin:/usr/bin:/sbin:/bin"
+
+// findModprobe returns an error where no folder of a path has modprobe: init.sh and the guest's kernel load
+// modules with the host's, so that without it a guest has neither IPVS nor nf_tables.
+func findModprobe(path string) error {
+	for _, dir := range filepath.SplitList(path) {
+		if _, err := exec.LookPath(filepath.Join(dir, "modprobe")); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("the guest has no modprobe for its kernel's modules, such as ip_vs: none in %s here (Debian: apt-get install kmod)", path)
+}
+
 // files are what they read.
 var files = strings.Fields(`/etc/passwd /etc/group /etc/hosts /etc/nsswitch.conf /etc/protocols /etc/services /etc/iproute2
 	/etc/ethertypes /usr/share/iproute2 /usr/lib/*/xtables`)

@@ -55,6 +55,9 @@ func findQEMU(ctx context.Context, g *guest) (engine, error) {
 	if err := q.findKernel(dir, g.Kernel); err != nil {
 		return nil, err
 	}
+	if err := findModprobe(guestPath); err != nil {
+		return nil, err
+	}
 	q.kvm = virtualizes() && q.boots(ctx)
 	return q, nil
 }
@@ -69,7 +72,7 @@ func (q *qemu) findKernel(dir, version string) error {
 		}
 	}
 	if err != nil || newest == "" {
-		return fmt.Errorf("no kernel %s in %s (run ci/setup/run)", version, dir)
+		return fmt.Errorf("no %s in %s (run ci/setup/run)", strings.TrimSpace("kernel "+version), dir)
 	}
 	kernels, _ := filepath.Glob(filepath.Join(newest, "boot", "vmlinuz-*"))
 	modules, _ := filepath.Glob(filepath.Join(newest, "lib", "modules", "*"))

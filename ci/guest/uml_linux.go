@@ -64,6 +64,9 @@ func findUML(ctx context.Context, g *guest) (engine, error) {
 	if err != nil {
 		return nil, errors.New("not installed (Debian: apt-get install user-mode-linux)")
 	}
+	if err := findModprobe(guestPath); err != nil {
+		return nil, err
+	}
 	for range probes {
 		said := ""
 		if said, err = uml(program).probe(ctx); strings.Contains(said, "Attempted to kill init! exitcode=0x00000000") {
@@ -102,16 +105,22 @@ func (u uml) probe(ctx context.Context) (panics string, err error) {
 	return strings.TrimSpace(string(said.what.Find(said.text))), err
 }
 
-// untilSaid is the output of a command, which is stopped when it has said something.
+// untilSaid is the output of a command, which is stopped when it has said something: then or when it ends, text has
+// the line. It keeps no more than the end of what was said.
 type untilSaid struct {
 	text []byte
 	what *regexp.Regexp
 	stop func()
+	said bool
 }
 
 // Write implements io.Writer.
 func (u *untilSaid) Write(p []byte) (int, error) {
-	if u.text = append(u.text, p...); u.what.Match(u.text) {
+	if u.said {
+		return len(p), nil
+	}
+	u.text = append(tail(u.text), p...)
+	if u.said = u.what.Match(u.text); u.said {
 		u.stop()
 	}
 	return len(p), nil

@@ -126,7 +126,7 @@ root. A tandem that watches an API server is not tested that way.
 
 With --existing it connects from this node to the TCP frontends of the Services that the
 running tandem serves, and closes the connections: on Windows, too, where there are no
-network namespaces.
+network namespaces. What is beyond 5,000 frontends is not tested: select Services then.
 
 With --in-cluster it makes two pods of --image, one of them on this node, and four
 Services of type NodePort over TCP in a namespace of their own in the cluster, with the
@@ -192,6 +192,8 @@ func (f *connectivityFlags) print(cmd *cobra.Command, r connectivity.Report) err
 		return differsError(fmt.Sprintf("%d of %d rows differ from what must happen", r.Differing, len(r.Rows)))
 	case r.Untested > 0:
 		return fmt.Errorf("%d of %d rows could not be tested", r.Untested, len(r.Rows))
+	case r.Omitted > 0:
+		return fmt.Errorf("%s beyond the limit of a test not tested: select Services with -n or --name", printable.Count(r.Omitted, "frontend"))
 	case len(r.Rows) == 0:
 		return errors.New("nothing to test")
 	}
@@ -228,5 +230,5 @@ func writeConnectivity(s *screen, r connectivity.Report) {
 		s.printf("\n")
 	}
 	s.printf("mode %s on %s: %s to Services, %s in %.1f s\n", r.Mode, r.Node, printable.Count(len(r.Rows), "way"), printable.Count(r.Connections, "connection"), r.Seconds)
-	s.printf("%d ok, %d differ, %d not tested, %d beyond what the mode can do\n", ok, r.Differing, r.Untested, gaps)
+	s.printf("%d ok, %d differ, %d not tested, %d beyond what the mode can do\n", ok, r.Differing, r.Untested+r.Omitted, gaps)
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -95,6 +96,8 @@ func topFromSnapshot(cmd *cobra.Command, out *output, file *snapshot.File, only 
 		return err
 	case file.Top == nil:
 		return unsupportedError(status.NotCounted(string(file.Mode)))
+	case file.Top.NotCounted != "":
+		return errors.New(file.Top.NotCounted)
 	}
 	then := *file.Top
 	then.Services = slices.DeleteFunc(then.Services, func(s status.TopService) bool { return !only.Match(s.Service, "") })

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/tandem-proxy/tandem/core/printable"
 )
 
 // listener is where a server listens, "IP:PORT"; empty is nowhere. Complete
@@ -51,7 +53,7 @@ func checkListener(s string) error {
 func checkCollector(s string) error {
 	u, err := url.Parse(s)
 	if err != nil || s != "" && (u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
-		return fmt.Errorf("%s is not a URL such as http://127.0.0.1:4318", quote(s))
+		return fmt.Errorf("%s is not a URL such as http://127.0.0.1:4318", quote(printable.URL(s)))
 	}
 	return nil
 }

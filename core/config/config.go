@@ -17,6 +17,8 @@ package config
 import (
 	"net/netip"
 	"time"
+
+	"github.com/tandem-proxy/tandem/core/printable"
 )
 
 // Config is everything a user can set. Default gives the values that hold when
@@ -231,10 +233,18 @@ const InCluster = "in-cluster"
 
 // Source names where Services come from, for people.
 func (c *Config) Source() string {
-	for _, s := range []string{c.Manifests, c.API.Server, c.API.Kubeconfig} {
+	for _, s := range []string{c.Manifests, printable.URL(c.API.Server), c.API.Kubeconfig} {
 		if s != "" {
 			return s
 		}
 	}
 	return InCluster
+}
+
+// Public returns a copy of the configuration without the passwords and tokens that its URLs may have. Whatever others
+// see of a configuration is of such a copy.
+func (c *Config) Public() *Config {
+	public := *c
+	public.API.Server, public.TraceEndpoint = printable.URL(c.API.Server), printable.URL(c.TraceEndpoint)
+	return &public
 }

@@ -16,6 +16,7 @@ type Change struct {
 // others wait for it, since some may belong to that mode. Settings without effect
 // are left out.
 func Diff(from, to *Config) (live, restart []Change) {
+	publicFrom, publicTo := from.Public(), to.Public()
 	for _, s := range Settings() {
 		if s.Unused != "" || s.Deprecated != "" || s.Counts != nil && !s.Counts(to.Mode) {
 			continue
@@ -24,7 +25,7 @@ func Diff(from, to *Config) (live, restart []Change) {
 		if slices.Equal(before.Get(), after.Get()) {
 			continue
 		}
-		c := Change{Name: s.Name(), Old: before.String(), New: after.String(), Restart: s.Restart}
+		c := Change{Name: s.Name(), Old: s.Value(publicFrom).String(), New: s.Value(publicTo).String(), Restart: s.Restart}
 		if from.Mode != to.Mode {
 			c.Restart = restartMode
 		}

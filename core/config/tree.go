@@ -59,12 +59,12 @@ func plainModules(words []string) any {
 
 // Flags returns the values in effect of all flags that set something, for /flagz.
 func (c *Config) Flags() map[string]string {
-	all := map[string]string{}
+	all, public := map[string]string{}, c.Public()
 	for _, s := range Settings() {
 		if _, seen := all[s.Flag]; s.Flag == "" || seen && s.Counts != nil && !s.Counts(c.Mode) {
 			continue
 		}
-		all[s.Flag] = s.Value(c).String()
+		all[s.Flag] = s.Value(public).String()
 	}
 	return all
 }

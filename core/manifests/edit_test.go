@@ -4,8 +4,12 @@ package manifests
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"reflect"
 	"runtime"
 	"slices"
@@ -136,5 +140,75 @@ func TestWhatAnEditCosts(t *testing.T) {
 	t.Logf("%d bytes beside 20 objects, %d beside 4,000", few, more)
 	if more > few+few/4 {
 		t.Errorf("an edit takes %d bytes beside 20 objects, and %d beside 4,000", few, more)
+	}
+}
+
+// givenUp is a context that ends once a file has been read again.
+type givenUp struct {
+	context.Context
+	file *file
+	read time.Time // before
+}
+
+func (c givenUp) Err() error {
+	if c.file.read.Equal(c.read) {
+		return nil
+	}
+	return context.Canceled
+}
+
+// What a scan that is given up has read already is not lost, nor that a file is gone: the next one has it.
+func TestAScanThatIsGivenUp(t *testing.T) {
+	b := newBench(t)
+	b.clock = time.Hour // no file was written just before it is read
+	doc := func(name string, ip int) string {
+		return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {clusterIP: 10.96.0.%d, ports: [{port: 80}]}\n", name, ip)
+	}
+	for i, name := range []string{"a", "b", "c"} {
+		b.put(name+".yaml", doc(name, i))
+	}
+	sink := newRecord()
+	d := newDelivery(sink, b.reader)
+	if err := d.scan(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.put("a.yaml", doc("a", 10))
+	b.remove("c.yaml")
+	again := b.reader.files["a.yaml"]
+	if err := d.scan(givenUp{t.Context(), again, again.read}); !errors.Is(err, context.Canceled) {
+		t.Fatalf("not given up: %v", err)
+	}
+	b.put("b.yaml", doc("b", 11))
+	if err := d.scan(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for name, s := range sink.services {
+		got[name.Name] = s.ClusterIPs[0].String()
+	}
+	if want := map[string]string{"a": "10.96.0.10", "b": "10.96.0.11"}; !maps.Equal(got, want) {
+		t.Errorf("Services %v, want %v", got, want)
+	}
+}
+
+// A file that seemed to be rewritten, and is as it was again, is not waited for any more.
+func TestAFileThatIsAsItWas(t *testing.T) {
+	b := newBench(t)
+	b.clock = time.Hour // no file was written just before it is read
+	b.put("a.yaml", manifests(2))
+	before := b.expect("at first", []string{"web-0", "web-0-x", "web-1", "web-1-x"})
+	path := filepath.Join(b.dir, "a.yaml")
+	if err := os.Truncate(path, 10); err != nil {
+		t.Fatal(err)
+	}
+	if f := b.expect("while it is shorter", []string{"web-0", "web-0-x", "web-1", "web-1-x"}); !f.unsettled {
+		t.Error("a file that is being rewritten is not waited for")
+	}
+	written := b.reader.files["a.yaml"].info.ModTime()
+	if err := errors.Join(os.WriteFile(path, []byte(manifests(2)), 0o600), os.Chtimes(path, written, written)); err != nil {
+		t.Fatal(err)
+	}
+	if f := b.expect("as it was", []string{"web-0", "web-0-x", "web-1", "web-1-x"}); f.unsettled || len(f.objects) != len(before.objects) {
+		t.Error("a file that is as it was is waited for")
 	}
 }

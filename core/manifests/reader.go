@@ -83,6 +83,7 @@ func (r *Reader) scan(ctx context.Context) (*folder, error) {
 	var edits []edit
 	for _, file := range listed {
 		if err := ctx.Err(); err != nil {
+			r.last = nil // without the files that were read already: the next scan begins with all
 			return nil, err
 		}
 		had := file.units
@@ -97,6 +98,7 @@ func (r *Reader) scan(ctx context.Context) (*folder, error) {
 	switch {
 	case f.unsettled || r.last == nil:
 	case !changed:
+		r.last.unsettled = false // what was being rewritten is as before
 		return r.last, nil
 	case inPlace:
 		r.last = r.last.apply(edits)

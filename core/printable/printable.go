@@ -9,6 +9,7 @@ package printable
 
 import (
 	"fmt"
+	"net/url"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -93,4 +94,17 @@ func Count[N int | uint64](n N, one string) string {
 		return "1 " + one
 	}
 	return fmt.Sprintf("%d %ss", n, one)
+}
+
+// URL returns a URL without its user and its query, which may have passwords and tokens.
+func URL(s string) string {
+	if !strings.ContainsAny(s, "@?") {
+		return s
+	}
+	u, err := url.Parse(s)
+	if err != nil || u.Opaque != "" { // such as a user without a scheme
+		return "(hidden)"
+	}
+	u.User, u.RawQuery = nil, ""
+	return u.String()
 }

@@ -25,8 +25,6 @@ type Relay struct {
 	closeSocket   func() error
 	listening     func() bool // nil for UDP
 	policyChanged func()      // nil for TCP
-	giveWay       func() bool // ends the session that is idle longest; false where there is none; nil for TCP
-	makeRoom      func() bool // has the relay with the most sessions give way
 	remove        func() bool // from the server; false if it was not there any more
 	own           *ownListener
 }

@@ -54,7 +54,6 @@ func (s *Server) Listen(proto model.Proto, at netip.AddrPort, p Policy) (*Relay,
 	r.balancer.port = p.Port
 	r.policy.Store(&p)
 	r.remove = func() bool { return s.remove(r) }
-	r.makeRoom = s.makeRoom
 	serve, err := s.listen(r, at)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s %s: %w", proto, at, err)
@@ -92,25 +91,6 @@ func (s *Server) remove(r *Relay) bool {
 		s.ballast = nil
 	}
 	return open
-}
-
-// makeRoom frees a slot for a UDP relay that has no session to end, and reports whether it did: while old sessions
-// of others hold all slots, its clients would be refused until some expire. The relay with the most gives way,
-// and only one that has two, so that relays do not take each other's last.
-func (s *Server) makeRoom() bool {
-	s.mu.Lock()
-	var largest *Relay
-	most := 1
-	for r := range s.relays {
-		if r.giveWay == nil {
-			continue
-		}
-		if held := s.udpSlots.heldBy(&r.quota); held > most {
-			largest, most = r, held
-		}
-	}
-	s.mu.Unlock()
-	return largest != nil && largest.giveWay()
 }
 
 // connections returns all TCP connections. A connection that the engine hands over

@@ -3,6 +3,7 @@
 package relay
 
 import (
+	"container/heap"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -21,13 +22,16 @@ type slots struct {
 	used    int
 	freed   chan struct{}       // closed when a slot is freed; nil while no client waits
 	limited map[*share]struct{} // shares that lacked a slot; see recent
+	holders holders             // shares that can give a slot way, and hold some
 }
 
 // share is what one Relay holds of the slots, whose mu guards it.
 type share struct {
 	port    model.PortID
 	taken   atomic.Uint64 // TCP connections and UDP sessions since it listens; not guarded
+	giveWay func() bool   // ends the session that is idle longest; false where there is none; nil for TCP. Not guarded
 	held    int
+	place   int       // in slots.holders, while it is there
 	waiting bool      // a client waits for a slot
 	lacked  time.Time // when a slot was last lacking
 }
@@ -60,9 +64,36 @@ func (s *slots) grant(by *share) bool {
 	if s.limit > 0 && by.held >= s.limit-s.used {
 		return false
 	}
-	s.used++
-	by.held++
+	s.hold(by, 1)
 	return true
+}
+
+// hold changes by how many slots a share holds. mu is held.
+func (s *slots) hold(by *share, more int) {
+	s.used += more
+	by.held += more
+	switch {
+	case by.giveWay == nil:
+	case by.held == 0:
+		heap.Remove(&s.holders, by.place)
+	case by.held == 1 && more > 0:
+		heap.Push(&s.holders, by)
+	default:
+		heap.Fix(&s.holders, by.place)
+	}
+}
+
+// makeRoom frees a slot for a share that holds none, and reports whether it did: while old sessions of others hold
+// all slots, its clients would be refused until some expire. The share with the most gives way, and only one
+// that has two, so that shares do not take each other's last. It costs O(log n) of n shares.
+func (s *slots) makeRoom() bool {
+	s.mu.Lock()
+	var largest *share
+	if len(s.holders) > 0 && s.holders[0].held > 1 {
+		largest = s.holders[0]
+	}
+	s.mu.Unlock()
+	return largest != nil && largest.giveWay()
 }
 
 // exceeds reports whether a share has more than it may have, by more than rounding: others
@@ -71,13 +102,6 @@ func (s *slots) exceeds(by *share) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.limit > 0 && by.held > s.limit-s.used+1
-}
-
-// heldBy returns how many slots a share has.
-func (s *slots) heldBy(by *share) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return by.held
 }
 
 func (s *slots) lack(by *share) {
@@ -113,8 +137,7 @@ func (s *slots) take(ctx context.Context, by *share) bool {
 func (s *slots) free(by *share) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.used--
-	by.held--
+	s.hold(by, -1)
 	if s.freed != nil {
 		close(s.freed)
 		s.freed = nil
@@ -139,4 +162,31 @@ func (s *slots) recent(now time.Time) map[*share]bool {
 		recent[by] = true
 	}
 	return recent
+}
+
+// holders are shares as a heap, the one with the most slots first. It implements heap.Interface.
+type holders []*share
+
+func (h holders) Len() int           { return len(h) }
+func (h holders) Less(i, j int) bool { return h[i].held > h[j].held }
+
+func (h holders) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].place, h[j].place = i, j
+}
+
+// Push implements heap.Interface.
+func (h *holders) Push(x any) {
+	by := x.(*share)
+	by.place = len(*h)
+	*h = append(*h, by)
+}
+
+// Pop implements heap.Interface.
+func (h *holders) Pop() any {
+	last := len(*h) - 1
+	by := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return by
 }

@@ -4,11 +4,13 @@ package relay
 
 import (
 	"io"
+	"math/rand/v2"
 	"net"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/conformance/growth"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
@@ -145,4 +147,77 @@ func TestOneServiceLeavesRoom(t *testing.T) {
 			t.Error("a waiting client is not served after another has ended")
 		}
 	})
+}
+
+// While most slots are held one by one, a client that finds none costs no look at every relay: as many clients as there
+// are relays take time in proportion to their number.
+func TestRoomIsFoundWithoutALookAtEveryShare(t *testing.T) {
+	const most = 32_000
+	run := func(n int) []time.Duration {
+		s := slots{limit: 2*n + 2}
+		gave := 0
+		for i := range n {
+			by := &share{}
+			by.giveWay = func() bool { s.free(by); gave++; return true }
+			for range 1 + min(1, i%2) {
+				if !s.try(by) {
+					t.Fatal("no slot")
+				}
+			}
+		}
+		took := growth.Timed(func() {
+			for range n {
+				s.makeRoom()
+			}
+		})
+		if gave != n/2 {
+			t.Errorf("%d of %d shares with two slots gave one", gave, n/2)
+		}
+		return []time.Duration{took}
+	}
+	if err := growth.Linear(most, run); err != nil {
+		t.Error(err)
+	}
+}
+
+// Whatever is taken and freed, the share with the most slots gives way, and none that has one alone.
+func TestTheLargestShareGivesWay(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	s := slots{limit: 200}
+	var gave *share
+	shares := make([]*share, 12)
+	for i := range shares {
+		by := &share{}
+		if i%4 > 0 { // others are of TCP
+			by.giveWay = func() bool { gave = by; return true }
+		}
+		shares[i] = by
+	}
+	rooms := 0
+	for turn := range 20_000 {
+		by := shares[random.IntN(len(shares))]
+		if up := turn/1000%2 == 0; by.held > 0 && (random.IntN(3) == 0) == up {
+			s.free(by)
+		} else {
+			s.try(by)
+		}
+		most := 1
+		for _, by := range shares {
+			if by.giveWay != nil {
+				most = max(most, by.held)
+			}
+		}
+		gave = nil
+		switch room := s.makeRoom(); {
+		case room != (most > 1):
+			t.Fatalf("turn %d: room %t, the largest has %d", turn, room, most)
+		case room && gave.held != most:
+			t.Fatalf("turn %d: one with %d gave way, another has %d", turn, gave.held, most)
+		case room:
+			rooms++
+		}
+	}
+	if rooms < 1000 || rooms == 20_000 {
+		t.Errorf("%d rooms: too few or too many to show anything", rooms)
+	}
 }

@@ -36,7 +36,8 @@ func (r *Relay) listenUDP(at netip.AddrPort) (serve func(), err error) {
 		return nil, err
 	}
 	u := &udpRelay{Relay: r, socket: c, sessions: map[netip.AddrPort]*session{}}
-	r.at, r.closeSocket, r.policyChanged, r.giveWay = unmapped(c.LocalAddr().(*net.UDPAddr).AddrPort()), u.close, u.endForbidden, u.endLongestIdle
+	r.at, r.closeSocket, r.policyChanged = unmapped(c.LocalAddr().(*net.UDPAddr).AddrPort()), u.close, u.endForbidden
+	r.quota.giveWay = u.endLongestIdle
 	r.keep(c)
 	return u.receive, nil
 }
@@ -97,7 +98,7 @@ func (u *udpRelay) deliver(client netip.AddrPort, data []byte) bool {
 	for range dialTimeouts {
 		s, err := u.session(client)
 		u.settle()
-		if errors.Is(err, errLimited) && u.makeRoom() {
+		if errors.Is(err, errLimited) && u.udpSlots.makeRoom() {
 			s, err = u.session(client)
 		}
 		if err != nil {

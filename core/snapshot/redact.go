@@ -96,7 +96,7 @@ func kept(of reflect.Type, field string) bool {
 }
 
 func free(field string) bool {
-	return slices.Contains([]string{"Detail", "Err", "Errors", "Reasons", "Where", "Hash", "Modules", "Wanted", "Found", "Fix", "ReadErr"}, field)
+	return slices.Contains([]string{"Detail", "Err", "Errors", "Reasons", "Where", "Hash", "Modules", "Wanted", "Found", "Fix", "ReadErr", "NotCounted"}, field)
 }
 
 func (r *redactor) walk(v reflect.Value) {

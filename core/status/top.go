@@ -19,7 +19,8 @@ type Top struct {
 	At       time.Time    `json:"at"`
 	Mode     string       `json:"mode"`
 	Services []TopService `json:"services"` // most first
-	// NotCounted is why there are none: the mode in use counts no connections.
+	// NotCounted is why there are none: the mode in use counts no connections or, in a snapshot, they could
+	// not be read.
 	NotCounted string `json:"notCounted,omitempty"`
 }
 

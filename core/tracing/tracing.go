@@ -16,6 +16,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -27,6 +28,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tandem-proxy/tandem/core/history"
+	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
@@ -65,7 +67,7 @@ func New(o Options) (*Exporter, error) {
 	}
 	at, err := url.Parse(o.Endpoint)
 	if err != nil {
-		return nil, fmt.Errorf("trace endpoint: %w", err)
+		return nil, fmt.Errorf("trace endpoint %s: %w", printable.URL(o.Endpoint), withoutURL(err))
 	}
 	if at.Path == "" || at.Path == "/" {
 		at.Path = "/v1/traces"
@@ -103,7 +105,7 @@ func (x *Exporter) Run(ctx context.Context, h *history.Recorder) {
 		switch {
 		case err != nil && ctx.Err() == nil:
 			if retry == 0 {
-				x.options.Log.Warn("sending traces failed; retrying", "endpoint", x.url, "err", err)
+				x.options.Log.Warn("sending traces failed; retrying", "endpoint", printable.URL(x.url), "err", err)
 			}
 			retry = min(lastRetry, max(gather, 2*retry))
 		case more:
@@ -147,12 +149,20 @@ func (x *Exporter) post(ctx context.Context, b []byte) error {
 	r.Header.Set("User-Agent", "tandem/"+x.options.Version)
 	answer, err := x.client.Do(r)
 	if err != nil {
-		return err
+		return withoutURL(err)
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(answer.Body, mostText))
 	if err == nil && answer.StatusCode/100 != 2 {
 		err = fmt.Errorf("%s: %q", answer.Status, text)
+	}
+	return err
+}
+
+// withoutURL is an error of net/url or net/http without the URL, which may have a token.
+func withoutURL(err error) error {
+	if of := new(url.Error); errors.As(err, &of) {
+		return of.Err
 	}
 	return err
 }

@@ -146,16 +146,16 @@ func TestOffCostsNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(100, x.Synced); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
-	if _, err := tracing.New(tracing.Options{Endpoint: "http://[::1"}); err == nil || !strings.Contains(err.Error(), "trace endpoint") {
+	if _, err := tracing.New(tracing.Options{Endpoint: "http://node:hunter2@[::1"}); err == nil || !strings.Contains(err.Error(), "trace endpoint") || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("a broken URL: %v", err)
 	}
 }
 
-// A collector that does not answer is asked less and less often, and logged once.
+// A collector that does not answer is asked less and less often, and logged once, without its password and token.
 func TestCollectorIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tries, log := 0, &strings.Builder{}
-		x, err := tracing.New(tracing.Options{Endpoint: "http://collector.invalid", Log: slog.New(slog.NewTextHandler(log, nil))})
+		x, err := tracing.New(tracing.Options{Endpoint: "http://node:hunter2@collector.invalid/?token=hunter2", Log: slog.New(slog.NewTextHandler(log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -169,7 +169,7 @@ func TestCollectorIsDown(t *testing.T) {
 		x.Synced()
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if told := strings.Count(log.String(), "sending traces failed"); tries < 60 || tries > 70 || told != 1 {
+		if told := strings.Count(log.String(), "sending traces failed"); tries < 60 || tries > 70 || told != 1 || strings.Contains(log.String(), "hunter2") {
 			t.Errorf("tried %d times in an hour, logged %d times: %s", tries, told, log)
 		}
 	})

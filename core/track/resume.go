@@ -10,9 +10,9 @@ import (
 	"github.com/tandem-proxy/tandem/core/resolve"
 )
 
-// Resume returns a Tracker with the state that another one has resolved for a host, given by
-// its Services, and in in by its routes, grants and Orphans: of what is set in it, Flush resolves that alone. It is for
-// questions of what an edit would change, and costs the claims of all Services.
+// Resume returns a Tracker with the state that another one has resolved for a host: all are its Services, in
+// has its routes, grants and Orphans. Flush resolves only what is set afterwards. It is for questions of what an edit
+// would change, and costs the claims of all Services.
 func Resume(host *model.Host, all []*View, in *model.Objects, suspects model.Suspects, now time.Time) *Tracker {
 	t := New()
 	t.services, t.slices = make(map[model.ServiceName]*service, len(all)), make(map[model.SliceName]*service, len(all))

@@ -12,8 +12,9 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// View is the state of one Service. Those that a Tracker returns do not change any more: a change of
-// the Service makes another one.
+// View is the state of one Service. Those of a list do not change any more: a change of the Service makes
+// another one. Those of Service and Flushed, which are made for every change, are valid until the next one: what
+// is in their Slices may be replaced.
 type View struct {
 	Object   *model.Service
 	Slices   []*model.Slice
@@ -26,8 +27,8 @@ type View struct {
 	Queued bool
 }
 
-// Service returns one Service as last resolved; its Object is nil when there is
-// none of that name.
+// Service returns one Service as last resolved, until the next change; its Object is nil when there
+// is none of that name.
 func (t *Tracker) Service(name model.ServiceName) View {
 	if s := t.services[name]; s != nil {
 		return *s.View
@@ -35,8 +36,8 @@ func (t *Tracker) Service(name model.ServiceName) View {
 	return View{}
 }
 
-// Flushed ranges over what the last Flush looked at, by name. The Object of those
-// that are gone is nil. It costs what that Flush did.
+// Flushed ranges over what the last Flush looked at, by name, as Service returns it. The Object of
+// those that are gone is nil. It costs what that Flush did.
 func (t *Tracker) Flushed() iter.Seq2[model.ServiceName, View] {
 	return func(yield func(model.ServiceName, View) bool) {
 		for _, s := range t.flushed {

@@ -62,7 +62,7 @@ func installed(t *testing.T, m *debian.Machine) {
 	m.Write("/etc/default/tandem", "TANDEM_FLAGS=--manifests=/srv/services\n", 0o644)
 	m.Write("/etc/tandem/config.yaml", config, 0o600)
 	m.Do("systemctl", "start", "tandem")
-	want(t, m, "StatusText", "mode nftables, 1 Services")
+	want(t, m, "StatusText", "mode nftables, 1 Service")
 	if out, err := m.Try("tandem", "install", "--config", "/etc/tandem/config.yaml", "--manifests", "/srv/services"); err == nil || !strings.Contains(out, "installed already") {
 		t.Errorf("a second installation: %v: %s", err, out)
 	}

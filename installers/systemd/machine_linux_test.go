@@ -45,7 +45,7 @@ func TestService(t *testing.T) {
 	judged(t, m)
 
 	m.Do("tandem", "start")
-	if s := m.Property("tandem", "StatusText"); !strings.HasPrefix(s, "mode nftables, 1 Services") {
+	if s, _, _ := strings.Cut(m.Property("tandem", "StatusText"), ";"); s != "mode nftables, 1 Service" {
 		t.Errorf("ready, but the status is %q", s)
 	}
 	if out := m.Do("tandem", "status"); !strings.Contains(out, "nginx") {
@@ -222,7 +222,7 @@ func otherModes(t *testing.T, m *debian.Machine) {
 	t.Helper()
 	m.Write("/etc/tandem/config.yaml", configHead+"mode: iptables\niptables: {localhostNodePorts: true}\n", 0o600)
 	m.Do("systemctl", "restart", "tandem")
-	if s := m.Property("tandem", "StatusText"); s != "mode iptables, 1 Services" {
+	if s := m.Property("tandem", "StatusText"); s != "mode iptables, 1 Service" {
 		t.Errorf("mode iptables: %q\n%s", s, m.Do("journalctl", "--no-pager", "-u", "tandem", "-n", "20"))
 	}
 	if v := m.Do("cat", "/proc/sys/net/ipv4/conf/all/route_localnet"); v != "0" { // relays serve node ports on 127.0.0.1
@@ -245,7 +245,7 @@ func legacy(t *testing.T, m *debian.Machine) {
 	}
 	m.Do("systemctl", "daemon-reload")
 	m.Do("systemctl", "restart", "tandem")
-	if s := m.Property("tandem", "StatusText"); s != "mode iptables, 1 Services" {
+	if s := m.Property("tandem", "StatusText"); s != "mode iptables, 1 Service" {
 		t.Errorf("legacy iptables: %q\n%s", s, m.Do("journalctl", "--no-pager", "-u", "tandem", "-n", "20"))
 	}
 	if out := m.Do("iptables-legacy", "-t", "nat", "-S"); !strings.Contains(out, "KUBE-SERVICES") {

@@ -15,7 +15,7 @@ import (
 // where they are not counted, the error says how to have that.
 func TestTraffic(t *testing.T) {
 	inNetns(t, func(*Table) {
-		var r Reader
+		r := NewReader()
 		defer r.Close()
 		command(t, "", "nft", "add table ip filter; add chain ip filter incoming { type filter hook input priority 0; }; add rule ip filter incoming ct state new,established accept")
 		command(t, "", "sysctl", "-qw", "net.netfilter.nf_conntrack_acct=0")

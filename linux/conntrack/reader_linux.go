@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"sync"
 
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -20,18 +19,21 @@ import (
 // first list, in the namespace of the calling thread, and kept, also after a list that failed or
 // was given up: when one of netfilter is closed, the kernel waits with the lock of all
 // transactions of nf_tables until what the last of them have deleted is freed, some 10 ms
-// (nft_rcv_nl_event). A Reader is safe for concurrent use: one list is read at a time. The zero
-// value is ready.
+// (nft_rcv_nl_event). A Reader is safe for concurrent use: one list is read at a time, and whoever
+// waits for another one does so no longer than its own context lasts.
 type Reader struct {
-	mu     sync.Mutex // held while it reads
-	table  Table      // for its dumps only, nil before the first
+	turn   chan struct{} // full while it reads; guards what follows
+	table  Table         // for its dumps only, nil before the first
 	closed bool
 }
 
+// NewReader returns a Reader, which has nothing open yet.
+func NewReader() *Reader { return &Reader{turn: make(chan struct{}, 1)} }
+
 // Close closes the socket when it is not read from. A later list is an error.
 func (r *Reader) Close() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.turn <- struct{}{}
+	defer func() { <-r.turn }()
 	r.closed = true
 	if r.table.dumps == nil {
 		return nil
@@ -62,8 +64,12 @@ func (r *Reader) Traffic(ctx context.Context, each func(proto model.Proto, dst n
 }
 
 func (r *Reader) list(ctx context.Context, each func(*entry)) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	select {
+	case r.turn <- struct{}{}:
+		defer func() { <-r.turn }()
+	case <-ctx.Done():
+		return fmt.Errorf("conntrack: another list is read: %w", ctx.Err())
+	}
 	if r.closed {
 		return fmt.Errorf("conntrack: %w", os.ErrClosed)
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,7 +21,7 @@ func TestListsAreReadOverOneSocket(t *testing.T) {
 	const entries = 2000
 	inNetns(t, func(*Table) {
 		create(t, entries, func(i int) made { return udp(fmt.Sprintf("10.244.1.10:%d", 1000+i), "10.96.0.10:53", "") })
-		var r Reader
+		r := NewReader()
 		list := func() (n int) {
 			t.Helper()
 			if err := r.Each(t.Context(), func(flows.Flow) { n++ }); err != nil {
@@ -41,7 +42,7 @@ func TestListsAreReadOverOneSocket(t *testing.T) {
 					t.Errorf("%d flows after one that was given up, want %d", n, entries)
 				}
 			}
-			if err := new(Reader).Each(t.Context(), func(flows.Flow) {}); !errors.Is(err, unix.EMFILE) {
+			if err := NewReader().Each(t.Context(), func(flows.Flow) {}); !errors.Is(err, unix.EMFILE) {
 				t.Errorf("files could be opened: %v", err)
 			}
 		})
@@ -54,10 +55,44 @@ func TestListsAreReadOverOneSocket(t *testing.T) {
 	})
 }
 
+// A list waits for one that is read, and no longer than its own context lasts.
+func TestAListWaitsNoLongerThanItsContext(t *testing.T) {
+	inNetns(t, func(*Table) {
+		create(t, 1, func(int) made { return udp("10.244.1.10:1000", "10.96.0.10:53", "") })
+		r := NewReader()
+		defer r.Close()
+		if err := r.Each(t.Context(), func(flows.Flow) {}); err != nil { // on this thread, where the socket is opened
+			t.Error(err)
+			return
+		}
+		began, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+		go func() {
+			ended <- r.Each(context.Background(), func(flows.Flow) { close(began); <-goOn })
+		}()
+		<-began
+		ctx, giveUp := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer giveUp()
+		waited := make(chan error, 1)
+		go func() { waited <- r.Each(ctx, func(flows.Flow) {}) }()
+		select {
+		case err := <-waited:
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("while another list is read: %v", err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Error("a list still waits for another one, long after its context has ended")
+		}
+		close(goOn)
+		if err := <-ended; err != nil {
+			t.Errorf("the first list: %v", err)
+		}
+	})
+}
+
 // A first list without a socket is an error, and the next one tries again.
 func TestAListAfterOneWithoutASocket(t *testing.T) {
 	inNetns(t, func(*Table) {
-		var r Reader
+		r := NewReader()
 		defer r.Close()
 		withoutFiles(t, func() {
 			if err := r.Each(t.Context(), func(flows.Flow) {}); !errors.Is(err, unix.EMFILE) {

@@ -225,9 +225,7 @@ func (e *encoder) store(k Field) {
 // dynset has a rule write to a set or, with the packet's destination as data, a
 // map.
 func (e *encoder) dynset(set *Set, op uint32, timeout time.Duration) {
-	key := set.loaded(e.family)
-	e.load(key)
-	data := reg0 + len(key) // all of them take one register
+	data := e.load(set.loaded(e.family)) // behind the key
 	if set.Data != NoData {
 		e.payload(data, baseNetwork, e.offset(Daddr), addressLen(e.family))
 	}

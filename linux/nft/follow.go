@@ -14,9 +14,12 @@ import (
 // The kernel reports each rule that a packet traverses once the packet is marked
 // (nft_trace). A table of our own marks it, before all other rules:
 //
-//	table ip tandem-trace-PID {
+//	table ip tandem-trace-RANDOM {
 //	  chain mark { type filter hook output priority -350; ip daddr ... tcp dport ... meta nftrace set 1 }
 //	}
+//
+// Any number of packets may be followed at once. A process id would not tell them apart: it is another
+// process's in each container on one network.
 const (
 	followTable    = "tandem-trace-"
 	followChain    = "mark"

@@ -7,7 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
+	"math/rand/v2"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -36,7 +36,7 @@ func Follow(ctx context.Context, which Followed) (*Follower, error) {
 	if err != nil {
 		return nil, errors.Join(err, sock.Close())
 	}
-	f := &Follower{sock: sock, listener: listener, table: followTable + fmt.Sprint(os.Getpid()), family: which.family()}
+	f := &Follower{sock: sock, listener: listener, table: fmt.Sprintf("%s%08x", followTable, rand.Uint32()), family: which.family()}
 	err = withOwner(func(flags uint32) error {
 		b := newPlainBatch(sock.Next(), netlink.FamilyOf(f.family), f.table)
 		which.create(&b, flags)

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/diagnosis"
+	prose "github.com/tandem-proxy/tandem/core/printable"
 )
 
 // Others implements dataplane.OthersLister, over a socket of Observe: to close one of its own
@@ -28,8 +29,13 @@ func Others(ctx context.Context, own ...string) ([]string, error) {
 }
 
 func others(all []diagnosis.BaseChain, own ...string) (texts []string) {
+	more := 0
 	for _, c := range all {
-		if (c.Rules == 0 && !c.Drop) || slices.Contains(own, c.Table) || len(texts) == maxOthers {
+		switch {
+		case c.Rules == 0 && !c.Drop, slices.Contains(own, c.Table):
+			continue
+		case len(texts) == maxOthers:
+			more++
 			continue
 		}
 		policy := "accept"
@@ -38,6 +44,9 @@ func others(all []diagnosis.BaseChain, own ...string) (texts []string) {
 		}
 		texts = append(texts, fmt.Sprintf("chain %s %s %s of another program (type %s hook %s priority %d; policy %s) sees packets too: tandem does not evaluate it",
 			c.Family, c.Table, c.Name, c.Type, c.Hook, c.Priority, policy))
+	}
+	if more > 0 {
+		texts = append(texts, "and "+prose.Count(more, "more chain")+" of other programs: nft list chains shows all")
 	}
 	return texts
 }

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
-
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/netlink"
@@ -32,14 +31,14 @@ func (t *Table) foreign(f model.Family) error {
 
 // Check returns nil if the tables are owned or absent, else ErrForeign or why they
 // cannot be read.
-func Check(t *Table, families ...model.Family) error {
+func Check(ctx context.Context, t *Table, families ...model.Family) error {
 	d, err := Open(t, families...)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
 	for _, f := range d.families {
-		if _, err := d.look(context.Background(), d.sock, f, nil); err != nil {
+		if _, err := d.look(ctx, d.sock, f, nil); err != nil {
 			return fmt.Errorf("nftables: %w", err)
 		}
 	}

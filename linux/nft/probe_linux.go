@@ -25,7 +25,7 @@ import (
 // processes may try at once. Nothing is left, even if the process is killed; before
 // Linux 5.12 a later Try deletes what it left.
 func Try(ctx context.Context, t *Table, objects map[Key]Value, families ...model.Family) error {
-	if err := Check(t, families...); err != nil {
+	if err := Check(ctx, t, families...); err != nil {
 		return Advise(err)
 	}
 	return Advise(withOwner(func(flags uint32) error { return try(ctx, t, flags, objects, families) }))

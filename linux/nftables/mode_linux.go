@@ -23,7 +23,7 @@ func probe(ctx context.Context) error { return host.Undecided(Probe(ctx, model.I
 
 func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (dataplane.Backend, error) {
 	o := options(c)
-	if err := nft.Check(table, model.IPv4); errors.Is(err, dataplane.ErrAbsent) {
+	if err := nft.Check(ctx, table, model.IPv4); errors.Is(err, dataplane.ErrAbsent) {
 		return nil, nft.Advise(err)
 	}
 	err := host.CheckIPv6()

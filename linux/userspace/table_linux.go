@@ -135,10 +135,10 @@ type ownTables struct {
 
 // openNFT opens the table for the families that the kernel supports, and writes
 // nothing.
-func openNFT(context.Context) (table, error) {
+func openNFT(ctx context.Context) (table, error) {
 	var families []model.Family
 	for _, f := range model.Families() {
-		err := nft.Check(nftTable, f)
+		err := nft.Check(ctx, nftTable, f)
 		switch {
 		case err == nil:
 			families = append(families, f)

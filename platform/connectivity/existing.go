@@ -14,6 +14,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
@@ -29,18 +30,8 @@ func Existing(ctx context.Context, match func(service string) bool) (Report, err
 	if err != nil {
 		return Report{}, err
 	}
-	report := Report{Node: doc.Node, Mode: doc.Mode}
-	var rows []*Row
-	for _, s := range doc.Services {
-		if !match(s.Name) {
-			continue
-		}
-		for _, f := range s.Frontends {
-			if f.Proto == model.TCP.String() && len(rows) < mostExisting {
-				rows = append(rows, &Row{Service: s.Name, Kind: f.Kind, Protocol: f.Proto, From: "node", To: f.Address})
-			}
-		}
-	}
+	rows, omitted := existingRows(doc.Services, match)
+	report := Report{Node: doc.Node, Mode: doc.Mode, Omitted: omitted}
 	slots := make(chan struct{}, atOnce)
 	var running sync.WaitGroup
 	for _, row := range rows {
@@ -56,6 +47,25 @@ func Existing(ctx context.Context, match func(service string) bool) (Report, err
 	}
 	report.Seconds = time.Since(begin).Seconds()
 	return report, ctx.Err()
+}
+
+// existingRows are the TCP frontends of Services up to a limit, and how many there are beyond it.
+func existingRows(services []status.ServiceDetail, match func(service string) bool) (rows []*Row, omitted int) {
+	for _, s := range services {
+		if !match(s.Name) {
+			continue
+		}
+		for _, f := range s.Frontends {
+			switch {
+			case f.Proto != model.TCP.String():
+			case len(rows) == mostExisting:
+				omitted++
+			default:
+				rows = append(rows, &Row{Service: s.Name, Kind: f.Kind, Protocol: f.Proto, From: "node", To: f.Address})
+			}
+		}
+	}
+	return rows, omitted
 }
 
 // connect tries an existing frontend.

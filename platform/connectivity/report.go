@@ -11,6 +11,7 @@ type Report struct {
 
 	Differing   int     `json:"differing"`
 	Untested    int     `json:"untested"`
+	Omitted     int     `json:"omitted,omitempty"` // frontends beyond what one test tries, without a row
 	Connections int     `json:"connections"`
 	Seconds     float64 `json:"seconds"`
 	Rows        []Row   `json:"rows"`

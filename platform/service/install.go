@@ -156,7 +156,16 @@ func managerKnown(manager string) error {
 
 func status(s service.Service) (State, error) {
 	state, err := s.Status()
+	return stateOf(state, err, installedUnit())
+}
+
+// stateOf is the state that kardianos/service reports; unit is a file that defines the service, if there is one. It
+// takes states between others for that of no service, such as systemd's "deactivating": to install
+// another one then would replace a unit, and remove it again where that failed.
+func stateOf(state service.Status, err error, unit string) (State, error) {
 	switch {
+	case errors.Is(err, service.ErrNotInstalled) && unit != "":
+		return Absent, explain("query", fmt.Errorf("%s is there, and the service neither runs nor is stopped: try again when it has stopped", unit))
 	case errors.Is(err, service.ErrNotInstalled):
 		return Absent, nil
 	case err != nil && strings.HasSuffix(err.Error(), "in failed state"): // from systemd

@@ -22,6 +22,19 @@ func checkPrivileges() error {
 	return nil
 }
 
+// installedUnit returns the file of a unit of systemd, ours or a package's; empty where there is none, or no systemd.
+func installedUnit() string {
+	if _, err := os.Stat("/run/systemd/system"); err != nil {
+		return ""
+	}
+	for _, path := range []string{unitFile, "/usr/lib/systemd/system/" + Name + ".service", "/lib/systemd/system/" + Name + ".service"} {
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+	}
+	return ""
+}
+
 // removeUnit removes what an installation that failed may have left.
 func removeUnit() error {
 	if err := os.Remove(unitFile); !errors.Is(err, os.ErrNotExist) {
