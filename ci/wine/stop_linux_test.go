@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-proxy/tandem/windows/hns"
 	"github.com/tandem-proxy/tandem/windows/hnsemu"
 )
 
@@ -31,4 +32,35 @@ func TestStopBeforeTheNetwork(t *testing.T) {
 	if log := n.log.String(); !strings.Contains(log, "stopped during start") {
 		t.Errorf("log:\n%s", log)
 	}
+}
+
+// TestStopWhileABalancerIsMade: a program that is stopped while HNS makes a load balancer waits
+// for it, and the journal names it.
+func TestStopWhileABalancerIsMade(t *testing.T) {
+	p := open(t)
+	n := newNode(t, p, hnsemu.WS2025)
+	n.write("web.yaml", service("web", "10.96.0.10", 8080, "10.244.1.2=node-1"))
+	making, stopped := make(chan struct{}), make(chan struct{})
+	n.emu.Hook(func(c *hnsemu.Call) hns.Code {
+		if c.Name == "HcnCreateLoadBalancer" {
+			close(making) // once: no second one begins
+			<-stopped
+			time.Sleep(500 * time.Millisecond) // Wine tells the program meanwhile
+		}
+		return 0
+	})
+	n.start()
+	<-making
+	n.stop(func(p *os.Process) error {
+		defer close(stopped)
+		return p.Signal(os.Interrupt)
+	})
+	n.serves("10.96.0.10", "10.244.1.2")
+	text, err := os.ReadFile(p.path(`C:\ProgramData\Tandem\state\hns.journal`))
+	for _, lb := range n.emu.Balancers() {
+		if !strings.Contains(string(text), "lb "+lb.ID+"\n") {
+			t.Errorf("%s is not in the journal (%v):\n%s", lb.ID, err, text)
+		}
+	}
+	n.sound()
 }

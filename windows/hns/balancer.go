@@ -86,7 +86,7 @@ func (c *commit) create(k Key, want LoadBalancer) error {
 	case exists(err): // which is refused for what is there
 		c.written(c.journal.answered(k, ""))
 	default: // it may be there: that it cannot be read after it was made is an error, too
-		c.journal.doubt(k)
+		c.written(c.journal.doubt(k, !errors.Is(err, ledger.ErrUnknown)))
 	}
 	if exists(err) && !c.relisted && c.listed.due() {
 		if err := c.relist(); err != nil {

@@ -179,12 +179,16 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 
 // own enters into the journal what creations have made of which the outcome was not known
 // when all load balancers were read.
-func (d *Driver) own(doubts map[Key]int, all []LoadBalancer) {
+func (d *Driver) own(doubts map[Key]try, all []LoadBalancer) {
 	if len(doubts) == 0 {
 		return
 	}
 	for _, lb := range all {
-		if keys, single := keysOf(lb); single && doubts[keys[0]] > 0 {
+		keys, single := keysOf(lb)
+		if !single {
+			continue
+		}
+		if _, doubtful := doubts[keys[0]]; doubtful {
 			d.written(d.journal.add(lb.ID))
 		}
 	}

@@ -51,11 +51,17 @@ type journal struct {
 	file   *os.File
 	ids    map[string]bool // true when it was deleted, or was not there
 	echoes map[string]echo // of ids
-	tries  map[Key]int     // frontends between try and done: 0 while HNS is asked, else the number of the doubt
-	doubts int             // how many creations may have made one that is not known
+	tries  map[Key]try     // frontends that HNS is or was asked for one for, and may have made one
+	doubts int             // how many creations may have done so
 	grown  int             // bytes that were appended since the file was replaced or extended
 	stuck  bool            // the file could not be replaced the last time, which was reported
 	nodes  [2]netip.Addr
+}
+
+// try is a creation that may have made a load balancer.
+type try struct {
+	doubt   int  // its number; 0 while HNS is asked
+	refused bool // HNS has said no: this process alone looks whether it made none, and the file has a done
 }
 
 // echo is a load balancer that HNS returned otherwise than it was requested.
@@ -108,7 +114,7 @@ func openJournal(path string, folder func(dir string, files ...string) error) (*
 }
 
 func newJournal() *journal {
-	return &journal{ids: map[string]bool{}, echoes: map[string]echo{}, tries: map[Key]int{}}
+	return &journal{ids: map[string]bool{}, echoes: map[string]echo{}, tries: map[Key]try{}}
 }
 
 // readJournal reads a journal that may be another process's. Changes
@@ -169,7 +175,7 @@ func (j *journal) parseTry(done bool, line string) {
 		delete(j.tries, k)
 	default:
 		j.doubts++
-		j.tries[k] = j.doubts
+		j.tries[k] = try{doubt: j.doubts}
 	}
 }
 
@@ -216,7 +222,9 @@ func (j *journal) text() []byte {
 		}
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(j.tries), Key.compare) {
-		b = append(b, tryLine("try", k)...)
+		if !j.tries[k].refused {
+			b = append(b, tryLine("try", k)...)
+		}
 	}
 	return b
 }
@@ -357,7 +365,7 @@ func (j *journal) add(id string) error {
 func (j *journal) attempt(k Key) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.tries[k] = 0
+	j.tries[k] = try{}
 	return j.append(tryLine("try", k))
 }
 
@@ -374,33 +382,40 @@ func (j *journal) answered(k Key, id string) error {
 	return j.append(lines)
 }
 
-// doubt notes that HNS may have made one, though it did not give its id.
-func (j *journal) doubt(k Key) {
+// doubt notes that HNS may have made one, though it did not give its id: there was no answer, or
+// it refused.
+func (j *journal) doubt(k Key, refused bool) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.doubts++
-	j.tries[k] = j.doubts
+	j.tries[k] = try{j.doubts, refused}
+	if !refused {
+		return nil
+	}
+	return j.append(tryLine("done", k))
 }
 
 // doubtful returns the frontends with a load balancer that may be ours though its id is not
-// known, and the number of the doubt. HNS is to be read after that.
-func (j *journal) doubtful() map[Key]int {
+// known. HNS is to be read after that.
+func (j *journal) doubtful() map[Key]try {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	all := maps.Clone(j.tries)
-	maps.DeleteFunc(all, func(_ Key, doubt int) bool { return doubt == 0 })
+	maps.DeleteFunc(all, func(_ Key, t try) bool { return t.doubt == 0 })
 	return all
 }
 
 // settle ends the doubts of before HNS was read; later ones about the same frontends stay.
-func (j *journal) settle(doubts map[Key]int) error {
+func (j *journal) settle(doubts map[Key]try) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	lines := ""
-	for k, doubt := range doubts {
-		if now, ok := j.tries[k]; ok && now == doubt {
+	for k, t := range doubts {
+		if now, ok := j.tries[k]; ok && now == t {
 			delete(j.tries, k)
-			lines += tryLine("done", k)
+			if !t.refused {
+				lines += tryLine("done", k)
+			}
 		}
 	}
 	if lines == "" {

@@ -38,6 +38,15 @@ func (r *rig) journals(vip string) {
 	}
 }
 
+// answered demands that the journal has no creation without an end.
+func (r *rig) answered() {
+	r.Helper()
+	text, err := os.ReadFile(r.settings.Journal)
+	if tries, done := strings.Count(string(text), "try "), strings.Count(string(text), "done "); err != nil || tries != done {
+		r.Errorf("%d tries and %d ends in the journal (%v):\n%s", tries, done, err, text)
+	}
+}
+
 // The proxy is told to stop while HNS makes a load balancer: the journal names it before the
 // process ends, so that the next one deletes it with its Service. What had not begun does not.
 func TestAStopWhileABalancerIsMade(t *testing.T) {
@@ -197,10 +206,7 @@ func TestAProcessIsKilledWhileABalancerIsMade(t *testing.T) {
 				r.Errorf("%d load balancers, want %d: %v", len(all), want, all)
 			}
 			r.restart()
-			text, err := os.ReadFile(r.settings.Journal)
-			if tries, done := strings.Count(string(text), "try "), strings.Count(string(text), "done "); err != nil || tries != done {
-				r.Errorf("%d tries and %d ends in the journal (%v):\n%s", tries, done, err, text)
-			}
+			r.answered()
 		})
 	}
 }
