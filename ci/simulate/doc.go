@@ -14,7 +14,7 @@
 // one after the other. The judge checks the data plane between any two writes:
 //
 //   - a packet never reaches an endpoint that its Service did not have, nor within one change an
-//     endpoint that policy leaves out before and after it, but for mode ipvs (I2);
+//     endpoint that policy leaves out before and after it (I2);
 //   - what no change touches is not changed (I1, I8), also while a process starts on
 //     what another one has left, at whichever write that was killed;
 //   - a Service that had endpoints before and after a change always has some; but where

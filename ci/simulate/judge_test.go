@@ -136,7 +136,7 @@ func (j *judge) wrong(p probe, got oracle.Outcome) string {
 		if !j.had(owners, e.Addr) {
 			return fmt.Sprintf("I2: reaches %s, which %v never had", e.Addr, owners)
 		}
-		if len(j.worlds) == 2 && !j.shaken && j.exact() && !reaches(p.before, e.Addr) && !reaches(p.after, e.Addr) {
+		if len(j.worlds) == 2 && !j.shaken && !reaches(p.before, e.Addr) && !reaches(p.after, e.Addr) {
 			return fmt.Sprintf("I2: reaches %s, which policy leaves out before and after a change", e.Addr)
 		}
 	}
@@ -146,12 +146,6 @@ func (j *judge) wrong(p probe, got oracle.Outcome) string {
 	}
 	return ""
 }
-
-// exact reports whether the mode keeps policies apart between two writes. Of ipvs, a virtual
-// server by address has the endpoints for clients outside or, where those are denied, for this
-// node's: when the first local endpoint of a node port of policy Local comes, some clients may
-// reach others until the last write (seed 401007, -kind none).
-func (j *judge) exact() bool { return j.run.job.mode != "ipvs" }
 
 // reaches reports whether an endpoint is one of an outcome.
 func reaches(o oracle.Outcome, at netip.AddrPort) bool {

@@ -77,37 +77,41 @@ func (c *Compiler) DeleteDelay(Key) time.Duration { return 0 }
 // Rank implements dataplane.Compiler: no packet is marked before its virtual server
 // exists, so chains and the jumps to them come last; and source ranges come before
 // the frontend that they restrict. Node ports are the exception: their addresses are the
-// node's, so that IPVS serves them without a mark, and their entry may deny that.
+// node's, so that IPVS serves them without a mark, and their entry may deny that; and
+// before it come the entries of the node's own clients, who may have what it denies.
 func (c *Compiler) Rank(k Key) int {
 	switch k.Kind {
 	case kindLink, kindRule, kindRoute, KindSet:
 		return 0
 	case kindServer:
-		return 2
+		if k.Via != ByAddress {
+			return 4
+		}
+		return 8
 	case kindDest:
-		return 3
+		return c.Rank(k.serverOf()) + 1
 	case kindAddress:
-		return 10
-	case KindChain:
-		return 11
-	case kindJump:
 		return 12
+	case KindChain:
+		return 13
+	case kindJump:
+		return 14
 	}
 	switch k.Set {
-	case nodePortTCP, nodePortUDP, nodePortSCTP:
-		return 1
 	case SourceRanges:
-		return 4
+		return 1
 	case Restricted:
-		return 5
+		return 2
 	case loopBack:
-		return 6
+		return 3
 	case Pods, Host:
+		return 6
+	case nodePortTCP, nodePortUDP, nodePortSCTP:
 		return 7
 	case virtualIPs:
-		return 9
+		return 11
 	}
-	return 8
+	return 10
 }
 
 // Port implements dataplane.Compiler.
@@ -119,7 +123,6 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 	for i := range port.Frontends {
 		p.expand(&port.Frontends[i])
 	}
-	p.assignByMark()
 	for i := range p.frontends {
 		p.frontend(&p.frontends[i])
 	}
@@ -244,7 +247,6 @@ type portCompiler struct {
 	emit      func(Key, Value)
 	gaps      []model.Gap
 	frontends []frontendAddr
-	byMark    [2]byMark // without SNAT, and with
 }
 
 // frontendAddr is a frontend at one address: a node port has one for each address
@@ -252,12 +254,6 @@ type portCompiler struct {
 type frontendAddr struct {
 	*model.Frontend
 	at netip.AddrPort
-}
-
-// byMark is a virtual server by fwmark, shared by all frontends of a port.
-type byMark struct {
-	pool *model.Pool
-	at   netip.AddrPort // its name: the lowest frontend that uses it
 }
 
 func (p *portCompiler) key(kind Kind, at netip.AddrPort) Key {
@@ -268,15 +264,30 @@ func (p *portCompiler) gap(f *model.Frontend, detail string) {
 	p.gaps = append(p.gaps, model.Gap{Frontend: f.At, Detail: detail})
 }
 
-// A virtual server by address has one set of destinations for all origins: the pool
-// for packets from outside or, if those are not balanced, that of another origin. If
-// a further origin has another pool, its packets get an fwmark and go to a virtual
-// server by fwmark, which IPVS looks up first.
+// What a virtual server is for does not change with the endpoints that there are. The one by
+// address has those for packets from outside, or none. Packets of other origins whose endpoints
+// another policy chooses get an fwmark and go to the frontend's virtual server by fwmark, which
+// IPVS looks up first: also while both policies choose the same.
 
-// mainPool is the pool of the virtual server by address.
-func (f *frontendAddr) mainPool() *model.Pool {
-	for _, o := range []model.Origin{model.FromOutside, model.FromPod, model.FromHost} {
-		if pool := f.On[o].Pool; pool != nil {
+// via is how packets of an origin that are balanced find their virtual server.
+func (f *frontendAddr) via(o model.Origin) Via {
+	outside, act := f.On[model.FromOutside], f.On[o]
+	switch {
+	case outside.Pool != nil && outside.Policy == act.Policy:
+		return ByAddress
+	case act.SNAT:
+		return ByMarkSNAT
+	}
+	return ByMark
+}
+
+// pool is the pool of a virtual server of the frontend; nil for none.
+func (f *frontendAddr) pool(via Via) *model.Pool {
+	if via == ByAddress {
+		return f.On[model.FromOutside].Pool
+	}
+	for _, o := range []model.Origin{model.FromPod, model.FromHost} {
+		if pool := f.On[o].Pool; pool != nil && f.via(o) == via {
 			return pool
 		}
 	}
@@ -322,11 +333,11 @@ func (p *portCompiler) originMark(f *frontendAddr, o model.Origin) Value {
 	if act.Verdict != model.Balance {
 		return Value{Mark: p.bits.deny(act.Verdict)}
 	}
-	if act.Pool == f.mainPool() {
+	via := f.via(o)
+	if via == ByAddress {
 		return Value{Mark: p.bits.byAddress(act.SNAT)}
 	}
-	server := p.byMark[snatIndex(act.SNAT)]
-	return Value{Mark: p.bits.byMark(act.SNAT), ByMark: server.at, Via: viaOf(act.SNAT)}
+	return Value{Mark: p.bits.byMark(act.SNAT), ByMark: f.At, Via: via}
 }
 
 // commonFor is the effect of the common mark on packets of one origin.
@@ -335,38 +346,6 @@ func (p *portCompiler) commonFor(common Mark, o model.Origin) Mark {
 		return p.bits.byAddress(o != model.FromPod)
 	}
 	return common
-}
-
-func snatIndex(snat bool) int {
-	if snat {
-		return 1
-	}
-	return 0
-}
-
-func viaOf(snat bool) Via { return [...]Via{ByMark, ByMarkSNAT}[snatIndex(snat)] }
-
-// assignByMark determines which virtual servers by fwmark the port needs.
-func (p *portCompiler) assignByMark() {
-	for i := range p.frontends {
-		f := &p.frontends[i]
-		for _, o := range []model.Origin{model.FromPod, model.FromHost} {
-			act := f.On[o]
-			if act.Pool == nil || act.Pool == f.mainPool() {
-				continue
-			}
-			s := &p.byMark[snatIndex(act.SNAT)]
-			if s.pool == nil {
-				*s = byMark{act.Pool, f.at}
-			}
-			if f.at.Compare(s.at) < 0 {
-				s.at = f.at
-			}
-			if s.pool != act.Pool { // at most two pools: the other one is main
-				p.gap(f.Frontend, "a third set of endpoints, for packets from "+o.String())
-			}
-		}
-	}
 }
 
 // once notes a gap of the whole port, once.

@@ -9,21 +9,30 @@ import (
 	"github.com/tandem-proxy/tandem/linux/virtualserver"
 )
 
-// servers emits the virtual servers and their destinations.
+// servers emits the virtual servers and their destinations. A node port has one by address for
+// each address of the host, and those by mark once.
 func (p *portCompiler) servers() {
 	for i := range p.frontends {
 		f := &p.frontends[i]
-		k := p.key(kindServer, f.at)
-		p.emit(k, p.server(k, f.mainPool()))
-		p.destinations(k, f.mainPool())
-	}
-	for i, s := range p.byMark {
-		if s.pool != nil {
-			k := p.key(kindServer, s.at)
-			k.Via = viaOf(i == 1)
-			p.emit(k, p.server(k, s.pool))
-			p.destinations(k, s.pool)
+		p.serve(p.key(kindServer, f.at), f.pool(ByAddress))
+		for _, via := range []Via{ByMark, ByMarkSNAT} {
+			if pool := f.pool(via); pool != nil && f.at == p.firstOf(f.Frontend) {
+				k := p.key(kindServer, f.At)
+				k.Via = via
+				p.serve(k, pool)
+			}
 		}
+	}
+}
+
+// serve emits a virtual server and its destinations.
+func (p *portCompiler) serve(k Key, pool *model.Pool) {
+	p.emit(k, p.server(k, pool))
+	if pool == nil {
+		return
+	}
+	for _, e := range pool.Endpoints {
+		p.emit(k.dest(e.Addr), Value{Weight: max(e.Weight, 1)})
 	}
 }
 
@@ -45,16 +54,6 @@ func (p *portCompiler) server(k Key, pool *model.Pool) Value {
 		s.Flags |= virtualserver.SHFallback // a destination that drains has its clients still
 	}
 	return Value{Server: s, Weighted: isWeighted(s.Scheduler) && pool != nil && pool.Weighted()}
-}
-
-// destinations emits the destinations of a virtual server.
-func (p *portCompiler) destinations(server Key, pool *model.Pool) {
-	if pool == nil {
-		return
-	}
-	for _, e := range pool.Endpoints {
-		p.emit(server.dest(e.Addr), Value{Weight: max(e.Weight, 1)})
-	}
 }
 
 // The kernel's schedulers that Services can choose, and the weighted ones.

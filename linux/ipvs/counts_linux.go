@@ -53,8 +53,7 @@ func (d *Driver) connections(found func(dataplane.Connections)) error {
 	})
 }
 
-// countedServer is a virtual server that has had n connections. What goes to one by mark
-// counts for the lowest frontend that leads there.
+// countedServer is a virtual server that has had n connections.
 type countedServer struct {
 	id   virtualserver.ID
 	key  Key

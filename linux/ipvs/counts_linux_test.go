@@ -122,6 +122,7 @@ func TestCountsOfNodePorts(t *testing.T) {
 	for at, want := range map[string]map[string]uint64{
 		"10.96.0.10:80":   {"10.96.0.10:80": 7},
 		"192.0.2.1:30080": {"192.0.2.1:30080": 7, "0.0.0.0:30080": 7},
+		"0.0.0.0:30080":   {"0.0.0.0:30080": 7}, // by mark
 	} {
 		if got := count(at); !maps.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", at, got, want)

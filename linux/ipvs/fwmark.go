@@ -29,7 +29,7 @@ type markBits struct {
 	shift                       int // of the number
 }
 
-// maxNumber is how many virtual servers by mark a family can have.
+// maxNumber is how many virtual servers by mark a family can have, with SNAT and without.
 const maxNumber = 1<<12 - 1
 
 // bitsFor returns the bits for the user's masquerade bit: below it, or above it if
@@ -102,19 +102,19 @@ func (b markBits) byMark(snat bool) Mark {
 	return Mark{b.byAddress(snat).Value, ^uint32(0)}
 }
 
-// fwmarks assigns numbers to virtual servers by fwmark, in each family. It is safe
-// for concurrent use.
+// fwmarks assigns numbers to virtual servers by fwmark: in each family those with SNAT have
+// their own, and so have those without. It is safe for concurrent use.
 type fwmarks struct {
 	markBits
 
-	mu      sync.Mutex
-	numbers map[Key]uint32
-	used    [2]map[uint32]Key // by family
-	last    [2]uint32
+	mu    sync.Mutex
+	marks map[Key]uint32
+	used  [2]map[uint32]Key // by family, then fwmark
+	last  [2]uint32         // the number that was assigned last
 }
 
 func newFWMarks(b markBits) *fwmarks {
-	return &fwmarks{markBits: b, numbers: map[Key]uint32{}, used: [2]map[uint32]Key{model.IPv4: {}, model.IPv6: {}}}
+	return &fwmarks{markBits: b, marks: map[Key]uint32{}, used: [2]map[uint32]Key{model.IPv4: {}, model.IPv6: {}}}
 }
 
 // fwmarksOf numbers the servers of a set of objects, in their order.
@@ -141,11 +141,11 @@ func (m *fwmarks) of(server Key) (fwmark uint32, err error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	number, ok := m.numbers[server]
+	fwmark, ok := m.marks[server]
 	if !ok {
-		number, err = m.allocate(server)
+		fwmark, err = m.allocate(server)
 	}
-	return m.fwmark(number, server.Via), err
+	return fwmark, err
 }
 
 // id is how IPVS names a virtual server.
@@ -162,42 +162,46 @@ func (m *fwmarks) server(id virtualserver.ID) (Key, bool) {
 	if id.FWMark == 0 {
 		return Key{Kind: kindServer, Family: id.Family, Proto: id.Proto, Dst: id.Addr}, true
 	}
-	number, _ := m.parse(id.FWMark)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	k, known := m.used[id.Family][number]
+	k, known := m.used[id.Family][id.FWMark]
 	return k, known && k.Via != Orphan
 }
 
+// allocate assigns a number that no server has. Where there is none left, it takes one that only a
+// server of the other Via has: earlier programs do not tell those two apart.
 func (m *fwmarks) allocate(server Key) (uint32, error) {
 	used, last := m.used[server.Family], &m.last[server.Family]
-	for range maxNumber {
-		if *last = *last%maxNumber + 1; used[*last] == (Key{}) {
-			m.bind(server, *last)
-			return *last, nil
+	for _, shared := range []bool{false, true} {
+		for range maxNumber {
+			*last = *last%maxNumber + 1
+			fwmark, other := m.fwmark(*last, server.Via), m.fwmark(*last, server.Via)^m.masquerade
+			if used[fwmark] == (Key{}) && (shared || used[other] == (Key{})) {
+				m.bind(server, fwmark)
+				return fwmark, nil
+			}
 		}
 	}
 	return 0, fmt.Errorf("all %d fwmarks for virtual servers are in use", maxNumber)
 }
 
-func (m *fwmarks) bind(server Key, number uint32) {
-	m.numbers[server] = number
-	m.used[server.Family][number] = server
+func (m *fwmarks) bind(server Key, fwmark uint32) {
+	m.marks[server] = fwmark
+	m.used[server.Family][fwmark] = server
 }
 
 // observed records the fwmark of a server that was read back, unless a concurrent
 // Commit has assigned the number or the server otherwise.
 func (m *fwmarks) observed(server Key, fwmark uint32) {
-	number, _ := m.parse(fwmark)
-	if number == 0 {
+	if number, _ := m.parse(fwmark); number == 0 {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	_, has := m.numbers[server]
-	_, taken := m.used[server.Family][number]
+	_, has := m.marks[server]
+	_, taken := m.used[server.Family][fwmark]
 	if !has && !taken {
-		m.bind(server, number)
+		m.bind(server, fwmark)
 	}
 }
 
@@ -205,7 +209,7 @@ func (m *fwmarks) observed(server Key, fwmark uint32) {
 // a server that was given one would be deleted with the orphan.
 func (m *fwmarks) orphans(found []Key) {
 	m.mu.Lock()
-	for k := range m.numbers {
+	for k := range m.marks {
 		if k.Via == Orphan && !slices.Contains(found, k) {
 			m.free(k)
 		}
@@ -224,9 +228,9 @@ func (m *fwmarks) release(server Key) {
 }
 
 func (m *fwmarks) free(server Key) {
-	if number, ok := m.numbers[server]; ok {
-		delete(m.numbers, server)
-		delete(m.used[server.Family], number)
+	if fwmark, ok := m.marks[server]; ok {
+		delete(m.marks, server)
+		delete(m.used[server.Family], fwmark)
 	}
 }
 

@@ -142,7 +142,7 @@ type Key struct {
 	Set    SetID          // set, entry
 	Chain  ChainID        // chain, jump
 	Mark   uint32         // orphan: its fwmark; rule: its bit, if that is not the configured one
-	Dst    netip.AddrPort // server, destination, entry, address, route: what packets are sent to, see dstAddr and dstPort; of servers by mark, the lowest frontend that leads there
+	Dst    netip.AddrPort // server, destination, entry, address, route: what packets are sent to, see dstAddr and dstPort; of servers by mark, the frontend, which for a node port has the unspecified address
 	Peer   Peer           // destination: the endpoint; entry: a client, or a network
 }
 
@@ -245,8 +245,8 @@ func (k Key) dest(to netip.AddrPort) Key {
 func compareKeys(a, b Key) int {
 	return cmp.Or(
 		cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Family, b.Family), cmp.Compare(a.Set, b.Set),
-		cmp.Compare(a.Chain, b.Chain), a.Dst.Compare(b.Dst), cmp.Compare(a.Proto, b.Proto),
-		cmp.Compare(a.Via, b.Via), a.Peer.compare(b.Peer), cmp.Compare(a.Mark, b.Mark),
+		cmp.Compare(a.Chain, b.Chain), cmp.Compare(a.Via, b.Via), a.Dst.Compare(b.Dst), cmp.Compare(a.Proto, b.Proto),
+		a.Peer.compare(b.Peer), cmp.Compare(a.Mark, b.Mark),
 	)
 }
 
@@ -254,8 +254,8 @@ func compareKeys(a, b Key) int {
 type Value struct {
 	Mark Mark // entry of a set with marks
 
-	// ByMark and Via name the virtual server by mark that an entry leads to, where
-	// the entry's own key does not. The driver chooses the number.
+	// ByMark and Via name the virtual server by mark that an entry leads to: ByMark is its
+	// frontend. The driver chooses the number.
 	ByMark netip.AddrPort
 	Via    Via
 

@@ -3,10 +3,17 @@
 package ipvs
 
 import (
+	"net"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/netns"
 )
 
 // What was programmed with another bit of the mark is known as ours: a restart
@@ -35,7 +42,8 @@ func TestAnotherMarkIsOursToo(t *testing.T) {
 // otherForHost is a Service for which the host has another endpoint than all others.
 func otherForHost() *model.Port {
 	port := web(first)
-	port.Frontends[0].On[model.FromHost] = web(second).Frontends[0].On[model.FromHost]
+	host := &port.Frontends[0].On[model.FromHost]
+	host.Policy, host.Pool = model.Local, web(second).Frontends[0].On[model.FromHost].Pool
 	return port
 }
 
@@ -54,4 +62,107 @@ func TestOrphansGoAlone(t *testing.T) {
 	s.open()
 	s.set(port)
 	s.same(testHost(), []*model.Port{port})
+}
+
+// policyLocal is a Service of externalTrafficPolicy Local: clients from outside have the first
+// endpoint, if it is there, and this node's own clients have the second one, too.
+func policyLocal(local bool, externalIPs ...netip.AddrPort) *model.Port {
+	own := web(second)
+	outside := model.Action{Verdict: model.Drop}
+	if local {
+		own, outside = web(first, second), model.Action{Pool: web(first).Pools()[0], Policy: model.Local}
+	}
+	on := own.Frontends[0].On
+	on[model.FromOutside] = outside
+	own.Frontends = append(own.Frontends[:1], model.Frontend{Kind: model.KindNodePort, At: netip.MustParseAddrPort("0.0.0.0:30080"), On: on})
+	for _, at := range externalIPs {
+		own.Frontends = append(own.Frontends, model.Frontend{Kind: model.KindExternalIP, At: at, On: on})
+	}
+	return own
+}
+
+// connect connects the client to an external IP until the second endpoint answers, which all
+// states of policyLocal have.
+func (s *site) connect(to netip.AddrPort) net.Conn {
+	s.t.Helper()
+	for range 4 {
+		conn, err := s.net.Connect(netns.Call{From: client, Proto: model.TCP, To: to, Timeout: 5 * time.Second})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.t.Cleanup(func() { _ = conn.Close() })
+		a, err := netns.Ask(conn, 5*time.Second)
+		if err != nil || a.Outcome != netns.Answered {
+			s.t.Fatalf("%s: %v %v", to, a, err)
+		}
+		if a.Server.Addr().String() == second {
+			return conn
+		}
+	}
+	s.t.Fatalf("%s never answers at %s", second, to)
+	return nil
+}
+
+// This node's own clients keep their connections while endpoints and other frontends of a Service
+// come and go, and while its last local endpoint does.
+func TestOwnClientsKeepConnections(t *testing.T) {
+	s := newSite(t)
+	s.open()
+	lower := netip.MustParseAddrPort("10.0.0.40:80")
+	s.set(policyLocal(true, external))
+	conn := s.connect(external)
+	for i, port := range []*model.Port{
+		policyLocal(false, external), policyLocal(true, external), policyLocal(true, lower, external), policyLocal(false, lower, external), policyLocal(true, external),
+	} {
+		s.set(port)
+		s.same(testHost(), []*model.Port{port})
+		if a, err := netns.Ask(conn, 5*time.Second); err != nil || a.Outcome != netns.Answered {
+			t.Fatalf("after change %d: %v %v", i, a, err)
+		}
+		if i == 1 {
+			s.close() // and over a restart
+			s.open()
+			if n := s.set(port); n != 0 {
+				t.Errorf("a restart wrote %d objects", n)
+			}
+		}
+	}
+}
+
+// Earlier programs have one virtual server by mark for all frontends of a port. It stays, and is the
+// node port's.
+func TestSharedServersAreTakenOver(t *testing.T) {
+	s := newSite(t)
+	s.open()
+	s.set()
+	port := policyLocal(true, external)
+	var ops []ledger.Op[Key, Value]
+	objects, _ := dataplane.Compile(NewCompiler(s.options), testHost(), []*model.Port{port})
+	base, _ := dataplane.Compile(NewCompiler(s.options), testHost(), nil)
+	shared := port.Frontends[1].At
+	for k, v := range objects {
+		_, there := base[k]
+		if there || k.Via != ByAddress && k.Dst != shared {
+			continue
+		}
+		if v.Via != ByAddress {
+			v.ByMark = shared
+		}
+		ops = append(ops, ledger.Op[Key, Value]{Key: k, New: v})
+	}
+	c := NewCompiler(s.options)
+	slices.SortFunc(ops, func(a, b ledger.Op[Key, Value]) int { return c.Rank(a.Key) - c.Rank(b.Key) })
+	for i, err := range s.driver.Commit(t.Context(), ops) {
+		if err != nil {
+			t.Fatalf("%s: %v", ops[i].Key, err)
+		}
+	}
+	conn := s.connect(external)
+	s.close()
+	s.open()
+	s.set(port)
+	s.same(testHost(), []*model.Port{port})
+	if a, err := netns.Ask(conn, 5*time.Second); err != nil || a.Outcome != netns.Answered {
+		t.Errorf("after it: %v %v", a, err)
+	}
 }

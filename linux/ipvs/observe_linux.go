@@ -131,39 +131,65 @@ func (o *observation) set(k Key) error {
 		key, v := keyOf(k, e), Value{}
 		if k.Set.marks() {
 			v.Mark = Mark{e.Mark, e.MarkMask}
-			if n, via := o.marks.parse(e.Mark); n != 0 && e.MarkMask == ^uint32(0) {
-				v.Via = via
-				o.noteServer(key, e.Mark)
-			}
+			o.noteServer(key, v.Mark)
 		}
 		o.emit(key, v)
 	}
 	return nil
 }
 
-// noteServer records an entry that selects a virtual server by fwmark, which is named
-// by the lowest such frontend.
-func (o *observation) noteServer(entry Key, mark uint32) {
-	at := markKey{entry.Family, mark}
-	if known, ok := o.byMark[at]; ok && known.Dst.Compare(entry.Dst) <= 0 {
+// noteServer records an entry that selects a virtual server by fwmark, which is named by the
+// frontend, or the lowest one: earlier programs have one server for all frontends of a port.
+func (o *observation) noteServer(entry Key, mark Mark) {
+	n, via := o.marks.parse(mark.Value)
+	if n == 0 || mark.Mask != ^uint32(0) {
 		return
 	}
-	_, via := o.marks.parse(mark)
-	o.byMark[at] = Key{Kind: kindServer, Family: entry.Family, Proto: entry.Proto, Via: via, Dst: entry.Dst}
+	at, server := markKey{entry.Family, mark.Value}, entry
+	server.Kind, server.Set, server.Via, server.Dst = kindServer, noSet, via, o.frontend(entry)
+	if known, ok := o.byMark[at]; !ok || server.Dst.Compare(known.Dst) < 0 {
+		o.byMark[at] = server
+	}
 }
 
-// nameServers sets the names of virtual servers in the entries that select them.
+// frontend is the frontend of an exception: a node port, if no set of addresses has it. Those
+// sets are read before.
+func (o *observation) frontend(exception Key) netip.AddrPort {
+	for _, s := range []SetID{ClusterIPs, ExternalIPs, LoadBalancer} {
+		k := exception
+		k.Set = s
+		if _, ok := o.have[k]; ok {
+			return exception.Dst
+		}
+	}
+	return netip.AddrPortFrom(exception.Family.Unspecified(), exception.Dst.Port())
+}
+
+// nameServers sets the names of virtual servers in the entries that select them. Of several
+// with one name, as where the entries of a node port select different ones, that with the lowest
+// mark has it. The others are orphans; entries that select them are as no entry should be.
 func (o *observation) nameServers(f model.Family) {
-	for k, v := range o.have {
-		if k.Kind == kindEntry && k.Family == f && v.Via != ByAddress {
-			v.ByMark = o.byMark[markKey{f, v.Mark.Value}].Dst
-			v.Mark = o.marks.byMark(v.Via == ByMarkSNAT)
-			o.have[k] = v
+	first := map[Key]uint32{}
+	for at, server := range o.byMark {
+		if mark, ok := first[server]; at.family == f && (!ok || at.mark < mark) {
+			first[server] = at.mark
 		}
 	}
 	for at, server := range o.byMark {
-		if at.family == f {
+		switch {
+		case at.family != f:
+		case first[server] == at.mark:
 			o.marks.observed(server, at.mark)
+		default:
+			delete(o.byMark, at)
+		}
+	}
+	for k, v := range o.have {
+		if k.Kind != kindEntry || k.Family != f || v.Mark.Mask != ^uint32(0) {
+			continue
+		}
+		if server, ok := o.byMark[markKey{f, v.Mark.Value}]; ok {
+			o.have[k] = Value{Mark: o.marks.byMark(server.Via == ByMarkSNAT), ByMark: server.Dst, Via: server.Via}
 		}
 	}
 }

@@ -52,12 +52,17 @@ func TestNumbering(t *testing.T) {
 	server := func(i int) Key { return Key{Kind: kindServer, Via: ByMark, Dst: numbered(i, false).Frontends[0].At} }
 	for i := range maxNumber {
 		got, err := m.of(server(i))
-		if number, _ := m.parse(got); err != nil || number == 0 || m.used[model.IPv4][number] != server(i) {
+		if number, _ := m.parse(got); err != nil || number == 0 || m.used[model.IPv4][got] != server(i) {
 			t.Fatalf("server %d: %d %v", i, got, err)
 		}
 	}
 	if _, err := m.of(server(maxNumber)); err == nil {
 		t.Error("more numbers than there are")
+	}
+	snat := server(0)
+	snat.Via = ByMarkSNAT
+	if got, err := m.of(snat); err != nil || got&m.masquerade == 0 {
+		t.Errorf("with SNAT beside as many without: %#x, %v", got, err)
 	}
 	six := server(0)
 	six.Family = model.IPv6
