@@ -77,8 +77,8 @@ func (c *Compiler) DeleteDelay(Key) time.Duration { return 0 }
 // Rank implements dataplane.Compiler: no packet is marked before its virtual server
 // exists, so chains and the jumps to them come last; and source ranges come before
 // the frontend that they restrict. Node ports are the exception: their addresses are the
-// node's, so that IPVS serves them without a mark, and their entry may deny that. What
-// it denies, the node's own clients may have: their entry comes before it.
+// node's, so that IPVS serves them without a mark, and their entry may deny that; and
+// before it come the entries of the node's own clients, who may have what it denies.
 func (c *Compiler) Rank(k Key) int {
 	switch k.Kind {
 	case kindLink, kindRule, kindRoute, KindSet:

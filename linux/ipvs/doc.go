@@ -21,11 +21,12 @@
 // virtual server and a set entry with the frontend's action (Mark). Replacing an
 // endpoint takes two messages to the kernel, four if the endpoint is on this node.
 //
-// IPVS sees only the destination. A virtual server by address has the endpoints for clients from
-// outside, and none while these are denied. Where another traffic policy chooses those for pods
-// or the host, as with externalTrafficPolicy Local, their packets get a number in their fwmark, and a
-// virtual server by fwmark (ipvsadm -f) has their endpoints, also while they are the same: so no change of
-// endpoints moves clients to another server. kube-proxy does not distinguish them in this mode.
+// IPVS sees only the destination. A virtual server by address has the endpoints for clients
+// from outside, and none while these are denied. Where another traffic policy chooses those
+// for pods or the host, as with externalTrafficPolicy Local, their packets get a number in
+// their fwmark, and a virtual server by fwmark (ipvsadm -f) has their endpoints, also while
+// both have the same: so no change of endpoints moves clients to another server. kube-proxy
+// does not distinguish them in this mode.
 //
 // Cluster IPs are bound to kube-ipvs0, as in kube-proxy. External and load balancer
 // IPs are bound to no device: the routing rule delivers service packets locally, and

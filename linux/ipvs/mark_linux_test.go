@@ -64,8 +64,8 @@ func TestOrphansGoAlone(t *testing.T) {
 	s.same(testHost(), []*model.Port{port})
 }
 
-// policyLocal is a Service of externalTrafficPolicy Local: only its cluster IP and this node's own
-// clients have the second endpoint, and clients from outside have the first, if it is there.
+// policyLocal is a Service of externalTrafficPolicy Local: clients from outside have the first
+// endpoint, if it is there, and this node's own clients have the second one, too.
 func policyLocal(local bool, externalIPs ...netip.AddrPort) *model.Port {
 	own := web(second)
 	outside := model.Action{Verdict: model.Drop}
@@ -108,7 +108,7 @@ func (s *site) connect(to netip.AddrPort) net.Conn {
 func TestOwnClientsKeepConnections(t *testing.T) {
 	s := newSite(t)
 	s.open()
-	lower := netip.MustParseAddrPort("192.0.2.40:80")
+	lower := netip.MustParseAddrPort("10.0.0.40:80")
 	s.set(policyLocal(true, external))
 	conn := s.connect(external)
 	for i, port := range []*model.Port{
