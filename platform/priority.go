@@ -2,7 +2,10 @@
 
 package platform
 
-import "runtime"
+import (
+	"os"
+	"runtime"
+)
 
 // Where processors are few, changes come before answers and the garbage that these make.
 
@@ -28,9 +31,12 @@ func (p *Proxy) giveWay() (end func()) {
 // dedicatedMarkWorkersNeeded; runtime/proc.go, findRunnable).
 const leastThreads = 4
 
-// addThreads sees to leastThreads, unless a limit of the cgroup or GOMAXPROCS says otherwise.
+// addThreads sees to leastThreads, unless GOMAXPROCS or a limit of the cgroup says otherwise. Go takes a limit
+// of less than two processors for two (runtime/cgroup_linux.go, defaultGOMAXPROCS), so that on two it is not
+// noticed here: it bounds the time that all threads take, however many they are. Limits that change later are
+// not followed any more.
 func addThreads() {
-	if n := runtime.NumCPU(); n < leastThreads && runtime.GOMAXPROCS(0) == n {
+	if n := runtime.NumCPU(); n < leastThreads && runtime.GOMAXPROCS(0) == n && os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(leastThreads)
 	}
 }

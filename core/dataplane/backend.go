@@ -154,18 +154,35 @@ func (b *backend[K, V]) Failing() (ports map[model.PortID]error, left error) {
 
 func (b *backend[K, V]) failing() (ports map[model.PortID]error, left error) {
 	ports = map[model.PortID]error{}
+	first := map[model.PortID]ledger.Failure[K]{}
 	for _, f := range b.ledger.Failures() {
+		id := model.PortID{}
 		switch {
 		case f.Owner != nil:
-			ports[*f.Owner] = f.Err
+			id = *f.Owner
 		case errors.Is(f.Err, ledger.ErrDeferred): // ports that wait for it are listed themselves
+			continue
 		case f.Left:
 			left = f.Err
-		default:
-			ports[model.PortID{}] = f.Err
+			continue
+		}
+		if had, ok := first[id]; !ok || b.earlier(f, had) {
+			first[id], ports[id] = f, f.Err
 		}
 	}
 	return ports, left
+}
+
+// earlier reports whether a failure counts before another one of its port: what was deferred comes last, and
+// else what fails first.
+func (b *backend[K, V]) earlier(f, than ledger.Failure[K]) bool {
+	if deferred := errors.Is(f.Err, ledger.ErrDeferred); deferred != errors.Is(than.Err, ledger.ErrDeferred) {
+		return !deferred
+	}
+	if c := b.compiler.Rank(f.Key) - b.compiler.Rank(than.Key); c != 0 {
+		return c < 0
+	}
+	return f.Err.Error() < than.Err.Error()
 }
 
 func (b *backend[K, V]) Gaps(id model.PortID) []model.Gap { return b.gaps[id] }

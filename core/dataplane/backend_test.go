@@ -505,3 +505,30 @@ func (m *mixed) Commit(ctx context.Context, ops []ledger.Op[string, string]) []e
 	}
 	return errs
 }
+
+// Of what fails for a port the first op counts, whatever else fails or waits: the error that is shown does not change
+// between two looks, and a port is not taken for one that a later Sync programs.
+func TestTheFirstFailureOfAPortCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, dataplane.Limits{})
+		b.start()
+		first := errors.New("no room for an endpoint")
+		b.kernel.Fail = func(op ledger.Op[string, string]) error {
+			switch op.Key[0] {
+			case '1':
+				return ledger.ErrDeferred
+			case '2':
+				return first
+			}
+			return errors.New("no endpoints")
+		}
+		p := port("a", "10.96.0.1", "10.0.0.1")
+		b.Update([]model.Delta{{New: p}})
+		_, _ = b.Sync(t.Context())
+		for range 50 {
+			if ports, _ := b.Failing(); !errors.Is(ports[p.ID], first) {
+				t.Fatalf("failing: %v", ports)
+			}
+		}
+	})
+}

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	prose "github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/watch/gateway"
 )
 
@@ -74,7 +75,7 @@ func (p environment) connect(api config.API, seen func(Request)) (*Client, error
 	ownTransport(c)
 	hc, err := rest.HTTPClientFor(c)
 	if err != nil {
-		return nil, fmt.Errorf("API server %s: %w; correct the credentials or the certificates in the kubeconfig", c.Host, err)
+		return nil, fmt.Errorf("API server %s: %w; correct the credentials or the certificates in the kubeconfig", prose.URL(c.Host), err)
 	}
 	hc.CheckRedirect = sameServer // never http.DefaultClient: the transport is wrapped
 	scheme, err := newScheme()
@@ -150,8 +151,8 @@ func newScheme() (*kruntime.Scheme, error) {
 	return scheme, nil
 }
 
-// Host returns the URL of the API server.
-func (c *Client) Host() string { return c.config.Host }
+// Host returns the URL of the API server for messages: without a password or a token.
+func (c *Client) Host() string { return prose.URL(c.config.Host) }
 
 // REST returns a client for one version of a group of the API: of v1,
 // discovery.k8s.io/v1, networking.k8s.io/v1 and events.k8s.io/v1. All share the
@@ -167,8 +168,11 @@ func (c *Client) rest(gv schema.GroupVersion, limit flowcontrol.RateLimiter) (re
 	}
 	rc.QPS, rc.RateLimiter = -1, limit
 	client, err := rest.RESTClientForConfigAndClient(&rc, c.http)
-	if err != nil {
-		return nil, fmt.Errorf("API server %s: %w; is its address a URL or HOST:PORT?", c.config.Host, err)
+	switch shown := c.Host(); {
+	case err != nil && shown != c.config.Host: // the error holds the whole URL
+		return nil, fmt.Errorf("API server %s: its address is no URL or HOST:PORT", shown)
+	case err != nil:
+		return nil, fmt.Errorf("API server %s: %w; is its address a URL or HOST:PORT?", shown, err)
 	}
 	return client, nil
 }

@@ -4,6 +4,7 @@ package watch
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -12,6 +13,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/watch/apitest"
@@ -114,6 +118,30 @@ func TestConnectionMistakes(t *testing.T) {
 	}
 	if _, err := Open(&config.Config{NodeName: "n", API: config.API{Server: "http://[::1"}}, nil, Hooks{}); err == nil || !strings.Contains(err.Error(), "URL or HOST:PORT") {
 		t.Errorf("no URL: %v", err)
+	}
+}
+
+// A password or token in the API server's URL is in no message: those are in logs, in the status, and in Events.
+func TestPasswordOfTheServer(t *testing.T) {
+	for server, want := range map[string]string{
+		"http://node:hunter2@127.0.0.1:1":         "http://127.0.0.1:1:",
+		"https://127.0.0.1:1/base?token=hunter2":  "https://127.0.0.1:1/base:",
+		"http://node:hunter2@[::1":                "URL or HOST:PORT",
+		"node:hunter2@127.0.0.1:1":                "API server (hidden): dial",
+		"https://node:hunter2@127.0.0.1:1/%zz%%%": "URL or HOST:PORT",
+	} {
+		client, err := nowhere(nil).connect(config.API{Server: server}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var rc rest.Interface
+		if rc, err = client.REST(corev1.SchemeGroupVersion); err == nil {
+			err = rc.Get().Resource("services").Do(t.Context()).Error()
+			err = errors.New(explain(&kind{}, err, client.Host()))
+		}
+		if err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", server, err)
+		}
 	}
 }
 

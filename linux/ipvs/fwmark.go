@@ -29,7 +29,8 @@ type markBits struct {
 	shift                       int // of the number
 }
 
-// maxNumber is how many virtual servers by mark a family can have, with SNAT and without.
+// maxNumber is how many virtual servers by mark a family can have, with SNAT and without. A port that lacks
+// one fails, and its packets find the virtual server by address.
 const maxNumber = 1<<12 - 1
 
 // bitsFor returns the bits for the user's masquerade bit: below it, or above it if
@@ -111,7 +112,19 @@ type fwmarks struct {
 	marks map[Key]uint32
 	used  [2]map[uint32]Key // by family, then fwmark
 	last  [2]uint32         // the number that was assigned last
+	taken [2]taken
 }
+
+// taken is how much of a family is in use.
+type taken struct {
+	marks   [2]int // without SNAT, and with
+	numbers int    // of which one mark is in use, or both are
+}
+
+// errNoNumber is why a virtual server by fwmark is missing: this node's own clients then go where those from
+// outside go, whose endpoints are other ones or none.
+var errNoNumber = fmt.Errorf("all %d fwmarks for virtual servers are in use: pods and processes of this node reach only the endpoints that clients from outside have; "+
+	"have fewer Services with externalTrafficPolicy Local, or use mode nftables", maxNumber)
 
 func newFWMarks(b markBits) *fwmarks {
 	return &fwmarks{markBits: b, marks: map[Key]uint32{}, used: [2]map[uint32]Key{model.IPv4: {}, model.IPv6: {}}}
@@ -169,25 +182,44 @@ func (m *fwmarks) server(id virtualserver.ID) (Key, bool) {
 }
 
 // allocate assigns a number that no server has. Where there is none left, it takes one that only a
-// server of the other Via has: earlier programs do not tell those two apart.
+// server of the other Via has: earlier programs do not tell those two apart. It looks for one only where
+// there is one: a Service without may have thousands of ops.
 func (m *fwmarks) allocate(server Key) (uint32, error) {
-	used, last := m.used[server.Family], &m.last[server.Family]
-	for _, shared := range []bool{false, true} {
-		for range maxNumber {
-			*last = *last%maxNumber + 1
-			fwmark, other := m.fwmark(*last, server.Via), m.fwmark(*last, server.Via)^m.masquerade
-			if used[fwmark] == (Key{}) && (shared || used[other] == (Key{})) {
-				m.bind(server, fwmark)
-				return fwmark, nil
-			}
+	used, last, taken := m.used[server.Family], &m.last[server.Family], &m.taken[server.Family]
+	if taken.marks[m.snat(m.fwmark(0, server.Via))] == maxNumber {
+		return 0, errNoNumber
+	}
+	shared := taken.numbers == maxNumber
+	for {
+		*last = *last%maxNumber + 1
+		fwmark := m.fwmark(*last, server.Via)
+		if used[fwmark] == (Key{}) && (shared || used[fwmark^m.masquerade] == (Key{})) {
+			m.bind(server, fwmark)
+			return fwmark, nil
 		}
 	}
-	return 0, fmt.Errorf("all %d fwmarks for virtual servers are in use", maxNumber)
 }
 
 func (m *fwmarks) bind(server Key, fwmark uint32) {
 	m.marks[server] = fwmark
 	m.used[server.Family][fwmark] = server
+	m.count(server.Family, fwmark, 1)
+}
+
+// count counts a mark that came into use, or is free again.
+func (m *fwmarks) count(f model.Family, fwmark uint32, by int) {
+	m.taken[f].marks[m.snat(fwmark)] += by
+	if m.used[f][fwmark^m.masquerade] == (Key{}) {
+		m.taken[f].numbers += by
+	}
+}
+
+// snat is 1 for the mark of a server with SNAT, else 0.
+func (m *fwmarks) snat(fwmark uint32) int {
+	if fwmark&m.masquerade != 0 {
+		return 1
+	}
+	return 0
 }
 
 // observed records the fwmark of a server that was read back, unless a concurrent
@@ -231,6 +263,7 @@ func (m *fwmarks) free(server Key) {
 	if fwmark, ok := m.marks[server]; ok {
 		delete(m.marks, server)
 		delete(m.used[server.Family], fwmark)
+		m.count(server.Family, fwmark, -1)
 	}
 }
 

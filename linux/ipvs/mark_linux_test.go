@@ -3,6 +3,7 @@
 package ipvs
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
@@ -165,4 +166,42 @@ func TestSharedServersAreTakenOver(t *testing.T) {
 	if a, err := netns.Ask(conn, 5*time.Second); err != nil || a.Outcome != netns.Answered {
 		t.Errorf("after it: %v %v", a, err)
 	}
+}
+
+// Where no number is left for a virtual server by mark, its Service fails and says so. Clients outside
+// are served all the same, and this node's own are served like them. A number that is free again mends it.
+func TestNoNumberIsLeft(t *testing.T) {
+	s := newSite(t)
+	s.open()
+	var others []Key
+	for n := range uint32(maxNumber) {
+		for _, via := range []Via{ByMark, ByMarkSNAT} {
+			k := Key{Kind: kindServer, Via: via, Dst: dstPort(uint16(n))}
+			s.driver.marks.bind(k, s.driver.marks.fwmark(n+1, via))
+			others = append(others, k)
+		}
+	}
+	port := policyLocal(true, external)
+	s.Update([]model.Delta{{New: port}})
+	_, err := s.Sync(t.Context())
+	if failing, _ := s.Failing(); len(failing) != 1 || !errors.Is(err, errNoNumber) || !errors.Is(failing[port.ID], errNoNumber) {
+		t.Errorf("%v: failing are %v", err, failing)
+	}
+	for range 4 {
+		a, err := s.net.Dial(netns.Call{From: client, Proto: model.TCP, To: external, Timeout: 5 * time.Second})
+		if err != nil || a.Outcome != netns.Answered || a.Server.Addr().String() != first {
+			t.Errorf("a pod: %v %v", a, err)
+		}
+	}
+	for _, k := range others[:4] { // two for the external IP, and two for the node port
+		s.driver.marks.release(k)
+	}
+	for begun := time.Now(); err != nil && time.Since(begun) < time.Minute; {
+		time.Sleep(time.Until(s.Next()))
+		_, err = s.Sync(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.same(testHost(), []*model.Port{port})
 }

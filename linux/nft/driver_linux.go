@@ -250,12 +250,15 @@ const urgency = 10
 // hurry has the calling thread come before others of the process, its collector of garbage for
 // one, until end is called on it. Without the privilege for it, it does nothing.
 func (d *Driver) hurry() (end func()) {
-	usual, err := host.Nice()
-	if err != nil || d.unprivileged {
+	if d.unprivileged {
 		return func() {}
 	}
 	runtime.LockOSThread()
-	if d.unprivileged = host.SetNice(usual-urgency) != nil; d.unprivileged {
+	usual, err := host.Nice()
+	if err == nil {
+		err = host.SetNice(usual - urgency)
+	}
+	if d.unprivileged = err != nil; d.unprivileged {
 		runtime.UnlockOSThread()
 		return func() {}
 	}

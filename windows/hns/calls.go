@@ -133,6 +133,9 @@ func bounded[T any](ctx context.Context, c *calls, ended *atomic.Int32, what str
 	}
 }
 
+// busy reports whether HNS is still at a call that nobody waits for any more.
+func (c *calls) busy() bool { return c.hung.Load() > 0 || c.left.Load() > 0 }
+
 // run makes a call that changes HNS and has no result.
 func run(ctx context.Context, c *calls, what string, f func(HNS) error) error {
 	_, err := write(ctx, c, what, func(h HNS) (struct{}, error) { return struct{}{}, f(h) })

@@ -100,7 +100,7 @@ func (d *Driver) Doubt() { d.doubt.Store(true) }
 // Close implements dataplane.Driver. What is programmed stays.
 func (d *Driver) Close() error {
 	var err error
-	if d.calls.hung.Load() == 0 { // else it would wait for the call that hangs
+	if !d.calls.busy() { // else it may wait for the call that hangs
 		err = d.calls.hns.Close()
 	}
 	return errors.Join(err, d.journal.close())

@@ -169,6 +169,29 @@ func TestAStopWhileHNSIsRead(t *testing.T) {
 	})
 }
 
+// HNS hangs in a read when the proxy stops: it is asked for nothing more, not even to close what is
+// held open.
+func TestAStopWhileAReadHangs(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		web(r)
+		r.set("web", "10.96.0.10", "10.244.2.7") // its endpoint is made, for which the network is open
+		r.sync()
+		if err := r.driver.Observe(r.stopped("HcnQueryLoadBalancerProperties", time.Minute), func(hns.Key, hns.Value) {}); !errors.Is(err, context.Canceled) {
+			r.Fatal(err)
+		}
+		r.emu.Hook(func(*hnsemu.Call) hns.Code {
+			time.Sleep(time.Minute)
+			return 0
+		})
+		begun := time.Now()
+		if err := r.driver.Close(); err != nil || time.Since(begun) != 0 {
+			r.Errorf("the driver was closed after %s: %v", time.Since(begun), err)
+		}
+		r.emu.Hook(nil)
+		time.Sleep(2 * time.Minute)
+	})
+}
+
 // The process is killed after HNS has made a load balancer and before the journal names it,
 // and its Service goes before the next start, or there is only a cleanup. What other programs
 // have made is theirs, also where HNS refused to make one beside it.
