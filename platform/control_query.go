@@ -57,7 +57,6 @@ func (p *Proxy) ask(ctx context.Context, name string, body []byte, kind string) 
 		return nil, fmt.Errorf("other queries are answered: %w", err)
 	}
 	defer turn.give()
-	defer p.giveWay()()
 	found, err := q.ask(ctx, p, body)
 	if err != nil {
 		return nil, err

@@ -43,7 +43,6 @@ func (p *Proxy) snapshotRoute() route {
 		case <-r.Context().Done():
 			return
 		}
-		defer p.giveWay()()
 		f, err := p.file(r.Context())
 		if err != nil {
 			reply(w, r, nil, err)
@@ -60,10 +59,7 @@ func (p *Proxy) file(ctx context.Context) (*snapshot.File, error) {
 	var counts *status.Top
 	var notCounted error
 	var counting sync.WaitGroup // meanwhile: most of it is the kernel's work
-	counting.Go(func() {
-		defer p.giveWay()()
-		counts, notCounted = p.counts(ctx)
-	})
+	counting.Go(func() { counts, notCounted = p.counts(ctx) })
 	f, s, err := p.answerFile(ctx)
 	counting.Wait()
 	if err != nil {

@@ -44,7 +44,6 @@ func thisSystem() system {
 	s.prepare = prepare
 	s.limitMemory = limitMemoryToCgroup
 	s.releaseText = releaseMappedText
-	s.lower = lower
 	s.handover = func(log *slog.Logger) func() relay.Handover { return host.OpenHandover(log).User }
 	return s
 }

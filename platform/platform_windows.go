@@ -18,7 +18,6 @@ func thisSystem() system {
 	s.lock = lockMachine
 	s.dialControl = dialPipe
 	s.addresses = func() (addresses, error) { return &host.Addresses{}, nil }
-	s.lower = lower
 	s.facts = func(context.Context, *config.Config) *diagnosis.Facts { return host.Facts() }
 	return s
 }

@@ -29,7 +29,6 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 
 func (s system) open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
 	s.limitMemory(log)
-	addThreads()
 	p := &Proxy{system: s, version: version, log: log, config: c, base: c, kernel: make(turn, 1), answers: make(turn, 1)}
 	p.memory = newReleaser(p.releaseText, s.collect)
 	p.running, p.stop = context.WithCancel(context.WithoutCancel(ctx))

@@ -43,7 +43,6 @@ type system struct {
 	prepare     func(*config.Config, *slog.Logger) []error
 	limitMemory func(*slog.Logger)
 	releaseText func() error                             // unmaps the program's pages: those in use come back
-	lower       func() (restore func() error, err error) // of the calling thread, its priority
 	handover    func(*slog.Logger) func() relay.Handover // opens what passes sockets between the modes of a proxy, and to the next process
 
 	modes   func() []dataplane.Mode // a simulation's, or an open proxy's, in the order of auto; nil for Modes
@@ -111,7 +110,6 @@ func portable() system {
 		addresses:   func() (addresses, error) { return nil, unsupported },
 		flows:       func() (flowTable, error) { return nil, unsupported },
 		observe:     func() (tracked, error) { return nil, unsupported },
-		lower:       func() (func() error, error) { return func() error { return nil }, nil },
 		live: func(context.Context, status.Trace, string) (status.Live, error) {
 			return status.Live{}, errors.New("--live: HNS reports no single packets; follow them with \"pktmon start --capture\", or \"vfpctrl /get-port-counter\" for the counters of VFP")
 		},

@@ -340,7 +340,7 @@ func parallel(ctx context.Context, n int, do func(int)) {
 	}
 	var next atomic.Int64
 	var wg sync.WaitGroup
-	for range min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) {
+	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
 			for i := int(next.Add(1)) - 1; i < n && ctx.Err() == nil; i = int(next.Add(1)) - 1 {
 				do(i)

@@ -23,7 +23,7 @@ type loops struct {
 
 func newEngine(s *shared) (engine, error) {
 	e := &loops{shared: s}
-	for range min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) {
+	for range runtime.GOMAXPROCS(0) {
 		l, err := newLoop()
 		if err != nil {
 			e.Close()

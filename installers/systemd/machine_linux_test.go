@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -160,12 +159,6 @@ func confined(t *testing.T, m *debian.Machine) {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in:\n%s", want, out)
 		}
-	}
-	if calls := strings.Fields(m.Property("tandem", "SystemCallFilter")); !slices.Contains(calls, "setpriority") || slices.Contains(calls, "setrlimit") {
-		t.Errorf("system calls: %s", calls) // setpriority is for its threads: platform, giveWay
-	}
-	if out := strings.Fields(m.Do("grep", "^Max nice priority", "/proc/"+pid+"/limits")); len(out) < 4 || out[3] != "30" { // 20 less a nice value
-		t.Errorf("nice values: %s", out)
 	}
 	for path, writable := range map[string]bool{"/": false, "/usr": false, "/etc": false, "/proc/sys/kernel": false, "/proc/sys/net": true, "/var/lib/tandem": true, "/run/tandem": true} {
 		options := m.Do("nsenter", "--target", pid, "--mount", "findmnt", "--noheadings", "--output", "OPTIONS", "--target", path)

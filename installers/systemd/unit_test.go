@@ -24,13 +24,6 @@ func TestUnit(t *testing.T) {
 			t.Errorf("no %s", bound)
 		}
 	}
-	// What platform and nft set priorities of threads with is allowed, after the rest of its group is not.
-	_, after, _ := strings.Cut(unit, "\nSystemCallFilter=~@privileged @resources\n")
-	for _, line := range []string{"SystemCallFilter=setpriority", "LimitNICE=-10"} {
-		if !strings.Contains(after, "\n"+line+"\n") {
-			t.Errorf("no %s", line)
-		}
-	}
 	if always := Unit("/bin/tandem", nil, ""); strings.Contains(always, "\nCondition") {
 		t.Error("a condition without a file")
 	}

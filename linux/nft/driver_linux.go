@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -17,7 +16,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
@@ -41,8 +39,6 @@ type Driver struct {
 	generation uint32
 	lost       bool   // generation is not known
 	commits    uint32 // transactions made
-
-	unprivileged bool // no thread can have a higher priority
 
 	filled [2]map[*Set]bool // by family: sets that rules had filled
 	budget budget
@@ -216,9 +212,6 @@ func (d *Driver) transact(ctx context.Context, ops []Op, errs []error) error {
 		return d.inParts(ctx, ops, errs)
 	}
 	d.sock.Reserve(d.batch.next - d.batch.seq)
-	if len(msgs) <= maxUrgent {
-		defer d.hurry()()
-	}
 	if err := d.sock.Send(ctx, msgs); err != nil {
 		err = fmt.Errorf("nftables: send %d ops in %d bytes: %w", len(ops), len(msgs), err)
 		all(errs, err)
@@ -238,34 +231,6 @@ func (d *Driver) transact(ctx context.Context, ops []Op, errs []error) error {
 	d.generation = after(d.generation, 1)
 	d.commits++
 	return nil
-}
-
-// maxUrgent is the size of a transaction, in bytes, up to which it comes before other work of this process: it takes
-// a millisecond or so.
-const maxUrgent = 64 << 10
-
-// urgency is how much less nice than others a thread is with such a transaction.
-const urgency = 10
-
-// hurry has the calling thread come before others of the process, its collector of garbage for
-// one, until end is called on it. Without the privilege for it, it does nothing.
-func (d *Driver) hurry() (end func()) {
-	if d.unprivileged {
-		return func() {}
-	}
-	runtime.LockOSThread()
-	usual, err := host.Nice()
-	if err == nil {
-		err = host.SetNice(usual - urgency)
-	}
-	if d.unprivileged = err != nil; d.unprivileged {
-		runtime.UnlockOSThread()
-		return func() {}
-	}
-	return func() {
-		_ = host.SetNice(usual) // to more it may always be set
-		runtime.UnlockOSThread()
-	}
 }
 
 // after is the generation after n more transactions; 0 is skipped.
