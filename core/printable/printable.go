@@ -8,6 +8,7 @@
 package printable
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -107,4 +108,12 @@ func URL(s string) string {
 	}
 	u.User, u.RawQuery = nil, ""
 	return u.String()
+}
+
+// WithoutURL is an error of net/url or net/http without its URL, of which the text has the whole; others as they are.
+func WithoutURL(err error) error {
+	if of := new(url.Error); errors.As(err, &of) {
+		return of.Err
+	}
+	return err
 }

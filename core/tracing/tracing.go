@@ -16,7 +16,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -67,7 +66,7 @@ func New(o Options) (*Exporter, error) {
 	}
 	at, err := url.Parse(o.Endpoint)
 	if err != nil {
-		return nil, fmt.Errorf("trace endpoint %s: %w", printable.URL(o.Endpoint), withoutURL(err))
+		return nil, fmt.Errorf("trace endpoint %s: %w", printable.URL(o.Endpoint), printable.WithoutURL(err))
 	}
 	if at.Path == "" || at.Path == "/" {
 		at.Path = "/v1/traces"
@@ -149,20 +148,12 @@ func (x *Exporter) post(ctx context.Context, b []byte) error {
 	r.Header.Set("User-Agent", "tandem/"+x.options.Version)
 	answer, err := x.client.Do(r)
 	if err != nil {
-		return withoutURL(err)
+		return printable.WithoutURL(err)
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(answer.Body, mostText))
 	if err == nil && answer.StatusCode/100 != 2 {
 		err = fmt.Errorf("%s: %q", answer.Status, text)
-	}
-	return err
-}
-
-// withoutURL is an error of net/url or net/http without the URL, which may have a token.
-func withoutURL(err error) error {
-	if of := new(url.Error); errors.As(err, &of) {
-		return of.Err
 	}
 	return err
 }

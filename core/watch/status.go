@@ -6,11 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	prose "github.com/tandem-proxy/tandem/core/printable"
 )
 
 // Resource is the state of following one kind of objects.
@@ -265,9 +266,5 @@ func reason(k *kind, err error, server string) string {
 	case errors.As(err, new(apierrors.APIStatus)):
 		return fmt.Sprintf("API server cannot serve %s: %s", k.groupResource(), status)
 	}
-	var at *url.Error // its text holds the whole URL
-	if errors.As(err, &at) {
-		err = at.Err
-	}
-	return fmt.Sprintf("API server %s: %v", server, err)
+	return fmt.Sprintf("API server %s: %v", server, prose.WithoutURL(err))
 }
