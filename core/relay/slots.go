@@ -22,7 +22,7 @@ type slots struct {
 	used    int
 	freed   chan struct{}       // closed when a slot is freed; nil while no client waits
 	limited map[*share]struct{} // shares that lacked a slot; see recent
-	holders holders             // shares that can give a slot way, and hold some
+	holders indexed[*share]     // shares that can give a slot way, and hold some
 }
 
 // share is what one Relay holds of the slots, whose mu guards it.
@@ -164,29 +164,7 @@ func (s *slots) recent(now time.Time) map[*share]bool {
 	return recent
 }
 
-// holders are shares as a heap, the one with the most slots first. It implements heap.Interface.
-type holders []*share
+// before implements item: the share with the most slots comes first.
+func (s *share) before(o *share) bool { return s.held > o.held }
 
-func (h holders) Len() int           { return len(h) }
-func (h holders) Less(i, j int) bool { return h[i].held > h[j].held }
-
-func (h holders) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].place, h[j].place = i, j
-}
-
-// Push implements heap.Interface.
-func (h *holders) Push(x any) {
-	by := x.(*share)
-	by.place = len(*h)
-	*h = append(*h, by)
-}
-
-// Pop implements heap.Interface.
-func (h *holders) Pop() any {
-	last := len(*h) - 1
-	by := (*h)[last]
-	(*h)[last] = nil
-	*h = (*h)[:last]
-	return by
-}
+func (s *share) moved(place int) { s.place = place }

@@ -332,14 +332,14 @@ func (s *session) extend() bool {
 
 // idleSessions are the sessions of a relay, as a heap by when each was idle at the latest look: a
 // datagram only notes its time, and who asks for the longest brings the order up to
-// date. It implements heap.Interface, and is guarded by the relay's mu.
-type idleSessions []*session
+// date. It is guarded by the relay's mu.
+type idleSessions struct{ indexed[*session] }
 
 // longest returns the session that is idle longest, or nil. Each step but the last is paid for by
 // a datagram since the step before: O(log n) for each, and at most n at once.
 func (h *idleSessions) longest() *session {
-	for range *h {
-		s := (*h)[0]
+	for range h.indexed {
+		s := h.indexed[0]
 		last := s.last.Load()
 		if last == s.since {
 			break
@@ -347,32 +347,13 @@ func (h *idleSessions) longest() *session {
 		s.since = last
 		heap.Fix(h, 0)
 	}
-	if len(*h) == 0 {
+	if len(h.indexed) == 0 {
 		return nil
 	}
-	return (*h)[0]
+	return h.indexed[0]
 }
 
-func (h idleSessions) Len() int           { return len(h) }
-func (h idleSessions) Less(i, j int) bool { return h[i].since < h[j].since }
+// before implements item: the session that was idle longest comes first.
+func (s *session) before(o *session) bool { return s.since < o.since }
 
-func (h idleSessions) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].index, h[j].index = i, j
-}
-
-// Push implements heap.Interface.
-func (h *idleSessions) Push(x any) {
-	s := x.(*session)
-	s.index = len(*h)
-	*h = append(*h, s)
-}
-
-// Pop implements heap.Interface.
-func (h *idleSessions) Pop() any {
-	last := len(*h) - 1
-	s := (*h)[last]
-	(*h)[last] = nil
-	*h = (*h)[:last]
-	return s
-}
+func (s *session) moved(place int) { s.index = place }
