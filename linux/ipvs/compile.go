@@ -139,14 +139,14 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 // expand lists the addresses of a frontend.
 func (p *portCompiler) expand(f *model.Frontend) {
 	if f.Kind != model.KindNodePort {
-		p.frontends = append(p.frontends, frontendAddr{f, f.At})
+		p.frontends = append(p.frontends, frontendAddr{f, f.At, true})
 		return
 	}
 	if p.host.NodePorts.Loopback {
 		p.gap(f, "node ports do not answer on loopback addresses in this mode")
 	}
-	for _, a := range p.nodeAddresses() {
-		p.frontends = append(p.frontends, frontendAddr{f, netip.AddrPortFrom(a, f.At.Port())})
+	for i, a := range p.nodeAddresses() {
+		p.frontends = append(p.frontends, frontendAddr{f, netip.AddrPortFrom(a, f.At.Port()), i == 0})
 	}
 }
 
@@ -172,7 +172,7 @@ func (p *portCompiler) frontend(f *frontendAddr) {
 	if entry.Set.kind() == bitmapPort {
 		entry.Dst = dstPort(f.at.Port())
 		entry.Proto = 0
-		if f.at != p.firstOf(f.Frontend) {
+		if !f.first {
 			return
 		}
 	}
@@ -187,11 +187,6 @@ func (p *portCompiler) frontend(f *frontendAddr) {
 	case model.KindExternalIP, model.KindLoadBalancer:
 		p.emit(k, Value{})
 	}
-}
-
-func (p *portCompiler) firstOf(f *model.Frontend) netip.AddrPort {
-	i := slices.IndexFunc(p.frontends, func(q frontendAddr) bool { return q.Frontend == f })
-	return p.frontends[i].at
 }
 
 func (p *portCompiler) markSet(k model.Kind) SetID {
@@ -253,7 +248,8 @@ type portCompiler struct {
 // of the host.
 type frontendAddr struct {
 	*model.Frontend
-	at netip.AddrPort
+	at    netip.AddrPort
+	first bool // of those that the frontend has
 }
 
 func (p *portCompiler) key(kind Kind, at netip.AddrPort) Key {

@@ -16,7 +16,7 @@ func (p *portCompiler) servers() {
 		f := &p.frontends[i]
 		p.serve(p.key(kindServer, f.at), f.pool(ByAddress))
 		for _, via := range []Via{ByMark, ByMarkSNAT} {
-			if pool := f.pool(via); pool != nil && f.at == p.firstOf(f.Frontend) {
+			if pool := f.pool(via); pool != nil && f.first {
 				k := p.key(kindServer, f.At)
 				k.Via = via
 				p.serve(k, pool)

@@ -60,9 +60,10 @@ func (c *Compiler) chains(f model.Family, host *model.Host) (all [numChains][]xt
 	all[mangleIn] = r.classify(arriving, false)
 	// Packets forwarded by IPVS traverse the chains for the host's packets as well
 	// (ip_vs_nat_send_or_cont). They must not match our routing rule again.
+	forwarded := r.forwarded()
 	all[mangleOut] = slices.Insert(r.classify(sent, true), 0,
-		rule(xtables.SetMark{Value: r.forwarded().Value, Mask: r.forwarded().Mask}, marked(r.service)),
-		rule(xtables.Return, r.forwarded()),
+		rule(xtables.SetMark{Value: forwarded.Value, Mask: forwarded.Mask}, marked(r.service)),
+		rule(xtables.Return, forwarded),
 	)
 	all[manglePort] = []xtables.Rule{
 		{Proto: model.TCP, Target: r.mapMark(nodePortTCP, "dst")},
@@ -71,7 +72,7 @@ func (c *Compiler) chains(f model.Family, host *model.Host) (all [numChains][]xt
 	}
 	all[mangleLast] = []xtables.Rule{
 		rule(xtables.SetMark{Mask: r.service | r.denied | r.numberMask()}, marked(r.service)),
-		rule(xtables.SetMark{Mask: r.forwarded().Mask}, r.forwarded()),
+		rule(xtables.SetMark{Mask: forwarded.Mask}, forwarded),
 	}
 	all[natIn] = []xtables.Rule{rule(xtables.Accept, marked(r.service))}
 	all[natOut] = all[natIn]
@@ -85,7 +86,7 @@ func (c *Compiler) chains(f model.Family, host *model.Host) (all [numChains][]xt
 	}
 	refuse := rule(xtables.Reject, marked(r.denied)) // no endpoints
 	all[filterIn] = []xtables.Rule{refuse}
-	other := r.forwarded() // those of IPVS have an endpoint's address by now
+	other := forwarded // those of IPVS have an endpoint's address by now
 	other.Not = true
 	all[filterOut] = []xtables.Rule{refuse, r.unallocated().With(xtables.SrcLocal{}).With(other)}
 	all[filterPort] = []xtables.Rule{rule(xtables.Accept, r.in(healthCheckPort, "dst"))}
