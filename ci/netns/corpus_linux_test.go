@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -68,6 +69,13 @@ type tandem struct {
 	done   chan error
 	marks  int
 	gaps   []gap
+	hashed []front // those of Services that ask for sh, where the mode has it
+}
+
+// front is a frontend and its protocol.
+type front struct {
+	at    netip.AddrPort
+	proto model.Proto
 }
 
 // gap is a model.Gap and the protocol it is about.
@@ -146,6 +154,11 @@ func (p *tandem) Gap(row conformance.Packet) (model.Gap, bool) {
 	return find(p.gaps, row)
 }
 
+// OneForAClient implements Hashing.
+func (p *tandem) OneForAClient(row conformance.Packet) bool {
+	return slices.Contains(p.hashed, front{row.To, row.Proto})
+}
+
 // sctpDrop is what the whole mode userspace does not do: see its Excuse.
 func sctpDrop(row conformance.Packet) (model.Gap, bool) {
 	return model.Gap{Detail: "SCTP is rejected where other protocols are dropped"}, row.Proto == model.SCTP && row.Expect.Fate == oracle.Drop
@@ -176,11 +189,16 @@ func (p *tandem) marked(s *engine.Snapshot) bool {
 	return newest
 }
 
-// note keeps what the mode cannot do, by front.
+// note keeps what the mode cannot do, by front, and what it does by sh.
 func (p *tandem) note(s *engine.Snapshot) {
-	p.gaps = nil
+	p.gaps, p.hashed = nil, nil
 	for _, svc := range s.Services {
 		for _, port := range svc.Ports {
+			if port.Scheduler == model.SourceHash && p.mode == "ipvs" {
+				for _, f := range port.Frontends {
+					p.hashed = append(p.hashed, front{f.At, port.ID.Proto})
+				}
+			}
 			for _, g := range s.Backend.Gaps[port.ID] {
 				if g.Frontend.IsValid() {
 					p.gaps = append(p.gaps, gap{g, port.ID.Proto})

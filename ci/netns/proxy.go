@@ -31,6 +31,13 @@ type Gapped interface {
 	Gap(row conformance.Packet) (model.Gap, bool)
 }
 
+// Hashing is a Proxy that may choose by the client's address.
+type Hashing interface {
+	// OneForAClient reports whether all connections of a row's client reach one of its
+	// endpoints, though no session affinity asks for it.
+	OneForAClient(row conformance.Packet) bool
+}
+
 // Unfit is returned by Start and Changed of a Proxy whose source cannot represent the
 // content of the folder. The rest of the scenario is skipped.
 type Unfit struct{ Why error }

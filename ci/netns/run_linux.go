@@ -208,6 +208,9 @@ func (r *run) row(row conformance.Packet) (v verdict) {
 		row.Expect.Endpoints = conformance.Masked(row.Expect.Outcome()).Endpoints
 	}
 	c := check(r.net, r.scenario, row, r.had[row.From]) // rows with affinity come one by one: see judge
+	if h, ok := r.proxy.(Hashing); ok && h.OneForAClient(row) {
+		c.SessionAffinity = true
+	}
 	v.wrong, v.err = c.Run(r.net)
 	if row.Expect.SessionAffinity {
 		r.had[row.From] = c.First

@@ -43,15 +43,15 @@ func (p *portCompiler) server(k Key, pool *model.Pool) Value {
 	s := virtualserver.Server{Scheduler: p.scheduler(pool)}
 	switch {
 	case p.port.SessionAffinity > 0 && k.Via != ByAddress:
-		return Value{Server: virtualserver.Server{Scheduler: "sh", Flags: virtualserver.SHFallback}}
+		return Value{Server: virtualserver.Server{Scheduler: "sh", Flags: virtualserver.Fallback}}
 	case p.port.SessionAffinity > 0:
 		s.Flags, s.Timeout = virtualserver.Persistent, max(uint32(p.port.SessionAffinity.Seconds()), 1)
 	}
-	switch {
-	case s.Scheduler == "mh":
-		s.Flags |= virtualserver.MHPort // as kube-proxy sets it
-	case s.Scheduler == "sh" && p.port.Scheduler == model.SourceHash:
-		s.Flags |= virtualserver.SHFallback // a destination that drains has its clients still
+	switch s.Scheduler { // a destination that drains has its clients still
+	case "mh":
+		s.Flags |= virtualserver.Fallback | virtualserver.MHPort
+	case "sh":
+		s.Flags |= virtualserver.Fallback
 	}
 	return Value{Server: s, Weighted: isWeighted(s.Scheduler) && pool != nil && pool.Weighted()}
 }

@@ -62,7 +62,7 @@ func Open(o Options, exclude []netip.Prefix, c *xtables.Commands, log *slog.Logg
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
-	d.servers = &servers{d.kernel, d.marks, d.drains, exclude}
+	d.servers = &servers{d.kernel, d.marks, d.drains, exclude, refusesWhileDraining(o.scheduler())}
 	return d, nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/netns"
+	"github.com/tandem-proxy/tandem/linux/virtualserver"
 )
 
 // Random worlds are programmed one over the other: each is in the kernel as
@@ -79,6 +80,40 @@ func TestDrain(t *testing.T) {
 	s.driver.drains.check()
 	if out := s.run("ipvsadm", "-Ln"); strings.Contains(out, first+":8080") {
 		t.Errorf("it drains forever:\n%s", out)
+	}
+}
+
+// While an endpoint drains, new connections are made to the other one, whatever the
+// scheduler would have chosen.
+func TestEverySchedulerLeavesADrainingEndpoint(t *testing.T) {
+	for _, scheduler := range virtualserver.Schedulers() {
+		t.Run(scheduler, func(t *testing.T) {
+			s := newSite(t)
+			s.options.Scheduler = scheduler
+			s.open()
+			if has, err := s.driver.kernel.servers.Available(flagOwned, scheduler); err != nil {
+				t.Fatal(err)
+			} else if len(has) == 0 {
+				t.Skip("this kernel has no ip_vs_" + scheduler)
+			}
+			s.set(web(first, second))
+			conn, err := s.net.Connect(netns.Call{From: client, Proto: model.TCP, To: vip, Timeout: time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			a, err := netns.Ask(conn, time.Second)
+			if err != nil || a.Outcome != netns.Answered {
+				t.Fatal(a, err)
+			}
+			stays := map[string]string{first: second, second: first}[a.Server.Addr().String()]
+			s.set(web(stays))
+			for i := range 40 {
+				if got := s.dial(); got != stays {
+					t.Fatalf("new connection %d: %s, not %s", i+1, got, stays)
+				}
+			}
+		})
 	}
 }
 

@@ -209,7 +209,7 @@ func TestPlan(t *testing.T) {
 	for _, part := range []string{
 		"# ipset restore\n", "create KUBE-CLUSTER-IP hash:ip,port family inet maxelem 16777216 skbinfo\n", "create KUBE-6-",
 		"# iptables-restore --noflush\n*filter\n", "*mangle\n", "# ip6tables-restore --noflush\n", "link add kube-ipvs0 type dummy\n",
-		"# ipvsadm -R\n", "-s mh", "-b mh-port",
+		"# ipvsadm -R\n", "-s mh", "-b mh-fallback,mh-port",
 	} {
 		if !strings.Contains(p.Native, part) {
 			t.Errorf("%q is missing in\n%s", part, p.Native)

@@ -20,6 +20,7 @@ type servers struct {
 	marks   *fwmarks
 	drains  *drains
 	exclude []netip.Prefix // foreign virtual servers with these addresses are never touched
+	refuses bool           // the scheduler chooses what drains, too: see refusesWhileDraining
 }
 
 // serverCommit are the ops of one Commit on virtual servers and destinations.
@@ -179,10 +180,16 @@ func deletedExternally(err error) error {
 	return err
 }
 
+// refusesWhileDraining reports whether a scheduler refuses new connections for which it
+// chooses a destination of weight 0, and has no flag to choose another: dh sends all
+// clients of an address to one destination (ip_vs_dh_schedule, Linux
+// net/netfilter/ipvs/ip_vs_dh.c).
+func refusesWhileDraining(scheduler string) bool { return scheduler == "dh" }
+
 // removeDest drains a TCP destination, so that its connections can end, and deletes
 // any other at once.
 func (c *serverCommit) removeDest(k Key, id virtualserver.ID) error {
-	if k.Proto != model.TCP {
+	if k.Proto != model.TCP || c.refuses {
 		return c.kernel.servers.DeleteDestination(id, k.Peer.endpoint())
 	}
 	err := c.kernel.servers.SetWeight(id, k.Peer.endpoint(), 0)

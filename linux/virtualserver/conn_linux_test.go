@@ -48,7 +48,7 @@ func TestServersComeBackAsWritten(t *testing.T) {
 			{Proto: model.TCP, Addr: web}:                                {"rr", unknownFlag, 0},
 			{Proto: model.UDP, Addr: web}:                                {"rr", Persistent | unknownFlag, 7},
 			{Family: model.IPv6, Proto: model.UDP, Addr: six}:            {Scheduler: "rr"},
-			{FWMark: 0x2001}:                                             {"sh", SHFallback, 0},
+			{FWMark: 0x2001}:                                             {"sh", Fallback, 0},
 			{Family: model.IPv6, FWMark: 0x2001}:                         {Scheduler: "rr"},
 			{Proto: model.TCP, Addr: netip.AddrPortFrom(web.Addr(), 81)}: {Scheduler: "rr"},
 		}

@@ -31,7 +31,7 @@ type Server struct {
 const (
 	Persistent = 1 << 0 // a client keeps its destination until Timeout
 	hashed     = 1 << 1 // the kernel's own
-	SHFallback = 1 << 3 // sh: another destination where the chosen one is not available
+	Fallback   = 1 << 3 // sh and mh: another destination where the client's own takes no connections
 	MHPort     = 1 << 4 // mh: the client's port is hashed, too
 )
 
@@ -55,16 +55,24 @@ func Text(id ID, s Server, destinations ...Destination) string {
 	if s.Timeout > 0 {
 		line += fmt.Sprintf(" -p %d", s.Timeout)
 	}
-	switch {
-	case s.Scheduler == "sh" && s.Flags&SHFallback != 0:
-		line += " -b sh-fallback"
-	case s.Scheduler == "mh" && s.Flags&MHPort != 0:
-		line += " -b mh-port"
+	if flags := s.schedulerFlags(); len(flags) > 0 {
+		line += " -b " + strings.Join(flags, ",")
 	}
 	for _, d := range destinations {
 		line += fmt.Sprintf("\n-a %s -r %s -m -w %d", id.text(), d.Addr, d.Weight)
 	}
 	return line + "\n"
+}
+
+// schedulerFlags are the names of the flags that are the scheduler's.
+func (s Server) schedulerFlags() (names []string) {
+	if s.Flags&Fallback != 0 && (s.Scheduler == "sh" || s.Scheduler == "mh") {
+		names = append(names, s.Scheduler+"-fallback")
+	}
+	if s.Flags&MHPort != 0 && s.Scheduler == "mh" {
+		names = append(names, "mh-port")
+	}
+	return names
 }
 
 func (id ID) text() string {

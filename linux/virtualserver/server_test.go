@@ -25,7 +25,8 @@ func TestText(t *testing.T) {
 	}{
 		{ID{Proto: model.TCP, Addr: web}, Server{Scheduler: "rr"}, []Destination{{Addr: pod, Weight: 3}}, "-A -t 10.96.0.10:80 -s rr\n-a -t 10.96.0.10:80 -r 10.244.1.2:8080 -m -w 3\n"},
 		{ID{Proto: model.UDP, Family: model.IPv6, Addr: six}, Server{"mh", Persistent | MHPort, 10800}, nil, "-A -u [fd00::10]:53 -s mh -p 10800 -b mh-port\n"},
-		{ID{Proto: model.SCTP, Addr: web}, Server{Scheduler: "sh", Flags: SHFallback}, nil, "-A --sctp-service 10.96.0.10:80 -s sh -b sh-fallback\n"},
+		{ID{Proto: model.SCTP, Addr: web}, Server{Scheduler: "sh", Flags: Fallback}, nil, "-A --sctp-service 10.96.0.10:80 -s sh -b sh-fallback\n"},
+		{ID{Proto: model.TCP, Addr: web}, Server{Scheduler: "mh", Flags: Fallback | MHPort}, nil, "-A -t 10.96.0.10:80 -s mh -b mh-fallback,mh-port\n"},
 		{ID{FWMark: 8193}, Server{Scheduler: "rr"}, nil, "-A -f 8193 -s rr\n"},
 		{ID{Family: model.IPv6, FWMark: 8193}, Server{Scheduler: "rr"}, nil, "-A -f 8193 -6 -s rr\n"},
 	} {
