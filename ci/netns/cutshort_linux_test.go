@@ -35,12 +35,12 @@ func TestSwitchCutShort(t *testing.T) {
 		_ = order.Wait() // fails if the program has ended
 		time.Sleep(100 * time.Millisecond)
 		if n := traffic.failed.Load(); n > 0 {
-			t.Fatalf("killed %s into the switch: %d new connections failed: %v", delay, n, traffic.last.Load())
+			t.Fatalf("killed %s into the switch: %d new connections failed: %v", delay, n, traffic.failure())
 		}
 		s.start()
 		s.eventually(10*time.Second, "the other mode is cleared away", func() error { return s.left(to.Name) })
 		if n := traffic.failed.Load(); n > 0 {
-			t.Fatalf("killed %s into the switch and started again: %d new connections failed: %v", delay, n, traffic.last.Load())
+			t.Fatalf("killed %s into the switch and started again: %d new connections failed: %v", delay, n, traffic.failure())
 		}
 	}
 	traffic.end()

@@ -59,7 +59,7 @@ func TestUserspaceRestartUnderLoad(t *testing.T) {
 		t.Errorf("%d connections were cut: more than a process has between accept and answer", n)
 	}
 	if n := traffic.failed.Load(); n > 0 {
-		t.Errorf("%d of %d new connections failed, the last: %v", n, traffic.made.Load(), traffic.last.Load())
+		t.Errorf("%d of %d new connections failed, the last: %v", n, traffic.made.Load(), traffic.failure())
 	}
 	before := kept.Size()
 	s.put("apiVersion: v1\nkind: Node\nmetadata: {name: node-1}\nstatus: {addresses: [{type: InternalIP, address: " + nodeIP.String() + "}]}\n")
@@ -138,7 +138,7 @@ func TestLoopbackNodePortSwitch(t *testing.T) {
 	traffic.end()
 	t.Logf("%d new connections, %d failed", traffic.made.Load(), traffic.failed.Load())
 	if n := traffic.failed.Load(); n > 0 || traffic.made.Load() == 0 {
-		t.Errorf("%d of %d new connections failed, the last: %v", n, traffic.made.Load(), traffic.last.Load())
+		t.Errorf("%d of %d new connections failed, the last: %v", n, traffic.made.Load(), traffic.failure())
 	}
 	if modes[0].Name == relay.Mode {
 		return

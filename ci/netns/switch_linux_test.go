@@ -116,7 +116,7 @@ func (s *site) switchUnderLoad(from, to config.Mode) {
 	traffic.end()
 	made, failed := traffic.made.Load(), traffic.failed.Load()
 	if failed > 0 {
-		s.t.Errorf("%s: %d of %d new connections failed, the last: %v", what, failed, made, traffic.last.Load())
+		s.t.Errorf("%s: %d of %d new connections failed, the last: %s", what, failed, made, traffic.failure())
 	}
 	s.t.Logf("%s: %s (%s); %d of %d new connections failed, %d of %d long-lived ones broke", what, took.Round(time.Millisecond),
 		strings.SplitN(out, "\n", 2)[0], failed, made, broken, len(conns))
@@ -190,6 +190,7 @@ type traffic struct {
 	made, failed atomic.Int64
 	kills, cut   atomic.Int64 // ends of the process, noted before; connections that it was relaying then
 	last         atomic.Value // a string
+	standstill   atomic.Int64 // the longest time that this process did not run, in ns
 	stop         context.CancelFunc
 	running      sync.WaitGroup
 }
@@ -201,6 +202,7 @@ func (s *site) traffic(to ...lab.Call) *traffic {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	t := &traffic{stop: cancel}
+	t.running.Go(func() { t.watch(ctx) })
 	tick := time.NewTicker(newEvery)
 	slots := make(chan struct{}, atOnce)
 	t.running.Go(func() {
@@ -231,6 +233,22 @@ func (s *site) traffic(to ...lab.Call) *traffic {
 		}
 	})
 	return t
+}
+
+// watch measures standstills: a connection that lasts longer than its limit may have
+// waited for a processor.
+func (t *traffic) watch(ctx context.Context) {
+	const each = 20 * time.Millisecond
+	for ctx.Err() == nil {
+		begin := time.Now()
+		time.Sleep(each)
+		t.standstill.Store(max(t.standstill.Load(), int64(time.Since(begin)-each)))
+	}
+}
+
+// failure is the last one.
+func (t *traffic) failure() string {
+	return fmt.Sprintf("%v (this process stood still for up to %s)", t.last.Load(), time.Duration(t.standstill.Load()).Round(time.Millisecond))
 }
 
 func (t *traffic) end() {

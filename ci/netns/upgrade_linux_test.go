@@ -99,7 +99,7 @@ func (u *upgrade) undisturbed(what string) {
 	broken, example := stillThere(u.conns)
 	u.t.Logf("%s: %d of %d new connections failed, %d of %d long-lived ones broke", what, failed, made, broken, len(u.conns))
 	if failed > 0 {
-		u.t.Errorf("%s: %d of %d new connections failed, the last: %v", what, failed, made, u.traffic.last.Load())
+		u.t.Errorf("%s: %d of %d new connections failed, the last: %v", what, failed, made, u.traffic.failure())
 	}
 	if broken > 0 {
 		u.t.Errorf("%s: %d of %d long-lived connections broke, one of them: %v", what, broken, len(u.conns), example)
