@@ -27,6 +27,8 @@ func TestHandshakes(t *testing.T) {
 	}
 	gone := []model.Delta{{Old: tcpPort(all, list(epA, epB)), New: tcpPort(all, list(epB))}}
 	removed := []model.Delta{{Old: tcpPort(all, list(epA, epB))}}
+	renamed := []model.Delta{{New: tcpPort(all, list(epB))}, {Old: tcpPort(all, list(epA, epB))}}
+	renamed[0].New.ID.Name = "http"
 	for _, c := range []struct {
 		name   string
 		deltas []model.Delta
@@ -39,6 +41,8 @@ func TestHandshakes(t *testing.T) {
 		{"it waits for one that is there", gone, tcp(vip, epB, false), false},
 		{"it is not translated", gone, tcp(vip, vip, false), false},
 		{"the Service is gone", removed, tcp(vip, epB, false), true},
+		{"the port has another name", renamed, tcp(vip, epB, false), false},
+		{"it waits for one that the renamed port has lost", renamed, tcp(vip, epA, false), true},
 		{"no client waits for new flows", []model.Delta{{New: tcpPort(all, list(epA))}}, tcp(vip, vip, false), false},
 	} {
 		if got := flows.IndexOf(flows.Handshakes(host(), c.deltas)).Stale(c.flow); got != c.stale {

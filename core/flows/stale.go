@@ -51,13 +51,17 @@ func Handshakes(host *model.Host, deltas []model.Delta) []Match {
 		if d.ID().Proto != model.TCP || d.Old == nil || sameEndpoints(d.Old, d.New) {
 			continue
 		}
-		is := liveEndpoints(d.New)
-		gone := liveEndpoints(d.Old).minus(is)
+		gone := liveEndpoints(d.Old).minus(liveEndpoints(d.New))
 		if len(gone) == 0 {
 			continue
 		}
 		for _, f := range d.Old.Frontends {
-			x.Add(Match{Proto: model.TCP, Frontend: f.At, Own: nodePortAddresses(host, f.At), Gone: gone, Keep: is})
+			x.Add(Match{Proto: model.TCP, Frontend: f.At, Own: nodePortAddresses(host, f.At), Gone: gone})
+		}
+	}
+	for _, d := range deltas { // of several ports that had a frontend within a batch, the one that has it now counts
+		if d.New != nil {
+			x.keepOnly(d.New)
 		}
 	}
 	return x.Matches()
