@@ -109,6 +109,28 @@ func TestTraceOfAChange(t *testing.T) {
 	}
 }
 
+// Changes that did not arrive in the order of the clock, since it was set back or since several
+// goroutines deliver them, are sent once each.
+func TestClockSetBack(t *testing.T) {
+	x, h, r := export(t, 0)
+	at := time.Now()
+	arrive := func(name string, at time.Time) {
+		h.Arrived(history.Change{Kind: history.Service, At: at.UnixNano(), Namespace: "shop", Name: name, Service: name})
+		h.Synced(history.Sync{At: at.UnixNano()})
+	}
+	arrive("first", at)
+	arrive("second", at.Add(-time.Hour))
+	x.Synced()
+	if spans := <-r.got; len(spans) != 2*5 {
+		t.Fatalf("%d spans of two changes", len(spans))
+	}
+	arrive("third", at.Add(-time.Minute))
+	x.Synced()
+	if spans := <-r.got; len(spans) != 5 || spans[0].Attributes[0].Value.GetStringValue() != "shop/third" {
+		t.Errorf("then %d spans, the first of %s", len(spans), spans[0].Attributes[0].Value.GetStringValue())
+	}
+}
+
 // Many changes come in requests that are bounded, and none twice.
 func TestManyChanges(t *testing.T) {
 	x, h, r := export(t, 0)
