@@ -139,10 +139,12 @@ func (v *resourceStatus) failed(k *kind, err error) {
 	v.log.failed(k.resource, text)
 }
 
-// missing records that an optional kind of objects is not available.
+// missing records that an optional kind of objects is not available. That is an answer: the
+// server is reachable.
 func (v *resourceStatus) missing(k *kind, err error) {
 	text := explain(k, err, v.server)
-	v.note(func(r *Resource) { r.Failures, r.Err = r.Failures+1, text })
+	v.note(func(r *Resource) { r.Failures, r.Failing, r.Err = r.Failures+1, time.Time{}, text })
+	v.log.recovered(k.resource)
 	v.log.missing(k.resource, text)
 }
 
