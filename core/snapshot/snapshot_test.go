@@ -296,6 +296,7 @@ func TestRefuse(t *testing.T) {
 		"an unknown kind": {lines[0] + `{"wish":1}` + "\n", "line 2: json: unknown field"},
 		"a bad address":   {lines[0] + `{"service":{"Name":{"Namespace":"a","Name":"b"},"ClusterIPs":[""]}}` + "\n" + `{"end":{"lines":2}}` + "\n", "service a/b"},
 		"a bad protocol":  {lines[0] + `{"service":{"Ports":[{"Proto":200,"Port":1}]}}` + "\n" + `{"end":{"lines":2}}` + "\n", "not valid"},
+		"a bad scheduler": {lines[0] + `{"service":{"Name":{"Namespace":"a","Name":"b"},"Choice":{"Scheduler":200}}}` + "\n" + `{"end":{"lines":2}}` + "\n", "service a/b: scheduler 200"},
 	} {
 		_, err := snapshot.Read(strings.NewReader(c.text))
 		if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
