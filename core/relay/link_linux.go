@@ -269,8 +269,9 @@ const lostEvery = 10 * time.Second
 // lost ends a connection that could not be handed over.
 func (k *link) lost(err error) {
 	k.stats.failed.Add(1)
-	if now := time.Now().UnixNano(); now-k.lostAt.Load() >= lostEvery.Nanoseconds() {
-		k.lostAt.Store(now)
+	now := time.Now()
+	if last := k.lostAt.Load(); last == nil || now.Sub(*last) >= lostEvery {
+		k.lostAt.Store(&now)
 		k.options.Log.Warn("connection reset: taking it over from epoll failed", "port", k.by.port, "err", err, "failed", k.stats.failed.Load())
 	}
 	k.dismiss(k.by)

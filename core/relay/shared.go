@@ -19,6 +19,7 @@ import (
 // shared is what all parts of a Server use. It is safe for concurrent use.
 type shared struct {
 	options   Options
+	created   time.Time
 	ctx       context.Context // ends when everything must end
 	stop      context.CancelFunc
 	work      sync.WaitGroup // goroutines and TCP connections that end by themselves
@@ -26,7 +27,7 @@ type shared struct {
 	slots     slots
 	udpSlots  *slots // those of UDP sessions: slots, or fewer where each has a buffer
 	backoff   backoff
-	lostAt    atomic.Int64 // Unix nanoseconds: when a lost connection was logged
+	lostAt    atomic.Pointer[time.Time] // when a lost connection was logged; nil for never
 	listeners listeners
 	stats     counters
 	attempts  attempts
@@ -42,7 +43,7 @@ type shared struct {
 
 func newShared(o Options) *shared {
 	s := &shared{
-		options: o.withDefaults(), slots: slots{limit: connectionLimit(maxDescriptors())}, conns: map[connection]struct{}{},
+		options: o.withDefaults(), created: time.Now(), slots: slots{limit: connectionLimit(maxDescriptors())}, conns: map[connection]struct{}{},
 		buffers: sync.Pool{New: func() any { b := make([]byte, chunkSize); return &b }},
 		packets: sync.Pool{New: func() any { b := make([]byte, maxDatagram); return &b }},
 	}
@@ -60,6 +61,13 @@ func (s *shared) bufferDatagrams() {
 	s.newDatagrams = newBufferedDatagrams
 	s.udpSlots = &slots{limit: maxBufferedSessions}
 }
+
+// moment returns a time as it is stored: in nanoseconds since the server was created, which do
+// not change when the clock is set.
+func (s *shared) moment(t time.Time) int64 { return int64(t.Sub(s.created)) }
+
+// timeOf is the reverse of moment.
+func (s *shared) timeOf(moment int64) time.Time { return s.created.Add(time.Duration(moment)) }
 
 // connection is an open TCP connection, however it is served.
 type connection interface {
@@ -101,23 +109,24 @@ func (s *shared) exhausted() (begins bool) {
 // connections continue, and clients wait in the listener's queue. It is safe for
 // concurrent use.
 type backoff struct {
-	until atomic.Int64 // Unix nanoseconds; accept nothing before
+	until atomic.Pointer[time.Time] // accept nothing before; nil for no back-off
 }
 
 const backoffTime = 50 * time.Millisecond
 
 // start begins or extends the back-off. It reports whether it begins.
 func (b *backoff) start(now time.Time) (begins bool) {
-	return b.until.Swap(now.Add(backoffTime).UnixNano()) == 0
+	until := now.Add(backoffTime)
+	return b.until.Swap(&until) == nil
 }
 
 // wait returns at the end of the back-off.
 func (b *backoff) wait(ctx context.Context) {
-	if until := b.until.Load(); until != 0 {
-		if left := time.Until(time.Unix(0, until)); left > 0 {
+	if until := b.until.Load(); until != nil {
+		if left := time.Until(*until); left > 0 {
 			sleep.For(ctx, left)
 		} else {
-			b.until.CompareAndSwap(until, 0)
+			b.until.CompareAndSwap(until, nil)
 		}
 	}
 }

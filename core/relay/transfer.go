@@ -19,7 +19,7 @@ type conn struct {
 	client     *net.TCPConn
 	by         *share
 	directions atomic.Int32 // that still run
-	lastData   atomic.Int64 // Unix nanoseconds, where the system does not know; see silence
+	lastData   atomic.Int64 // a moment, where the system does not know; see silence
 
 	mu    sync.Mutex
 	up    *net.TCPConn // nil while it is dialled
@@ -84,7 +84,7 @@ func (c *conn) transfer(up *net.TCPConn, fromClient, fromUp []byte) {
 		reset(up)
 	}
 	c.mu.Unlock()
-	c.lastData.Store(time.Now().UnixNano()) // before a sweep may see it
+	c.lastData.Store(c.moment(time.Now())) // before a sweep may see it
 	c.directions.Store(2)
 	c.stats.open.Add(1)
 	c.work.Go(func() { c.direction(up, c.client, fromClient) })
@@ -136,7 +136,7 @@ func (c *conn) copy(dst, src *net.TCPConn) error {
 		case err != nil:
 			return err
 		}
-		c.lastData.Store(time.Now().UnixNano())
+		c.lastData.Store(c.moment(time.Now()))
 	}
 }
 
@@ -170,7 +170,7 @@ func (c *conn) activity(now time.Time) (idle time.Duration, halfClosed bool) {
 	client, known := silence(c.client)
 	endpoint, also := silence(up)
 	if !known || !also {
-		return now.Sub(time.Unix(0, c.lastData.Load())), halfClosed
+		return now.Sub(c.timeOf(c.lastData.Load())), halfClosed
 	}
 	return min(client, endpoint), halfClosed
 }

@@ -201,7 +201,7 @@ func (u *udpRelay) displace() *session {
 func (u *udpRelay) removeLongestIdle() *session {
 	s := u.idle.longest()
 	if s != nil {
-		s.to.connected(time.Unix(0, s.last.Load()))
+		s.to.connected(s.used())
 		u.remove(s)
 	}
 	return s
@@ -267,7 +267,7 @@ type session struct {
 	to     choice
 	up     *net.UDPConn
 	in     reader
-	last   atomic.Int64  // Unix nanoseconds of the last datagram of either side
+	last   atomic.Int64  // the moment of the last datagram of either side
 	over   chan struct{} // closed at the end of its goroutine
 
 	index  int   // in idle, as since
@@ -275,7 +275,10 @@ type session struct {
 	passed bool  // another session has its slot; set with mu held
 }
 
-func (s *session) touch(now time.Time) { s.last.Store(now.UnixNano()) }
+func (s *session) touch(now time.Time) { s.last.Store(s.moment(now)) }
+
+// used returns when the last datagram of either side came.
+func (s *session) used() time.Time { return s.timeOf(s.last.Load()) }
 
 // send passes a datagram to the endpoint. It returns false when the session is
 // over: the endpoint has refused an earlier datagram, or it was idle.
@@ -321,7 +324,7 @@ func (s *session) answers() {
 // extend sets the deadline of the next read. It returns false when the session has
 // been idle for its time; the client's affinity counts from its last datagram.
 func (s *session) extend() bool {
-	last := time.Unix(0, s.last.Load())
+	last := s.used()
 	end := last.Add(s.options.UDPIdle)
 	if time.Now().Before(end) {
 		return s.up.SetReadDeadline(end) == nil
