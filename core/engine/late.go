@@ -22,8 +22,8 @@ import (
 //     the Node. Where an earlier run has left a data plane that serves by itself, nothing is
 //     written until they are read, up to lateLimit. By then endpoints that have gone
 //     meanwhile harm more than what is done without the kind.
-//   - A Service without endpoints may have some in an EndpointSlice that could not be read: see
-//     withhold.
+//   - A Service without endpoints of an IP family may have some in an EndpointSlice that could
+//     not be read: see withhold.
 
 // lateLimit is how long the first sync waits for a kind that does not come.
 const lateLimit = 5 * time.Minute
@@ -113,8 +113,8 @@ func (e *Engine) late() string {
 }
 
 // withhold returns the changes to make now. While some EndpointSlices could not be read, a Service
-// without any may have endpoints in those: what an earlier run has left of it stays, until
-// there is a slice, the Service goes, or everything is read.
+// without any of an IP family may have endpoints in those: what an earlier run has left of it stays,
+// until there is a slice, the Service goes, or everything is read.
 func (e *Engine) withhold(deltas []model.Delta) []model.Delta {
 	if !e.unread.Endpoints && len(e.withheld) == 0 {
 		return deltas
@@ -145,7 +145,7 @@ func (e *Engine) withhold(deltas []model.Delta) []model.Delta {
 
 // unserved reports whether there is no EndpointSlice that could have an endpoint for a port.
 func (e *Engine) unserved(p *model.Port) bool {
-	return widest(p) == 0 && len(e.tracker.Service(p.ID.Service).Slices) == 0
+	return widest(p) == 0 && !slices.ContainsFunc(e.tracker.Service(p.ID.Service).Slices, func(s *model.Slice) bool { return s.Family == p.ID.Family })
 }
 
 // firstOf is the first port by name.

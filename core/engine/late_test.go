@@ -227,6 +227,36 @@ func TestEndpointsThatCannotBeReadStay(t *testing.T) {
 	}
 }
 
+// A Service with two IP families has EndpointSlices of each: one that cannot be read may be of
+// the family that has none.
+func TestEndpointsOfAFamilyThatCannotBeReadStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const at, was = "[fd00::1]:80", "[as an earlier run knew them]"
+		kernel := newKernel()
+		kernel.Objects[at] = was
+		b := startOn(t, kernel, nil)
+		dual := service("a", "10.96.0.1")
+		dual.ClusterIPs = append(dual.ClusterIPs, netip.MustParseAddr("fd00::1"))
+		b.SetService(dual)
+		b.SetSlice(slice("a-1", "a", "10.0.0.1", time.Now()))
+		b.Unread(model.Unread{Endpoints: true})
+		b.Synced(false)
+		sleep(time.Minute)
+		if got := kernel.Objects[at]; got != was {
+			t.Errorf("IPv6: %q", got)
+		}
+		if got, want := kernel.Objects["10.96.0.1:80"], "[{10.0.0.1:8080 false true 0}]"; got != want {
+			t.Errorf("IPv4: %q, want %q", got, want)
+		}
+		b.Unread(model.Unread{})
+		b.Synced(true)
+		sleep(time.Minute)
+		if got := kernel.Objects[at]; got != "reject" {
+			t.Errorf("IPv6, when everything is read: %q", got)
+		}
+	})
+}
+
 // While endpoints cannot be read, what an earlier run has left of a Service is in one data plane
 // alone: no other one takes over, until they are read.
 func TestNoSwitchWhileEndpointsCannotBeRead(t *testing.T) {
