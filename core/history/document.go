@@ -3,6 +3,7 @@
 package history
 
 import (
+	"cmp"
 	"slices"
 	"sort"
 	"time"
@@ -121,7 +122,13 @@ func (r *Recorder) Find(f Filter) Document {
 		}
 	}
 	slices.Reverse(d.Entries[matched:])
-	slices.SortStableFunc(d.Entries, func(a, b Entry) int { return a.At.Compare(b.At) })
+	place := func(e *Entry) uint64 { // a sync without a change follows the changes before it: clocks are set back
+		if e.Number > 0 {
+			return e.Number
+		}
+		return syncs[e.Sync.Number-firstSync].to - 1
+	}
+	slices.SortStableFunc(d.Entries, func(a, b Entry) int { return cmp.Compare(place(&a), place(&b)) })
 	if f.Limit > 0 && len(d.Entries) > f.Limit {
 		d.Entries = d.Entries[len(d.Entries)-f.Limit:]
 	}

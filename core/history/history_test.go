@@ -204,3 +204,34 @@ func BenchmarkChange(b *testing.B) {
 		r.Synced(history.Sync{At: 1})
 	}
 }
+
+// What is shown is in the order of its arrival, and the newest entries are those that arrived last,
+// though the clock was set back meanwhile.
+func TestClockSetBack(t *testing.T) {
+	var r history.Recorder
+	ahead := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	now := ahead.Add(-24 * time.Hour)
+	arrive := func(at time.Time, names ...string) {
+		for _, name := range names {
+			r.Arrived(history.Change{Kind: history.Service, At: at.UnixNano(), Namespace: "shop", Name: name, Service: name})
+		}
+		r.Synced(history.Sync{At: at.UnixNano(), Created: 1})
+	}
+	arrive(ahead, "a", "b")
+	arrive(ahead.Add(time.Second)) // a retry
+	arrive(now, "c")
+	arrive(now.Add(time.Second))
+	arrive(now.Add(2*time.Second), "d")
+	shown := func(limit int) (all []string) {
+		for _, e := range r.Find(history.Filter{Limit: limit}).Entries {
+			all = append(all, strings.TrimPrefix(e.Object+e.Verb, "shop/"))
+		}
+		return all
+	}
+	if got, want := fmt.Sprint(shown(0)), "[aadded badded retried cadded retried dadded]"; got != want {
+		t.Errorf("all: %s, want %s", got, want)
+	}
+	if got, want := fmt.Sprint(shown(2)), "[retried dadded]"; got != want {
+		t.Errorf("the newest: %s, want %s", got, want)
+	}
+}

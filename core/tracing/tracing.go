@@ -118,7 +118,6 @@ func (x *Exporter) Run(ctx context.Context, h *history.Recorder) {
 // send sends applied changes not sent yet, and reports whether there are more.
 func (x *Exporter) send(ctx context.Context, h *history.Recorder) (more bool, err error) {
 	all := slices.DeleteFunc(h.Find(history.Filter{After: x.next - 1}).Entries, func(e history.Entry) bool { return e.Number == 0 }) // a sync without changes
-	slices.SortFunc(all, func(a, b history.Entry) int { return cmp.Compare(a.Number, b.Number) })                                    // clocks are set back, and changes overtake each other
 	if waits := slices.IndexFunc(all, func(e history.Entry) bool { return e.Sync == nil }); waits >= 0 {
 		all = all[:waits]
 	}
