@@ -109,7 +109,7 @@ func (p *Pool) Reslot(old []netip.AddrPort) {
 			left[e]--
 		}
 	}
-	fill := interleave(left)
+	fill := Interleave(left)
 	for i := range p.Table {
 		if !kept[i] {
 			p.Table[i], fill = fill[0], fill[1:]
@@ -127,7 +127,7 @@ func (p *Pool) Plain() bool {
 	for _, e := range p.Table {
 		counts[e]++
 	}
-	return slices.Equal(p.Table, interleave(counts))
+	return slices.Equal(p.Table, Interleave(counts))
 }
 
 // Weigh makes the slots of a pool whose endpoints have weights, as few as have their
@@ -145,7 +145,7 @@ func (p *Pool) WeighBy(unit, most int) {
 		}
 		return
 	}
-	p.Table = interleave(slotCounts(p.Endpoints, unit, most))
+	p.Table = Interleave(slotCounts(p.Endpoints, unit, most))
 }
 
 // slotCounts gives each endpoint its number of slots: its weight, divided by the unit,
@@ -204,10 +204,10 @@ func gcd(a, b int) int {
 	return a
 }
 
-// interleave returns each index as often as counts says, evenly spread: a scheduler
+// Interleave returns each index as often as counts says, evenly spread: a scheduler
 // that goes through the slots in order must not meet one endpoint many times in a
 // row.
-func interleave(counts []int) []uint16 {
+func Interleave(counts []int) []uint16 {
 	type slot struct {
 		at float64
 		of uint16

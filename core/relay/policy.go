@@ -3,7 +3,6 @@
 package relay
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -58,39 +57,16 @@ func Balance(pool *model.Pool, s model.Scheduler) Answer {
 		return a
 	}
 	a.Table = make([]uint16, len(pool.Table))
+	counts := make([]int, len(a.Endpoints))
 	for slot, i := range pool.Table {
 		at, _ := slices.BinarySearchFunc(a.Endpoints, pool.Endpoints[i].Addr, netip.AddrPort.Compare)
 		a.Table[slot] = uint16(at)
+		counts[at]++
 	}
-	if s != model.Maglev {
-		spread(a.Table)
+	if s != model.Maglev { // the order of a pool's slots depends on its past
+		a.Table = model.Interleave(counts)
 	}
 	return a
-}
-
-// spread puts a table into an order of its own, in which the slots of each endpoint are
-// as far apart as they can: that of a pool depends on its past.
-func spread(table []uint16) {
-	slices.Sort(table)
-	type slot struct {
-		at       float64 // from 0 to 1
-		endpoint uint16
-	}
-	all := make([]slot, 0, len(table))
-	for i := 0; i < len(table); {
-		n := 1
-		for i+n < len(table) && table[i+n] == table[i] {
-			n++
-		}
-		for k := range n {
-			all = append(all, slot{(float64(k) + 0.5) / float64(n), table[i]})
-		}
-		i += n
-	}
-	slices.SortFunc(all, func(a, b slot) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.endpoint, b.endpoint)) })
-	for i, s := range all {
-		table[i] = s.endpoint
-	}
 }
 
 // Unscheduled reports which scheduler relays do not have for a port; empty for none.
