@@ -242,7 +242,7 @@ func kernelBugs(f *Facts) Check {
 	case len(names) == 0:
 		return ok("none of the known bugs of older kernels")
 	case v[2] == 0: // distributions number their own fixes: 5.4.0-150-generic, 4.18.0-553.el8
-		return note("Linux "+f.Kernel+" has, unless its distribution has mended it: "+strings.Join(names, "; "), fix)
+		return note("Linux "+f.Kernel+" has, unless its distribution has backported the fix: "+strings.Join(names, "; "), fix)
 	}
 	return warn("Linux "+f.Kernel+" has: "+strings.Join(names, "; "), fix)
 }

@@ -168,7 +168,7 @@ func (e Explanation) result() string {
 	case oracle.Forward.String():
 		return "FORWARD: to one of these endpoints:"
 	case oracle.Reject.String():
-		return "REJECT: the client is told \"connection refused\": " + e.Why
+		return "REJECT: the client gets \"connection refused\": " + e.Why
 	case oracle.Drop.String():
 		return "DROP: the client gets no answer: " + e.Why
 	}

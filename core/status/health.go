@@ -30,7 +30,7 @@ func (h Health) Healthy() bool { return h.Synced && !h.Stuck }
 // Ready reports whether load balancers may send traffic to this node.
 func (h Health) Ready() bool { return h.Healthy() && !h.Leaving && !h.Unfit }
 
-// Alive reports whether a restart would not help.
+// Alive reports whether changes make progress: a restart would help nothing else.
 func (h Health) Alive() bool { return !h.Stuck }
 
 // HealthOf judges a status. Patience is how long a change may wait for being
@@ -43,7 +43,7 @@ func HealthOf(s engine.Status, patience time.Duration, stale []string) Health {
 	reading := !s.ReadingAt.IsZero()
 	switch {
 	case reading:
-		add("the data plane is being read back since %s", h.At.Sub(s.ReadingAt).Round(time.Second))
+		add("reading back the data plane has taken %s so far", h.At.Sub(s.ReadingAt).Round(time.Second))
 	case !s.Adopted:
 		add("the data plane has not been read back yet")
 	}
@@ -61,7 +61,7 @@ func HealthOf(s engine.Status, patience time.Duration, stale []string) Health {
 	// read of the data plane: its driver bounds it, and another would begin it again.
 	if waits := h.At.Sub(s.QueuedAt); !reading && s.SourceSynced && !s.QueuedAt.IsZero() && waits > patience {
 		h.Stuck = true
-		add("nothing has been programmed for changes that wait since %s", waits.Round(time.Second))
+		add("changes have not been programmed for %s", waits.Round(time.Second))
 	}
 	if s.Err != nil && !h.Healthy() {
 		add("%v", s.Err)

@@ -41,11 +41,11 @@ func TestHealth(t *testing.T) {
 			{name: "before the first sync", status: engine.Status{Adopted: true, SourceSynced: true}, alive: true, why: "nothing has been programmed yet"},
 			{
 				name: "stuck", status: with(func(s *engine.Status) { s.QueuedAt, s.Err = minutesAgo, errors.New("kernel says no") }),
-				why: "wait since 2m0s; kernel says no",
+				why: "not been programmed for 2m0s; kernel says no",
 			},
 			{
 				name: "reading for long", status: engine.Status{SourceSynced: true, ReadingAt: minutesAgo, QueuedAt: minutesAgo}, alive: true,
-				why: "is being read back since 2m0s",
+				why: "has taken 2m0s so far",
 			},
 			{name: "leaving", status: with(func(s *engine.Status) { s.Leaving = true }), healthy: true, alive: true, why: "node is being deleted"},
 			{name: "unfit", status: with(func(s *engine.Status) { s.Unfit = "clusterCIDR does not fit" }), healthy: true, alive: true, why: "clusterCIDR does not fit"},
