@@ -203,7 +203,7 @@ func (l *failureLog) failed(resource, text string) {
 		f.other = min(2*f.other, repeatLog)
 	}
 	f.loggedAt, f.text, l.logged = now, text, true
-	l.log.Warn("API server unreachable; keeping last known state", "resource", resource, "err", text, "since", l.since)
+	l.log.Warn("watching the API server failed; keeping last known state", "resource", resource, "err", text, "since", l.since)
 }
 
 func (f *failure) due(now time.Time, text string) bool {
@@ -243,7 +243,7 @@ func (l *failureLog) recovered(resource string) {
 	}
 	if l.logged {
 		l.logged = false
-		l.log.Info("API server reachable again", "after", time.Since(l.since))
+		l.log.Info("watching the API server works again", "after", time.Since(l.since))
 	}
 }
 
