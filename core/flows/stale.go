@@ -59,6 +59,9 @@ func Handshakes(host *model.Host, deltas []model.Delta) []Match {
 			x.Add(Match{Proto: model.TCP, Frontend: f.At, Own: nodePortAddresses(host, f.At), Gone: gone})
 		}
 	}
+	if x.Len() == 0 {
+		return nil
+	}
 	for _, d := range deltas { // of several ports that had a frontend within a batch, the one that has it now counts
 		if d.New != nil {
 			x.keepOnly(d.New)
