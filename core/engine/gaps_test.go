@@ -75,6 +75,67 @@ func TestTheGapsOfALargeServiceAreCounted(t *testing.T) {
 	})
 }
 
+// byHost is a data plane that cannot do a port whole where pods are detected by interface.
+type byHost struct{ fronts }
+
+func (b byHost) Port(host *model.Host, p *model.Port, emit func(string, string)) []model.Gap {
+	b.fronts.Port(host, p, emit)
+	if host.Pods.Interface == "" {
+		return nil
+	}
+	return []model.Gap{{Detail: "not by interface"}}
+}
+
+// What another data plane, or the same one on a changed host, cannot do of a Service is said, though
+// the Service has not changed; and not again with each change.
+func TestGapsAreSaidWithoutAChangeOfTheService(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*testing.T, *bench, *model.Host)
+		want   string
+	}{
+		{"another mode", func(t *testing.T, b *bench, _ *model.Host) {
+			old, err := b.Switch(t.Context(), engine.DataPlane{Backend: dataplane.New(lacking{}, newKernel())})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { old.Close() })
+		}, "ns/a: half of it"},
+		{"another host", func(_ *testing.T, b *bench, h *model.Host) {
+			h.Pods.Interface = "cbr0"
+			b.HostChanged()
+		}, "ns/a: not by interface"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var said []model.Problem
+				host := &model.Host{Name: "here"}
+				b := start(t, func(o *engine.Options) {
+					o.Backend = dataplane.New(byHost{}, newKernel())
+					o.Hooks.Problem = func(p model.Problem) { said = append(said, p) }
+					o.Host = func(*model.Node, []*model.ServiceCIDR) (*model.Host, []model.Problem) {
+						h := *host
+						return &h, nil
+					}
+				})
+				b.SetService(service("a", "10.96.0.1"))
+				b.Synced(true)
+				synctest.Wait()
+				c.change(t, b, host)
+				synctest.Wait()
+				if len(said) != 1 {
+					t.Fatalf("said: %v", said)
+				}
+				b.SetService(service("a", "10.96.0.2"))
+				synctest.Wait()
+				if len(said) != 1 || said[0].Object != "Service ns/a" || said[0].Detail != c.want {
+					t.Errorf("said: %v, want %s", said, c.want)
+				}
+			})
+		})
+	}
+}
+
 // retrying is a backend that cannot do a port at first, and does it later without a change.
 type retrying struct {
 	dataplane.Backend

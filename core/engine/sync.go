@@ -59,18 +59,26 @@ func (e *Engine) sync(ctx context.Context) {
 	}
 }
 
-// changedGaps returns the ports whose gaps have changed though they have not, and has the states
-// of their Services looked at.
+// changedGaps returns the ports whose gaps may have changed though they have not, and has the states
+// of their Services looked at: those that the data plane names, and all where it is another one or
+// the host is.
 func (e *Engine) changedGaps() (ids []model.PortID) {
+	if e.states.recheck || e.full && e.status.Load().Syncs > 0 { // then all states are looked at anyway
+		for _, s := range e.tracker.Services() {
+			for _, p := range s.Ports {
+				ids = append(ids, p.ID)
+			}
+		}
+	}
 	n, ok := dataplane.As[dataplane.GapNotifier](e.backend())
 	if !ok {
-		return nil
+		return ids
 	}
-	ids = n.GapsChanged()
-	for _, id := range ids {
+	named := n.GapsChanged()
+	for _, id := range named {
 		e.states.stale = append(e.states.stale, id.Service)
 	}
-	return ids
+	return append(ids, named...)
 }
 
 // write has the backend write what differs. Our own writes are no other program's.
