@@ -7,11 +7,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -228,6 +230,32 @@ func TestStatusWatch(t *testing.T) {
 	}
 	if code, _, _ := tandem(t, "status", "--watch", "--interval", "1ms"); code != exitUsage {
 		t.Errorf("a short interval: exit code %d", code)
+	}
+}
+
+// A watch leaves no connection open behind an answer.
+func TestStatusClosesItsConnection(t *testing.T) {
+	closed := make(chan struct{}, 1)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte("{}"))
+	}))
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateClosed {
+			closed <- struct{}{}
+		}
+	}
+	server.Start()
+	defer server.Close()
+	cmd := &cobra.Command{}
+	cmd.SetContext(t.Context())
+	if _, err := fetchStatus(cmd, server.Listener.Addr().String(), &status.Filter{}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-closed:
+	case <-time.After(5 * time.Second):
+		t.Error("the connection is open after its answer")
 	}
 }
 

@@ -184,7 +184,7 @@ func fetchStatus(cmd *cobra.Command, address string, only *status.Filter) (doc s
 		return doc, usageError{fmt.Errorf("--address: %w", err)}
 	}
 	req.Header.Set("Accept", wire.Accept)
-	client := http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{Proxy: nil}}
+	client := http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}} // a watch would leave a connection behind each answer
 	res, err := client.Do(req)
 	if err != nil {
 		return doc, fmt.Errorf("tandem does not answer at %s: %w; %s", address, err, hint())
