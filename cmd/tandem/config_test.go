@@ -139,6 +139,9 @@ func TestVersionFlag(t *testing.T) {
 	if code, stdout, _ := tandem(t, "--version"); code != exitOK || stdout == "" {
 		t.Errorf("%d %q", code, stdout)
 	}
+	if _, help, _ := tandem(t, "--help"); strings.Contains(help, "-v,") || !strings.Contains(help, "--version") { // -v is the verbosity, as in kube-proxy
+		t.Errorf("flags of the version:\n%s", help)
+	}
 }
 
 // proxy is a running proxy that only records its calls. It can change to one

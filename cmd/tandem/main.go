@@ -105,6 +105,7 @@ EndpointSlices into the kernel, and keeps them up to date.`,
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.Flags().Bool("version", false, "print the version") // cobra's own would offer -v, which is the verbosity
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(newRun(), newPlan(), newStatus(), newServices(), newExplain(), newTrace(), newDrift(), newHistory(), newTop(), newSnapshot(), newReplay(), newUI(), newKubectl(),
 		newSwitch(), newDoctor(), newTest(), newDemo(), newCleanup(), newConfig(), newHNS(hns.Local),
