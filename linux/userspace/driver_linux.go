@@ -123,7 +123,7 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 	for i, op := range ops {
 		switch err := failed[op.Key.Family]; {
 		case errs[i] != nil:
-		case err != nil && (inTable(op.Key) || op.Verb == ledger.Delete):
+		case err != nil && (inTable(op.Key) || op.Verb == ledger.Delete || op.Key.Kind == kindRelay): // whose rules were redirected
 			errs[i] = fmt.Errorf("%w: %w", err, ledger.ErrUnknown)
 		case op.Verb == ledger.Delete && !inTable(op.Key):
 			errs[i] = d.remove(op.Key)

@@ -230,6 +230,54 @@ func TestRestartWithoutItsPort(t *testing.T) {
 	})
 }
 
+// failingTable fails its first write.
+type failingTable struct {
+	table
+	failed bool
+}
+
+func (f *failingTable) Write(ctx context.Context, family model.Family, edits []edit) error {
+	if !f.failed {
+		f.failed = true
+		return errors.New("no memory")
+	}
+	return f.table.Write(ctx, family, edits)
+}
+
+// A relay that could not bind its port of the earlier run, and whose rules could not be
+// rewritten, is not taken for one that they lead to.
+func TestRestartWithoutItsPortAndAFailure(t *testing.T) {
+	eachKind(t, func(t *testing.T, k tableKind) {
+		one := start(t, k, web())
+		one.sync()
+		var taken netip.AddrPort
+		for _, r := range one.driver.relays.open {
+			taken = r.Addr()
+		}
+		one.stop()
+		l, err := net.Listen("tcp", taken.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		table, err := k.open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := open(&failingTable{table: table}, relay.Options{Mark: someMark})
+		two := begin(t, plane{dataplane.New(NewCompiler(someMark), d), d, t}, web())
+		defer two.stop()
+		for range 3 {
+			_, _ = two.Sync(t.Context())
+		}
+		for _, r := range rules(t) {
+			if strings.HasSuffix(r, " "+taken.String()) || strings.HasSuffix(r, fmt.Sprintf(" %s . %d", taken.Addr(), taken.Port())) {
+				t.Errorf("a rule leads to another program: %s", r)
+			}
+		}
+	})
+}
+
 // Relays listen where rules of an earlier layout lead, which numbered the pools of a port in
 // the order of its frontends: clients may wait there.
 func TestRelaysOfAnEarlierLayout(t *testing.T) {
