@@ -122,9 +122,10 @@ func (d *drains) checkServer(server Key) (failed error) {
 		delete(d.deadlines, server)
 		return nil
 	}
-	id, err := d.marks.id(server)
-	if err != nil {
-		return err
+	id, known := d.marks.known(server)
+	if !known { // deleted by a Commit while Observe had read its destinations
+		delete(d.deadlines, server)
+		return nil
 	}
 	have, err := d.kernel.servers.Destinations(id)
 	if err != nil {

@@ -4,6 +4,7 @@ package ipvs
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -80,6 +81,26 @@ func TestDrain(t *testing.T) {
 	s.driver.drains.check()
 	if out := s.run("ipvsadm", "-Ln"); strings.Contains(out, first+":8080") {
 		t.Errorf("it drains forever:\n%s", out)
+	}
+}
+
+// A reading that overlaps the deletion of a virtual server may report its destinations after
+// that: they are forgotten, and take no number for a server that is not there.
+func TestDrainOfAServerThatIsGone(t *testing.T) {
+	s := newSite(t)
+	s.open()
+	d := s.driver.drains
+	for _, via := range []Via{ByAddress, ByMark, ByMarkSNAT} {
+		gone := Key{Kind: kindServer, Proto: model.TCP, Via: via, Dst: netip.AddrPortFrom(vip.Addr(), 1)}
+		d.add(gone.dest(vip))
+	}
+	for range 2 { // the second forgets servers without destinations
+		d.check()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.failing || len(d.deadlines) > 0 || len(d.marks.marks) > 0 {
+		t.Errorf("failing: %v, they drain: %v, numbers: %v", d.failing, d.deadlines, d.marks.marks)
 	}
 }
 

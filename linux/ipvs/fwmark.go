@@ -170,6 +170,18 @@ func (m *fwmarks) id(server Key) (virtualserver.ID, error) {
 	return virtualserver.ID{Family: server.Family, FWMark: fwmark}, err
 }
 
+// known is id, but false for a virtual server by fwmark that has no number.
+func (m *fwmarks) known(server Key) (id virtualserver.ID, ok bool) {
+	if server.Via == ByAddress || server.Via == Orphan {
+		id, _ = m.id(server)
+		return id, true
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	fwmark, ok := m.marks[server]
+	return virtualserver.ID{Family: server.Family, FWMark: fwmark}, ok
+}
+
 // server is the reverse of id; false for a mark that no server has.
 func (m *fwmarks) server(id virtualserver.ID) (Key, bool) {
 	if id.FWMark == 0 {
