@@ -170,7 +170,11 @@ func (o *offload) set(ctx context.Context) error {
 
 // devices are the names of those whose packets are offloaded.
 func (o *offload) devices() (names []string, err error) {
-	all, err := o.links.LinkList()
+	var all []netlink.Link
+	err = host.RetryInterrupted(func() error {
+		all, err = o.links.LinkList()
+		return err
+	})
 	for _, l := range all {
 		if name := l.Attrs().Name; name != "lo" && !host.Dummies(l) {
 			names = append(names, name)
