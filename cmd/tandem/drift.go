@@ -66,6 +66,7 @@ repaired.`,
 	from.register(c)
 	c.MarkFlagsMutuallyExclusive("snapshot", "watch")
 	c.MarkFlagsMutuallyExclusive("snapshot", "repair")
+	c.MarkFlagsMutuallyExclusive("watch", "repair")
 	return c
 }
 

@@ -3,8 +3,6 @@
 package main
 
 import (
-	"errors"
-
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/oracle"
@@ -42,6 +40,7 @@ number; /udp or /sctp may follow.`,
 	flags.register(c)
 	out.register(c)
 	from.register(c)
+	c.MarkFlagsMutuallyExclusive("snapshot", "manifests")
 	return c
 }
 
@@ -52,9 +51,6 @@ func askExplain(cmd *cobra.Command, flags *configFlags, from *snapshotFlag, q or
 		return status.Explanation{}, err
 	}
 	if file != nil {
-		if cmd.Flags().Changed("manifests") {
-			return status.Explanation{}, usageError{errors.New("--snapshot and --manifests exclude each other")}
-		}
 		w, _, err := replayed(file)
 		if err != nil {
 			return status.Explanation{}, err

@@ -104,6 +104,13 @@ EndpointSlices into the kernel, and keeps them up to date.`,
 		SilenceErrors: true, // run prints them
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		// Before cobra does it, whose error is not one of usage.
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cmd.ValidateFlagGroups(); err != nil {
+				return usageError{err}
+			}
+			return nil
+		},
 	}
 	root.Flags().Bool("version", false, "print the version") // cobra's own would offer -v, which is the verbosity
 	root.SetVersionTemplate("{{.Version}}\n")

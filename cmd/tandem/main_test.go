@@ -96,6 +96,24 @@ func TestUsageErrors(t *testing.T) {
 	}
 }
 
+// Flags that exclude each other are a mistake on the command line like others.
+func TestFlagsThatExcludeEachOther(t *testing.T) {
+	for _, line := range []string{
+		"status --watch", "drift --watch", "drift --repair", "top --watch", "top --endpoints", "top --bytes",
+		"plan --manifests x", "explain host 192.0.2.1:80 --manifests x", "trace host 192.0.2.1:80 --manifests x", "trace host 192.0.2.1:80 --live",
+	} {
+		args := append(strings.Fields(line), "--snapshot", filepath.Join(t.TempDir(), "missing"))
+		if code, _, stderr := tandem(t, args...); code != exitUsage || !strings.Contains(stderr, "--help'") {
+			t.Errorf("%v: exit code %d, %s", args, code, stderr)
+		}
+	}
+	for _, line := range []string{"drift --watch --repair", "test connectivity --in-cluster --existing", "test connectivity --in-cluster --running x"} {
+		if code, _, stderr := tandem(t, strings.Fields(line)...); code != exitUsage {
+			t.Errorf("%s: exit code %d, %s", line, code, stderr)
+		}
+	}
+}
+
 // What tandem test cannot do is reported before anything is created.
 func TestTestArguments(t *testing.T) {
 	for _, args := range [][]string{

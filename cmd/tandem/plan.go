@@ -71,6 +71,7 @@ is 3 when something would change.`,
 	out.register(c, "*summary", "native")
 	only.register(c)
 	from.register(c)
+	c.MarkFlagsMutuallyExclusive("snapshot", "manifests")
 	c.Flags().StringVar(&part, "part", "", "with -o native: only this part, as its own tool reads it, such as ip6tables-restore")
 	complete(c, "part", "nft", "iptables-restore", "ip6tables-restore", "ipset", "ip-4", "ip-6", "ipvsadm")
 	return c

@@ -50,6 +50,7 @@ func newStatus() *cobra.Command {
 	only.register(c, model.Programmed.String(), model.Partial.String(), status.Pending, model.Failing.String())
 	again.register(c)
 	from.register(c)
+	c.MarkFlagsMutuallyExclusive("snapshot", "watch")
 	return c
 }
 
