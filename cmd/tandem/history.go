@@ -42,7 +42,7 @@ applied together share a sync. The last ` + fmt.Sprint(history.Most) + ` changes
 			return out.print(cmd, report{document: d, text: func(s *screen) error { writeHistory(s, d); return nil }})
 		},
 	}
-	c.Flags().IntVar(&f.Limit, "limit", 50, "how many changes to show, newest first; 0 for all")
+	c.Flags().IntVar(&f.Limit, "limit", 50, "how many changes to show: the newest; 0 for all")
 	c.Flags().BoolVar(&f.Failed, "failed", false, "only changes whose sync failed in part")
 	out.register(c)
 	from.register(c)

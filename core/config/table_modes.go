@@ -78,7 +78,7 @@ const (
 	docBit     = "fwmark bit marking packets for SNAT, 0 to 31. No other software on the machine may use it."
 	docAll     = "SNAT all traffic to cluster IPs. Some pod networks need it."
 	docSync    = "kube-proxy's full sync interval. Tandem has no such sync: /healthz fails when a change is not programmed within twice this time."
-	docMinSync = "Minimum time between two syncs; 0 programs each change at once. kube-proxy's default is 1s, Tandem's 0."
+	docMinSync = "Minimum time between two syncs; 0, the default, programs each change at once. kube-proxy's default is 1s"
 )
 
 func iptablesSettings() []Setting {
@@ -107,7 +107,7 @@ func iptablesSettings() []Setting {
 		},
 		{
 			Path: "iptables.minSyncPeriod", Flag: "iptables-min-sync-period", Counts: inOthers,
-			Doc:   docMinSync + " For modes without a section of their own.",
+			Doc:   docMinSync + ". For modes without a section of their own.",
 			Value: func(c *Config) Value { return duration(&c.MinSyncPeriod) },
 		},
 	}
@@ -132,7 +132,7 @@ func nftablesSettings() []Setting {
 		},
 		{
 			Path: "nftables.minSyncPeriod", Flag: "iptables-min-sync-period", Counts: inNFTables,
-			Doc:   docMinSync + " For mode nftables.",
+			Doc:   docMinSync + ". For mode nftables.",
 			Value: func(c *Config) Value { return duration(&c.MinSyncPeriod) },
 		},
 	}
@@ -147,7 +147,7 @@ func ipvsSettings() []Setting {
 		},
 		{
 			Path: "ipvs.minSyncPeriod", Flag: "ipvs-min-sync-period",
-			Doc:   docMinSync + " For mode ipvs.",
+			Doc:   docMinSync + " for the flag, and 0 for the field. For mode ipvs.",
 			Value: func(c *Config) Value { return duration(&c.MinSyncPeriod) },
 		},
 		{
