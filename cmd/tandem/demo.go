@@ -24,7 +24,7 @@ func newDemo() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "demo",
 		Short: "See a Service work on this machine, without a cluster",
-		Long: `demo builds a small network of its own (a node, four pods and a machine outside,
+		Long: `demo builds a small network of its own (a node, five pods and a machine outside,
 each in a network namespace), runs tandem in it on two manifests, sends
 connections through the Service, swaps a pod, and cleans up. It touches nothing
 else on this machine and, where the kernel allows it, needs no root.`,

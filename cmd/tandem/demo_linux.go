@@ -75,7 +75,7 @@ func showDemo(ctx context.Context, out io.Writer) (err error) {
 		what string
 		do   func(context.Context) error
 	}{
-		{"a node, four pods and a machine outside, each in its own network namespace", s.build},
+		{"a node, five pods and a machine outside, each in its own network namespace", s.build},
 		{"tandem reads the manifests and programs the kernel", s.start},
 	} {
 		begin := time.Now()
