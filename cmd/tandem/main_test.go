@@ -124,6 +124,7 @@ func TestTestArguments(t *testing.T) {
 		{"connectivity", "--ip-families", "IPv4,IPv4"},
 		{"connectivity", "--existing", "--running", "dir"},
 		{"connectivity", "-n", "shop"},
+		{"connectivity", "--in-cluster", "--image", "backend", "-n", "shop"},
 		{"connectivity", "--running", "dir", "--proxy-mode", "nftables"},
 		{"connectivity", "--running", "dir", "--pod-ranges", "10.0.0.0/31"},
 		{"disrupt", "--rate", "0"},

@@ -157,6 +157,9 @@ func (f *connectivityFlags) run(cmd *cobra.Command, args []string) error {
 	if err := f.only.check(); err != nil {
 		return err
 	}
+	if !f.existing && !f.only.All() {
+		return usageError{errors.New("-n and --name select Services with --existing")}
+	}
 	if f.cluster.on {
 		report, err := f.cluster.run(cmd.Context(), args)
 		if err != nil {
@@ -170,8 +173,6 @@ func (f *connectivityFlags) run(cmd *cobra.Command, args []string) error {
 		return err
 	case f.existing && (f.folder != "" || len(args) > 0):
 		return usageError{errors.New("--existing tests the running tandem from this node: choose it or --running")}
-	case !f.existing && !f.only.All():
-		return usageError{errors.New("-n and --name select Services with --existing")}
 	case !f.existing:
 		return f.made(cmd, options)
 	}
