@@ -188,9 +188,13 @@ func whole(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
 
-// unready returns the name of a link or address that is not ready, or "".
+// unready returns the name of a link or address that is not ready, or "". Nor is a list that a
+// change has interrupted, as on a node where others make links.
 func (s *space) unready(addrs []netip.Addr) (what string, err error) {
 	links, err := s.links.LinkList()
+	if errors.Is(err, unix.EINTR) {
+		return "the list of links", nil
+	}
 	if err != nil {
 		return "", fmt.Errorf("list links: %w", err)
 	}
@@ -203,6 +207,9 @@ func (s *space) unready(addrs []netip.Addr) (what string, err error) {
 		}
 	}
 	routes, err := s.links.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Table: unix.RT_TABLE_LOCAL}, netlink.RT_FILTER_TABLE)
+	if errors.Is(err, unix.EINTR) {
+		return "the list of local routes", nil
+	}
 	if err != nil {
 		return "", fmt.Errorf("list local routes: %w", err)
 	}
