@@ -75,7 +75,7 @@ func (s *Sim) Statements(p oracle.Packet) (most int) {
 
 // first is a packet before the first of its statements.
 func first(p oracle.Packet) packet {
-	return packet{Packet: p, family: model.FamilyOf(p.Dst.Addr()), origin: p, chance: 1}
+	return packet{Packet: p, family: model.FamilyOf(p.Dst.Addr()), origin: &p, chance: 1}
 }
 
 // maxDepth is the kernel's limit of nested jumps.
@@ -87,46 +87,74 @@ func (s *Sim) chain(name string, p packet, depth int) []step {
 	if !ok || depth > maxDepth {
 		return []step{{packet: p, to: accepted}}
 	}
-	return s.rules(v.Body.Chain.Rules, p, depth)
+	return s.rules(nil, v.Body.Chain.Rules, p, depth)
 }
 
-func (s *Sim) rules(rules []Rule, p packet, depth int) []step {
-	if len(rules) == 0 {
-		return []step{{packet: p, to: returned}}
-	}
-	return s.statements(rules[0].Statements, rules[1:], p, depth)
-}
-
-func (s *Sim) statements(ss []Statement, rest []Rule, p packet, depth int) (ends []step) {
-	if len(ss) == 0 {
-		return s.rules(rest, p, depth)
-	}
-	p.met++
-	for _, st := range ss[0].eval(s, p) {
-		switch st.to {
-		case onward:
-			ends = append(ends, s.statements(ss[1:], rest, st.packet, depth)...)
-		case nowhere:
-			ends = append(ends, s.rules(rest, st.packet, depth)...)
-		case toChain:
-			ends = append(ends, s.chain(st.chain, st.packet, depth+1)...)
-		case throughChain:
-			for _, end := range s.chain(st.chain, st.packet, depth+1) {
-				if end.to == returned {
-					ends = append(ends, s.statements(ss[1:], rest, end.packet, depth)...)
-				} else {
-					ends = append(ends, end)
-				}
-			}
+// rules returns how a packet may leave a chain of which some statements are left, and the rules after them.
+func (s *Sim) rules(ss []Statement, rest []Rule, p packet, depth int) (ends []step) {
+	one := []step{{packet: p}} // mostly there is no other
+	at := &one[0]
+	for {
+		switch {
+		case len(ss) > 0:
+		case len(rest) > 0:
+			ss, rest = rest[0].Statements, rest[1:]
+			continue
 		default:
-			ends = append(ends, st)
+			at.to = returned
+			return one
+		}
+		at.met++
+		several := ss[0].eval(s, at)
+		ss = ss[1:]
+		switch {
+		case several != nil:
+			for i := range several {
+				ends = join(ends, s.after(several[i:i+1:i+1], ss, rest, depth), len(several)-i-1)
+			}
+			return ends
+		case at.to == nowhere:
+			ss = nil
+		case at.to != onward:
+			return s.after(one, ss, rest, depth)
 		}
 	}
-	return ends
+}
+
+// after returns how a packet may leave a chain after a step, with the statements and rules that follow it.
+func (s *Sim) after(one []step, ss []Statement, rest []Rule, depth int) (ends []step) {
+	switch st := &one[0]; st.to {
+	case onward:
+		return s.rules(ss, rest, st.packet, depth)
+	case nowhere:
+		return s.rules(nil, rest, st.packet, depth)
+	case toChain:
+		return s.chain(st.chain, st.packet, depth+1)
+	case throughChain:
+		through := s.chain(st.chain, st.packet, depth+1)
+		for i, end := range through {
+			if end.to == returned {
+				ends = join(ends, s.rules(ss, rest, end.packet, depth), len(through)-i-1)
+			} else {
+				ends = append(ends, end)
+			}
+		}
+		return ends
+	}
+	return one
+}
+
+// join returns the steps of two lists, both of which belong to the caller, with room for those that
+// further ones bring.
+func join(a, b []step, further int) []step {
+	if len(a) == 0 && further == 0 {
+		return b
+	}
+	return append(slices.Grow(a, len(b)+further), b...)
 }
 
 // element finds what a set or map has for a packet.
-func (s *Sim) element(set *Set, p packet, number uint32) (Value, bool) {
+func (s *Sim) element(set *Set, p *packet, number uint32) (Value, bool) {
 	k := Key{Kind: KindElement, Family: p.family, Set: set}
 	for i, f := range set.loaded(model.IPv4) { // which has fields in place of hashes
 		switch {
@@ -157,7 +185,7 @@ func (s *Sim) element(set *Set, p packet, number uint32) (Value, bool) {
 }
 
 // address is one of a packet's addresses.
-func (p packet) address(f Field) netip.Addr {
+func (p *packet) address(f Field) netip.Addr {
 	switch f {
 	case Saddr:
 		return p.Src
@@ -170,7 +198,7 @@ func (p packet) address(f Field) netip.Addr {
 }
 
 // within looks for a range that has the packet's address.
-func (s *Sim) within(k Key, p packet) (Value, bool) {
+func (s *Sim) within(k Key, p *packet) (Value, bool) {
 	a := p.Src
 	alone := k.Set.ranges()
 	if alone {
@@ -207,11 +235,11 @@ func (s *Sim) hook(at Point, start step) []step {
 	for _, name := range s.hooks[attachment{start.family, at}] {
 		nat := s.objects[name].Body.Chain.Hook.Type == "nat"
 		var next []step
-		for _, end := range ends {
+		for i, end := range ends {
 			if end.to == rejected || end.to == dropped || nat && end.dnat && at != PostRouting {
-				next = append(next, end)
+				next = join(next, ends[i:i+1:i+1], len(ends)-i-1)
 			} else {
-				next = append(next, s.chain(name.Name(), end.packet, 0)...)
+				next = join(next, s.chain(name.Name(), end.packet, 0), len(ends)-i-1)
 			}
 		}
 		ends = next
@@ -226,16 +254,16 @@ func (s *Sim) routed(p packet) (all []step) {
 		return s.hook(LocalOut, step{packet: p, to: accepted})
 	}
 	for _, end := range s.hook(PreRouting, step{packet: p, to: accepted}) {
-		if end.to == rejected || end.to == dropped || s.local(end.packet) {
+		if end.to == rejected || end.to == dropped || s.local(&end.packet) {
 			all = append(all, end)
 		} else {
-			all = append(all, s.hook(Forward, end)...)
+			all = join(all, s.hook(Forward, end), 0)
 		}
 	}
 	return all
 }
 
 // local reports whether a packet is for an address of the host.
-func (s *Sim) local(p packet) bool {
+func (s *Sim) local(p *packet) bool {
 	return p.Dst.Addr().IsLoopback() || slices.Contains(s.host.IPs, p.Dst.Addr())
 }

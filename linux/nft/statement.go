@@ -25,7 +25,9 @@ func NewRule(s ...Statement) Rule { return Rule{Statements: s} }
 type Statement interface {
 	text(model.Family) string // as nft spells it (statement_text.go)
 	encode(*encoder)          // as netlink expressions (statement_encode.go)
-	eval(*Sim, packet) []step // what it does to a packet (statement_eval.go)
+	// eval changes a packet as the statement does, and where it goes; or returns the steps it may take,
+	// where there may be several (statement_eval.go).
+	eval(*Sim, *step) []step
 }
 
 // CtStates are states of connection tracking.
@@ -167,12 +169,12 @@ type packet struct {
 	oracle.Packet
 	family model.Family
 	mark   uint32
-	dnat   bool          // Dst is an endpoint's
-	origin oracle.Packet // as it came
-	kept   netip.Addr    // written to a map by Update
-	forgot bool          // the client was removed from the map by Delete
-	chance float64       // how likely it gets here
-	met    int           // statements on its way
+	dnat   bool           // Dst is an endpoint's
+	origin *oracle.Packet // as it came
+	kept   netip.Addr     // written to a map by Update
+	forgot bool           // the client was removed from the map by Delete
+	chance float64        // how likely it gets here
+	met    int            // statements on its way
 }
 
 // step is one possible effect of a statement on a packet.
