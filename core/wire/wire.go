@@ -4,7 +4,9 @@
 // reads and whose form is stable, or CBOR (RFC 8949) with the same fields for tandem's own
 // commands, which read a list of 10,000 Services in a fourth of the time.
 //
-//	command ──Accept──▶ running tandem ──Type, Marshal──▶ Read ──▶ command
+//	command ──Accept──▶ running tandem ──Type, Encode──▶ Read ──▶ command
+//
+// An answer with a long list is written in parts, and its entries are made meanwhile: see List.
 package wire
 
 import (
@@ -39,12 +41,12 @@ func Type(accept string) string {
 
 // modes are how CBOR has the types of answers: as JSON has them, by the same tags.
 type modes struct {
-	write cbor.EncMode
+	write cbor.UserBufferEncMode
 	read  cbor.DecMode
 }
 
 func newModes() (m modes, err error) {
-	m.write, err = cbor.EncOptions{Time: cbor.TimeRFC3339Nano, TextMarshaler: cbor.TextMarshalerTextString, NilContainers: cbor.NilContainerAsNull}.EncMode()
+	m.write, err = cbor.EncOptions{Time: cbor.TimeRFC3339Nano, TextMarshaler: cbor.TextMarshalerTextString, NilContainers: cbor.NilContainerAsNull}.UserBufferEncMode()
 	if err != nil {
 		return m, err
 	}

@@ -47,6 +47,74 @@ func TestBothFormsSayTheSame(t *testing.T) {
 	}
 }
 
+// An answer that is written in parts has the bytes that it has as a whole.
+func TestPartsAreTheWhole(t *testing.T) {
+	type answer struct {
+		Before   string        `json:"before,omitempty"`
+		Problems []status.Node `json:"problems,omitempty"`
+		Entries  []int         `json:"entries"`
+		After    *time.Time    `json:"after,omitempty"`
+	}
+	at := time.Date(2026, 11, 22, 8, 7, 34, 123456789, time.UTC)
+	for _, n := range []int{0, 1, 23, 24, 255, 256, 65535, 65536} {
+		entries := make([]int, n)
+		for i := range entries {
+			entries[i] = i
+		}
+		for _, head := range []answer{{}, {Before: "<>\n", Problems: []status.Node{}, After: &at}, {Problems: []status.Node{{Node: "a"}}}} {
+			whole := head
+			whole.Entries = entries
+			same(t, wire.ListOf(entries).In(head, "entries"), whole)
+		}
+	}
+	for _, filled := range []bool{true, false} {
+		d, s, h := status.Document{}, status.Services{}, history.Document{}
+		for _, v := range []any{&d, &s, &h} {
+			if filled {
+				fill(reflect.ValueOf(v).Elem(), "\u00e9\x1b")
+			}
+		}
+		if !filled {
+			d.Services, s.Services, h.Entries = []status.Service{}, []status.ServiceDetail{}, []history.Entry{}
+		}
+		same(t, wire.ListOf(d.Services).In(d, "services"), d)
+		same(t, wire.ListOf(s.Services).In(s, "services"), s)
+		same(t, wire.ListOf(h.Entries).In(h, "entries"), h)
+	}
+}
+
+func same(t *testing.T, l wire.Listing, whole any) {
+	t.Helper()
+	for _, kind := range []string{wire.JSON, wire.CBOR} {
+		var got []byte
+		last, err := wire.Encode(kind, l, func(part []byte) error {
+			if len(part) > 40<<10 {
+				t.Errorf("a part of %d bytes", len(part))
+			}
+			got = append(got, part...)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, last...)
+		if want, err := wire.Marshal(kind, whole); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s, %T: %v\n%.300q\n%.300q", kind, whole, err, got, want)
+		}
+	}
+}
+
+// A list that is not as long as it said has no valid form.
+func TestListOfAnotherLength(t *testing.T) {
+	l := wire.ListOf([]int{1, 2})
+	l.Len = 3
+	if _, err := wire.Encode(wire.CBOR, l.In(struct {
+		Entries []int `json:"entries"`
+	}{}, "entries"), nil); err == nil {
+		t.Error("no error")
+	}
+}
+
 // fill gives every field a value.
 func fill(v reflect.Value, text string) {
 	switch x := v.Addr().Interface().(type) {
