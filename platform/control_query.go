@@ -33,15 +33,26 @@ func (p *Proxy) queryRoute() route {
 			return
 		}
 		kind := wire.Type(r.Header.Get("Accept"))
-		text, err := p.ask(r.Context(), r.PathValue("name"), body, kind)
-		send(w, kind, text, err)
+		begun := false
+		last, err := p.ask(r.Context(), r.PathValue("name"), body, kind, func(part []byte) error {
+			if !begun {
+				w.Header().Set("Content-Type", kind)
+				begun = true
+			}
+			_, err := bounded{w}.Write(part)
+			return err
+		})
+		if err != nil && begun {
+			panic(http.ErrAbortHandler) // so that nobody takes what was sent for all
+		}
+		send(w, kind, last, err)
 	}}
 }
 
-// ask finds the query and returns its answer as content of a type. However many clients ask, one answer
-// is made at a time, and beside it one of those that read the data plane: changes find a
-// processor. What a client takes to read its answer is nobody's wait.
-func (p *Proxy) ask(ctx context.Context, name string, body []byte, kind string) (text []byte, err error) {
+// ask finds the query and returns its answer as content of a type: the last part, after send got those before.
+// However many clients ask, one answer is made at a time, and beside it one of those that read the data plane: changes
+// find a processor. What a client takes to read its answer is nobody's wait.
+func (p *Proxy) ask(ctx context.Context, name string, body []byte, kind string, send func([]byte) error) (last []byte, err error) {
 	all := queries()
 	i := slices.IndexFunc(all, func(q query) bool { return q.name() == name })
 	if i < 0 {
@@ -51,15 +62,32 @@ func (p *Proxy) ask(ctx context.Context, name string, body []byte, kind string) 
 	if q.reads() {
 		turn, limit = p.kernel, readLimit
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	made, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if err := turn.take(ctx); err != nil {
+	if err := turn.take(made); err != nil {
 		return nil, fmt.Errorf("other queries are answered: %w", err)
 	}
-	defer turn.give()
-	found, err := q.ask(ctx, p, body)
+	mine := true
+	defer func() {
+		if mine {
+			turn.give()
+		}
+	}()
+	found, err := q.ask(made, p, body)
 	if err != nil {
 		return nil, err
 	}
-	return wire.Marshal(kind, found)
+	return wire.Encode(kind, found, func(part []byte) error {
+		turn.give()
+		if mine = false; send(part) != nil {
+			return errDisconnected
+		}
+		again, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		err := turn.take(again)
+		mine = err == nil
+		return err
+	})
 }
+
+var errDisconnected = errors.New("the client has disconnected")

@@ -43,27 +43,27 @@ func (p *Proxy) snapshotRoute() route {
 		case <-r.Context().Done():
 			return
 		}
-		f, err := p.file(r.Context())
+		f, lists, err := p.file(r.Context())
 		if err != nil {
 			reply(w, r, nil, err)
 			return
 		}
-		_ = snapshot.Write(bounded{w}, f) // fails only when the client has disconnected
+		_ = f.Write(bounded{w}, lists) // fails only when the client has disconnected
 	}}
 }
 
-// file is a snapshot of the proxy.
-func (p *Proxy) file(ctx context.Context) (*snapshot.File, error) {
+// file is a snapshot of the proxy, with lists that are made while they are written.
+func (p *Proxy) file(ctx context.Context) (*snapshot.File, snapshot.Lists, error) {
 	start := time.Now()
 	readAt, failed := p.read(ctx)
 	var counts *status.Top
 	var notCounted error
 	var counting sync.WaitGroup // meanwhile: most of it is the kernel's work
 	counting.Go(func() { counts, notCounted = p.counts(ctx) })
-	f, s, err := p.answerFile(ctx)
+	f, lists, s, err := p.answerFile(ctx)
 	counting.Wait()
 	if err != nil {
-		return nil, err
+		return nil, lists, err
 	}
 	if f.Top = counts; notCounted != nil { // like what cannot be read, this hides nothing else
 		f.Top = &status.Top{At: f.At, Mode: string(f.Mode), Services: []status.TopService{}, NotCounted: "connections were not counted: " + notCounted.Error()}
@@ -73,32 +73,33 @@ func (p *Proxy) file(ctx context.Context) (*snapshot.File, error) {
 	} else {
 		f.ReadErr = failed.Error()
 	}
-	return f, nil
+	return f, lists, nil
 }
 
 // answerFile is fileOf of now, when it is its turn.
-func (p *Proxy) answerFile(ctx context.Context) (*snapshot.File, *engine.Snapshot, error) {
+func (p *Proxy) answerFile(ctx context.Context) (f *snapshot.File, lists snapshot.Lists, s *engine.Snapshot, err error) {
 	if err := p.answers.take(ctx); err != nil {
-		return nil, nil, err
+		return nil, lists, nil, err
 	}
 	defer p.answers.give()
-	s, err := p.Snapshot(ctx)
-	if err != nil {
-		return nil, nil, err
+	if s, err = p.Snapshot(ctx); err == nil {
+		f, lists = p.fileOf(s)
 	}
-	return p.fileOf(s), s, nil
+	return f, lists, s, err
 }
 
 // fileOf is a snapshot of the proxy but for what it has read of the data plane.
-func (p *Proxy) fileOf(s *engine.Snapshot) *snapshot.File {
+func (p *Proxy) fileOf(s *engine.Snapshot) (f *snapshot.File, lists snapshot.Lists) {
 	f, settled := p.inputs(s)
 	if !settled {
 		f.Record(f.Resolve()) // what has just come is resolved and programmed in a moment
 	}
-	f.Status, f.History = p.documentOf(s, status.Filter{}), p.engine.History().Find(history.Filter{})
+	document, services := status.List(p.facts(status.Filter{}), s)
+	past, entries := p.engine.History().List(history.Filter{})
+	f.Status, f.History = document, past
 	f.Drift = status.DriftOf(s, "", time.Time{})
 	f.Drift.Node, f.Drift.Mode = p.config.NodeName, string(f.Mode)
-	return f
+	return f, snapshot.Lists{Services: services.Each, History: entries.Each}
 }
 
 // inputs are the inputs of a snapshot, with the hash of the ports that the proxy has resolved. Unless it

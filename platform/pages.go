@@ -16,7 +16,7 @@ import (
 func (p *Proxy) pages() health.Sources {
 	return health.Sources{
 		Health:  p.health,
-		Status:  func(ctx context.Context, only status.Filter) (any, error) { return p.document(ctx, only) },
+		Status:  p.listDocument,
 		Metrics: p.report.metrics.Handler(),
 		SLIs:    p.report.metrics.SLIs(),
 		Checked: p.report.metrics.Checked,
@@ -36,6 +36,16 @@ func (p *Proxy) pages() health.Sources {
 	}
 }
 
+// listDocument is the status document with the Services of a filter, made while it is written.
+func (p *Proxy) listDocument(ctx context.Context, only status.Filter) (any, error) {
+	s, err := p.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d, list := status.List(p.facts(only), s)
+	return list.In(d, "services"), nil
+}
+
 // uiAge is how old the input of /ui may be: making one takes the engine's time.
 const uiAge = 2 * time.Second
 
@@ -45,5 +55,5 @@ func (p *Proxy) uiInput(ctx context.Context) (*ui.Input, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ui.Input{Status: p.documentOf(s, status.Filter{}), Host: s.Host, Services: s.Services, Suspects: s.Suspects, History: p.engine.History().Find(history.Filter{})}, nil
+	return &ui.Input{Status: status.Of(p.facts(status.Filter{}), s), Host: s.Host, Services: s.Services, Suspects: s.Suspects, History: p.engine.History().Find(history.Filter{})}, nil
 }

@@ -70,23 +70,18 @@ func (p *Proxy) Snapshot(ctx context.Context) (*engine.Snapshot, error) {
 
 // Document returns the status document.
 func (p *Proxy) Document(ctx context.Context) (status.Document, error) {
-	return p.document(ctx, status.Filter{})
-}
-
-// document is the status document with the Services of a filter.
-func (p *Proxy) document(ctx context.Context, only status.Filter) (status.Document, error) {
 	s, err := p.Snapshot(ctx)
 	if err != nil {
 		return status.Document{}, err
 	}
-	return p.documentOf(s, only), nil
+	return status.Of(p.facts(status.Filter{}), s), nil
 }
 
-func (p *Proxy) documentOf(s *engine.Snapshot, only status.Filter) status.Document {
-	return status.Of(status.Facts{
+func (p *Proxy) facts(only status.Filter) status.Facts {
+	return status.Facts{
 		Only:    only,
 		Version: p.version, Node: p.config.NodeName, Mode: p.mode(), Fallback: p.fallback(), Offload: p.config.Accelerate == config.Flowtable, Source: p.config.Source(), Health: p.health(), Inputs: p.source.inputs(),
-	}, s)
+	}
 }
 
 // fallback is why the mode in use is not the one that was configured at the start; empty

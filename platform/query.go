@@ -23,6 +23,8 @@ type Query[Request, Answer any] struct {
 	// Reads means that it reads the kernel or HNS.
 	Reads  bool
 	answer func(context.Context, *Proxy, Request) (Answer, error)
+	// list returns the same answer as a wire.Listing; nil where no answer has a long list.
+	list func(context.Context, *Proxy, Request) (any, error)
 }
 
 // readLimit is how long a query that reads the data plane may take, its wait for others
@@ -66,6 +68,9 @@ func (q Query[Request, Answer]) ask(ctx context.Context, p *Proxy, body []byte) 
 	if err := d.Decode(&r); err != nil {
 		return nil, fmt.Errorf("query %s: %w", q.Name, err)
 	}
+	if q.list != nil {
+		return q.list(ctx, p, r)
+	}
 	return q.answer(ctx, p, r)
 }
 
@@ -84,12 +89,22 @@ func (p *Proxy) snapshotFor(ctx context.Context, pick func(*track.Tracker) []*tr
 
 // History is the query of tandem history. It does not use the engine's goroutine.
 func History() Query[history.Filter, history.Document] {
-	return Query[history.Filter, history.Document]{Name: "history", answer: pastOf}
+	return Query[history.Filter, history.Document]{Name: "history", answer: pastOf, list: listPast}
 }
 
 func pastOf(_ context.Context, p *Proxy, f history.Filter) (history.Document, error) {
 	if f.Limit < 0 {
-		return history.Document{}, fmt.Errorf("limit %d: must not be negative", f.Limit)
+		return history.Document{}, errLimit(f.Limit)
 	}
 	return p.engine.History().Find(f), nil
 }
+
+func listPast(_ context.Context, p *Proxy, f history.Filter) (any, error) {
+	if f.Limit < 0 {
+		return nil, errLimit(f.Limit)
+	}
+	d, list := p.engine.History().List(f)
+	return list.In(d, "entries"), nil
+}
+
+func errLimit(n int) error { return fmt.Errorf("limit %d: must not be negative", n) }

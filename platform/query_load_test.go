@@ -3,6 +3,7 @@
 package platform
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -27,9 +29,11 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	inmemory "github.com/tandem-proxy/tandem/core/dataplane/memory"
+	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/snapshot"
+	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/wire"
 	"github.com/tandem-proxy/tandem/linux/nft"
 	"github.com/tandem-proxy/tandem/linux/nftables"
@@ -239,6 +243,56 @@ func TestQuestionsHoldUpNothing(t *testing.T) {
 	}
 }
 
+// A client that stops reading in the middle of a long answer holds up no other, and gets all of it when it goes on, or
+// an error.
+func TestLongAnswersHoldUpNothing(t *testing.T) {
+	a := startQuestioned(t, 1000)
+	route := a.proxy.queryRoute().answer
+	ctx, cancel := context.WithCancel(t.Context())
+	ask := func(ctx context.Context, w http.ResponseWriter) (aborted bool) {
+		defer func() { aborted = recover() != nil }()
+		r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/query/services", strings.NewReader("{}"))
+		r.SetPathValue("name", "services")
+		route(w, r)
+		return false
+	}
+	whole := httptest.NewRecorder()
+	ask(t.Context(), whole)
+	type result struct {
+		text    string
+		aborted bool
+	}
+	begin := func(ctx context.Context) (let chan struct{}, answered chan result) {
+		let, answered = make(chan struct{}), make(chan result)
+		writing := make(chan struct{}, 100)
+		go func() {
+			w := stuck{httptest.NewRecorder(), func() { writing <- struct{}{} }, let}
+			aborted := ask(ctx, w)
+			answered <- result{w.Body.String(), aborted}
+		}()
+		<-writing
+		return let, answered
+	}
+	let, answered := begin(t.Context())
+	gone, broken := begin(ctx)
+	again := httptest.NewRecorder()
+	if ask(t.Context(), again); whole.Body.Len() < 100_000 || again.Body.String() != whole.Body.String() {
+		t.Errorf("%d bytes beside clients that do not read, else %d", again.Body.Len(), whole.Body.Len())
+	}
+	cancel()
+	close(gone)
+	if r := <-broken; !r.aborted || len(r.text) >= whole.Body.Len() {
+		t.Errorf("a client that is gone: aborted %t, %d bytes of %d", r.aborted, len(r.text), whole.Body.Len())
+	}
+	close(let)
+	if r := <-answered; r.aborted || r.text != whole.Body.String() {
+		t.Errorf("aborted %t, %d bytes of %d", r.aborted, len(r.text), whole.Body.Len())
+	}
+	if len(a.proxy.answers) != 0 {
+		t.Error("the turn was not given back")
+	}
+}
+
 // slow is a driver that is slow to notice that nobody waits for what it reads.
 type slow struct {
 	driver
@@ -271,7 +325,7 @@ func TestNothingIsReadOverADataPlaneThatIsClosed(t *testing.T) {
 	t.Run("proxy", func(t *testing.T) { // whose end is at that of this test
 		a := startQuestionedOver(t, 20, func(inner driver) driver { d.driver = inner; return d })
 		go func() {
-			_, err := a.proxy.ask(context.Background(), "trace", []byte(clientQuestions()["trace"]), wire.JSON)
+			_, err := a.proxy.ask(context.Background(), "trace", []byte(clientQuestions()["trace"]), wire.JSON, nil)
 			answered <- err
 		}()
 		<-d.reading
@@ -300,7 +354,7 @@ func (uncountableBackend) Connections(context.Context, func(dataplane.Connection
 // A snapshot is for trouble: where connections cannot be counted it has all the rest, and says so.
 func TestSnapshotWithoutCounts(t *testing.T) {
 	a := startQuestionedOver(t, 20, func(d driver) driver { return uncountable{d} })
-	f, err := a.proxy.file(t.Context())
+	f, _, err := a.proxy.file(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -326,7 +380,7 @@ func TestSnapshotOfARunningProxy(t *testing.T) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		s, err := a.proxy.Snapshot(t.Context())
-		if err = errors.Join(err, snapshot.Write(w, a.proxy.fileOf(s))); err != nil || w.bytes < 200*services {
+		if err = errors.Join(err, writeFile(a.proxy, s, w)); err != nil || w.bytes < 200*services {
 			t.Fatalf("%d bytes (%v)", w.bytes, err)
 		}
 		runtime.ReadMemStats(&after)
@@ -367,6 +421,97 @@ func TestSnapshotKnowsTheAPIServers(t *testing.T) {
 	}
 }
 
+func writeFile(p *Proxy, s *engine.Snapshot, w io.Writer) error {
+	f, lists := p.fileOf(s)
+	return f.Write(w, lists)
+}
+
+func encode(w io.Writer, kind string, v any) error {
+	last, err := wire.Encode(kind, v, func(part []byte) error {
+		_, err := w.Write(part)
+		return err
+	})
+	_, _ = w.Write(last)
+	return err
+}
+
+// Lists that are made while they are written have the bytes of the same lists made before.
+func TestListsAreAsAWhole(t *testing.T) {
+	a := startQuestioned(t, 500)
+	a.changes(3)
+	ctx, p := t.Context(), a.proxy
+	s, err := p.Snapshot(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	both := func(whole, list any, errs ...error) {
+		t.Helper()
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		for _, kind := range []string{wire.JSON, wire.CBOR} {
+			var got bytes.Buffer
+			want, err := wire.Marshal(kind, whole)
+			if err = errors.Join(err, encode(&got, kind, list)); err != nil || !bytes.Equal(got.Bytes(), want) {
+				t.Errorf("%T in %s: %v\n%.500q\n%.500q", whole, kind, err, got.Bytes(), want)
+			}
+		}
+	}
+	for _, only := range []status.Filter{{}, {Name: "web-1*"}, {States: []string{"Programmed"}}, {States: []string{"Failing"}}} {
+		facts := p.facts(only)
+		d, list := status.List(facts, s)
+		both(status.Of(facts, s), list.In(d, "services"))
+		whole, err := services(ctx, p, ServicesRequest{Filter: only})
+		all, failed := listServices(ctx, p, ServicesRequest{Filter: only})
+		both(whole, all, err, failed)
+	}
+	for _, f := range []history.Filter{{}, {Limit: 10}, {Failed: true}, {Service: model.ServiceName{Namespace: "default", Name: "web-1"}}} {
+		whole, err := pastOf(ctx, p, f)
+		all, failed := listPast(ctx, p, f)
+		both(whole, all, err, failed)
+	}
+	f, lists := p.fileOf(s)
+	var got, want bytes.Buffer
+	err = f.Write(&got, lists)
+	f.Status, f.History = status.Of(p.facts(status.Filter{}), s), p.engine.History().Find(history.Filter{})
+	again, failed := snapshot.Read(&got)
+	if err = errors.Join(err, failed, snapshot.Write(&want, f)); err != nil {
+		t.Fatal(err)
+	}
+	if whole, err := snapshot.Read(&want); err != nil || !reflect.DeepEqual(whole.Status.Services, again.Status.Services) || !reflect.DeepEqual(whole.History, again.History) {
+		t.Errorf("snapshot: %v\n%.500q\n%.500q", err, got.String(), want.String())
+	}
+}
+
+// What answers about all Services allocate, for each: lists of 10,000 were 10 MB when they were made, encoded and copied
+// as a whole, and questions together 46 MB a second, for which the collector ran beside changes.
+func TestWhatAnswersCost(t *testing.T) {
+	const services = 2000
+	a := startQuestioned(t, services)
+	a.changes(10)
+	for name, answer := range a.answers() {
+		least := uint64(math.MaxUint64)
+		for range 5 {
+			var before, after runtime.MemStats
+			w := &counted{httptest.NewRecorder(), 0}
+			runtime.ReadMemStats(&before)
+			if err := answer(w); err != nil {
+				t.Fatal(name, err)
+			}
+			runtime.ReadMemStats(&after)
+			least = min(least, after.TotalAlloc-before.TotalAlloc)
+		}
+		most, ok := map[string]uint64{
+			"explain": 2000 << 10, "outcomes": 1000 << 10, "history": 600 << 10, "preview": 2000 << 10, "services": 150*services + 200<<10,
+			"snapshot": 150*services + 1000<<10, "status": 150*services + 200<<10, "top": 200 << 10,
+		}[name]
+		t.Logf("%s: %d bytes, %d for each Service", name, least, least/services)
+		if !ok || least > most {
+			t.Errorf("%s: %d bytes, want at most %d", name, least, most)
+		}
+	}
+}
+
 // answers make each kind of answer, without what it reads of the data plane.
 func (a *questioned) answers() map[string]func(io.Writer) error {
 	all := map[string]func(w io.Writer) error{
@@ -375,23 +520,24 @@ func (a *questioned) answers() map[string]func(io.Writer) error {
 			if err != nil {
 				return err
 			}
-			return snapshot.Write(w, a.proxy.fileOf(s))
+			return writeFile(a.proxy, s, w)
 		},
 		"status": func(w io.Writer) error {
-			d, err := a.proxy.Document(a.Context())
+			d, err := a.proxy.listDocument(a.Context(), status.Filter{})
 			if err != nil {
 				return err
 			}
-			text, err := wire.Marshal(wire.CBOR, d)
-			_, _ = w.Write(text)
-			return err
+			return encode(w, wire.CBOR, d)
 		},
 	}
 	for name, question := range clientQuestions() {
 		if name != "drift" && name != "trace" {
 			all[name] = func(w io.Writer) error {
-				text, err := a.proxy.ask(a.Context(), name, []byte(question), wire.CBOR)
-				_, _ = w.Write(text)
+				last, err := a.proxy.ask(a.Context(), name, []byte(question), wire.CBOR, func(part []byte) error {
+					_, err := w.Write(part)
+					return err
+				})
+				_, _ = w.Write(last)
 				return err
 			}
 		}

@@ -23,34 +23,60 @@ type ServicesRequest struct {
 
 // Services is the query of tandem services.
 func Services() Query[ServicesRequest, status.Services] {
-	return Query[ServicesRequest, status.Services]{Name: "services", answer: services}
+	return Query[ServicesRequest, status.Services]{Name: "services", answer: services, list: listServices}
 }
 
-func services(ctx context.Context, p *Proxy, r ServicesRequest) (out status.Services, err error) {
-	pick := (*track.Tracker).Unsorted
-	var name model.ServiceName
+func services(ctx context.Context, p *Proxy, r ServicesRequest) (status.Services, error) {
 	if r.Service != "" {
-		if name, err = model.ParseServiceName(r.Service); err != nil {
-			return out, err
-		}
-		pick = func(t *track.Tracker) []*track.View { return t.Named(name) }
+		return service(ctx, p, r.Service)
 	}
-	s, err := p.snapshotFor(ctx, pick)
+	s, err := p.allServices(ctx)
+	if err != nil {
+		return status.Services{}, err
+	}
+	out := status.ServicesOf(s, r.Filter)
+	out.Node, out.Mode = s.Host.Name, p.mode()
+	return out, nil
+}
+
+func listServices(ctx context.Context, p *Proxy, r ServicesRequest) (any, error) {
+	if r.Service != "" {
+		return service(ctx, p, r.Service)
+	}
+	s, err := p.allServices(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return status.ListServices(s, r.Filter).In(status.Services{Node: s.Host.Name, Mode: p.mode()}, "services"), nil
+}
+
+// allServices is a snapshot with all Services, in order.
+func (p *Proxy) allServices(ctx context.Context) (*engine.Snapshot, error) {
+	s, err := p.snapshotFor(ctx, (*track.Tracker).Unsorted)
+	if err != nil {
+		return nil, err
+	}
+	track.SortServices(s.Services)
+	return s, nil
+}
+
+// service is the answer about one.
+func service(ctx context.Context, p *Proxy, of string) (out status.Services, err error) {
+	name, err := model.ParseServiceName(of)
 	if err != nil {
 		return out, err
 	}
-	if r.Service == "" {
-		track.SortServices(s.Services)
-		out = status.ServicesOf(s, r.Filter)
-	} else {
-		since, err := p.engine.Since(ctx, name)
-		if err != nil {
-			return out, err
-		}
-		var ok bool
-		if out, ok = status.ServiceOf(s, name, since); !ok {
-			return out, unknownService(name)
-		}
+	s, err := p.snapshotFor(ctx, func(t *track.Tracker) []*track.View { return t.Named(name) })
+	if err != nil {
+		return out, err
+	}
+	since, err := p.engine.Since(ctx, name)
+	if err != nil {
+		return out, err
+	}
+	out, ok := status.ServiceOf(s, name, since)
+	if !ok {
+		return out, unknownService(name)
 	}
 	out.Node, out.Mode = s.Host.Name, p.mode()
 	return out, nil

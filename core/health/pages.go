@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -133,7 +134,7 @@ const statusAge = 200 * time.Millisecond
 // a time: no request waits for its turn longer than its client does.
 func document(of func(context.Context, status.Filter) (any, error)) http.Handler {
 	turn := make(chan struct{}, 1)
-	text := func(ctx context.Context, only status.Filter, kind string) ([]byte, error) {
+	text := func(ctx context.Context, only status.Filter, kind string) (parts [][]byte, err error) {
 		select {
 		case turn <- struct{}{}:
 			defer func() { <-turn }()
@@ -144,14 +145,18 @@ func document(of func(context.Context, status.Filter) (any, error)) http.Handler
 		if err != nil {
 			return nil, err
 		}
-		return wire.Marshal(kind, doc)
+		last, err := wire.Encode(kind, doc, func(part []byte) error {
+			parts = append(parts, slices.Clone(part))
+			return nil
+		})
+		return append(parts, last), err
 	}
-	whole := map[string]func(context.Context) ([]byte, error){}
+	whole := map[string]func(context.Context) ([][]byte, error){}
 	for _, kind := range []string{wire.JSON, wire.CBOR} {
-		whole[kind] = Shared(func(ctx context.Context) ([]byte, error) { return text(ctx, status.Filter{}, kind) }, statusAge)
+		whole[kind] = Shared(func(ctx context.Context) ([][]byte, error) { return text(ctx, status.Filter{}, kind) }, statusAge)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var doc []byte
+		var doc [][]byte
 		var err error
 		kind := wire.Type(r.Header.Get("Accept"))
 		if only := readFilter(r); only.All() {
@@ -163,7 +168,7 @@ func document(of func(context.Context, status.Filter) (any, error)) http.Handler
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
-		writeBytes(w, http.StatusOK, kind, doc)
+		writeBytes(w, http.StatusOK, kind, doc...)
 	})
 }
 

@@ -97,9 +97,13 @@ func writeJSON(w http.ResponseWriter, code int, b []byte, err error) {
 	writeBytes(w, code, "application/json", b)
 }
 
-func writeBytes(w http.ResponseWriter, code int, kind string, b []byte) {
+func writeBytes(w http.ResponseWriter, code int, kind string, parts ...[]byte) {
 	w.Header().Set("Content-Type", kind)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(code)
-	_, _ = w.Write(b) // the client may be gone
+	for _, b := range parts {
+		if _, err := w.Write(b); err != nil {
+			return // the client may be gone
+		}
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/wire"
 )
 
 // Document is a part of a history. Its JSON form is stable: fields are added, not
@@ -80,9 +81,31 @@ type Filter struct {
 	After   uint64            `json:"after,omitempty"`  // only changes with a larger number
 }
 
-// Find returns entries, oldest first. With a limit it makes at most twice as many: that number of changes, and
-// that number of syncs without a change. It is safe for concurrent use.
+// Find returns entries, oldest first. It is safe for concurrent use.
 func (r *Recorder) Find(f Filter) Document {
+	d, list := r.List(f)
+	d.Entries = make([]Entry, 0, list.Len)
+	for e := range list.Each {
+		own := *e
+		if e.Sync != nil {
+			own.Sync = new(Applied)
+			*own.Sync = *e.Sync
+		}
+		d.Entries = append(d.Entries, own)
+	}
+	return d
+}
+
+// record is an entry of a list: a change, or a sync alone, with where each is in what was copied; -1 for none. Its
+// place is by number, as clocks are set back: a sync without a change follows the changes before it.
+type record struct {
+	place        uint64
+	change, sync int32
+}
+
+// List returns a document without its entries, and these, oldest first. With a limit it looks at no more than twice
+// as many: that number of changes, and that number of syncs without a change. It is safe for concurrent use.
+func (r *Recorder) List(f Filter) (d Document, list wire.List[Entry]) {
 	all, most := f.Service == (model.ServiceName{}), Most
 	if f.Limit > 0 && all && !f.Failed && f.After == 0 {
 		most = min(most, f.Limit) // of a change whose sync is older than these, as many newer entries are there
@@ -93,9 +116,9 @@ func (r *Recorder) Find(f Filter) Document {
 	// The syncs are those up to now, after the changes: a change applied meanwhile is shown with its sync.
 	changes, firstChange := copyFrom(&r.mu, &r.changes, fromChange)
 	syncs, firstSync := copyFrom(&r.mu, &r.syncs, fromSync)
-	d := Document{Total: firstChange + uint64(len(changes)) - 1, Entries: []Entry{}}
-	applied := func(i int, arrived int64) *Applied { return syncs[i].applied(firstSync+uint64(i), arrived) }
-	for i := len(changes) - 1; i >= 0 && !f.filled(len(d.Entries)); i-- {
+	d = Document{Total: firstChange + uint64(len(changes)) - 1, Entries: []Entry{}}
+	records := make([]record, 0, len(changes))
+	for i := len(changes) - 1; i >= 0 && !f.filled(len(records)); i-- {
 		c, number := &changes[i], firstChange+uint64(i)
 		if number <= f.After || len(syncs) > 0 && number < syncs[0].from() { // what has become of it is forgotten, or not requested
 			break
@@ -103,36 +126,44 @@ func (r *Recorder) Find(f Filter) Document {
 		sync := syncOf(syncs, number)
 		if all || c.about.concerns(f.Service) {
 			if !f.Failed || sync >= 0 && syncs[sync].failed() {
-				e := c.entry(number)
-				if sync >= 0 {
-					e.Sync = applied(sync, c.at)
-				}
-				d.Entries = append(d.Entries, e)
+				records = append(records, record{number, int32(i), int32(sync)})
 			}
 		}
 	}
-	slices.Reverse(d.Entries)
-	if !all {
-		return d
-	}
-	matched := len(d.Entries)
-	for i := len(syncs) - 1; i >= 0 && !f.filled(len(d.Entries)-matched); i-- { // those that no change belongs to
-		if s := &syncs[i]; s.changes == 0 && (!f.Failed || s.failed()) {
-			d.Entries = append(d.Entries, Entry{At: time.Unix(0, s.at), Kind: "Sync", Verb: "retried", Sync: applied(i, s.at)})
+	slices.Reverse(records)
+	if all {
+		matched := len(records)
+		for i := len(syncs) - 1; i >= 0 && !f.filled(len(records)-matched); i-- { // those that no change belongs to
+			if s := &syncs[i]; s.changes == 0 && (!f.Failed || s.failed()) {
+				records = append(records, record{s.to - 1, -1, int32(i)})
+			}
+		}
+		slices.Reverse(records[matched:])
+		slices.SortStableFunc(records, func(a, b record) int { return cmp.Compare(a.place, b.place) })
+		if f.Limit > 0 && len(records) > f.Limit {
+			records = records[len(records)-f.Limit:]
 		}
 	}
-	slices.Reverse(d.Entries[matched:])
-	place := func(e *Entry) uint64 { // a sync without a change follows the changes before it: clocks are set back
-		if e.Number > 0 {
-			return e.Number
+	return d, wire.List[Entry]{Len: len(records), Each: func(yield func(*Entry) bool) {
+		var e Entry
+		var sync Applied
+		for _, r := range records {
+			var arrived int64
+			if r.change >= 0 {
+				e, arrived = changes[r.change].entry(firstChange+uint64(r.change)), changes[r.change].at
+			} else {
+				arrived = syncs[r.sync].at
+				e = Entry{At: time.Unix(0, arrived), Kind: "Sync", Verb: "retried"}
+			}
+			if r.sync >= 0 {
+				sync = syncs[r.sync].applied(firstSync+uint64(r.sync), arrived)
+				e.Sync = &sync
+			}
+			if !yield(&e) {
+				return
+			}
 		}
-		return syncs[e.Sync.Number-firstSync].to - 1
-	}
-	slices.SortStableFunc(d.Entries, func(a, b Entry) int { return cmp.Compare(place(&a), place(&b)) })
-	if f.Limit > 0 && len(d.Entries) > f.Limit {
-		d.Entries = d.Entries[len(d.Entries)-f.Limit:]
-	}
-	return d
+	}}
 }
 
 // filled reports whether so many entries are as many as requested.
@@ -196,8 +227,8 @@ func (c *change) verb() string {
 }
 
 // applied describes a sync, to a change that arrived at a moment.
-func (s *synced) applied(number uint64, arrived int64) *Applied {
-	a := &Applied{
+func (s *synced) applied(number uint64, arrived int64) Applied {
+	a := Applied{
 		Number: number, At: time.Unix(0, s.at), Changes: uint64(s.changes), Ports: int(s.ports),
 		Created: int(s.created), Replaced: int(s.replaced), Deleted: int(s.deleted), Commits: int(s.commits),
 	}

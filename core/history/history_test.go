@@ -4,6 +4,7 @@ package history_test
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"runtime"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/wire"
 )
 
 func change(i int) history.Change {
@@ -144,6 +146,36 @@ func TestBytesAreBounded(t *testing.T) {
 		if len(e.Object) > 600 || len(e.Detail) > 300 || !strings.HasPrefix(long, e.Detail) {
 			t.Fatalf("%d and %d bytes of text", len(e.Object), len(e.Detail))
 		}
+	}
+}
+
+// A list of a full history, made while it is written, allocates what it copies: 136 bytes for each entry, and names and times.
+// It was 1400.
+func TestWhatAListCosts(t *testing.T) {
+	const most = 300 * history.Most
+	var r history.Recorder
+	for i := range history.Most {
+		r.Arrived(change(i))
+		r.Synced(history.Sync{At: int64(i)})
+	}
+	least := uint64(math.MaxUint64)
+	for range 5 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		d, list := r.List(history.Filter{})
+		length := 0
+		last, err := wire.Encode(wire.CBOR, list.In(d, "entries"), func(part []byte) error {
+			length += len(part)
+			return nil
+		})
+		if runtime.ReadMemStats(&after); err != nil || list.Len != history.Most || length+len(last) < 100*history.Most {
+			t.Fatalf("%d bytes for %d entries (%v)", length+len(last), list.Len, err)
+		}
+		least = min(least, after.TotalAlloc-before.TotalAlloc)
+	}
+	t.Logf("%d bytes", least)
+	if least > most {
+		t.Errorf("%d bytes, want at most %d", least, most)
 	}
 }
 

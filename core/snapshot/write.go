@@ -5,11 +5,27 @@ package snapshot
 import (
 	"encoding/json"
 	"io"
+	"iter"
 	"runtime"
+
+	"github.com/tandem-proxy/tandem/core/history"
+	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/wire"
 )
+
+// Lists are the longest lists of a File that is only written: they are made meanwhile.
+type Lists struct {
+	Services iter.Seq[*status.Service]
+	History  iter.Seq[*history.Entry]
+}
 
 // Write writes a snapshot, without having all of its text in memory.
 func Write(w io.Writer, f *File) error {
+	return f.Write(w, Lists{wire.ListOf(f.Status.Services).Each, wire.ListOf(f.History.Entries).Each})
+}
+
+// Write writes a snapshot whose Status and History have what is in lists.
+func (f *File) Write(w io.Writer, lists Lists) error {
 	out := newLines(w)
 	out.header(&f.Header)
 	for _, s := range f.Services {
@@ -37,8 +53,8 @@ func Write(w io.Writer, f *File) error {
 	head := f.Status
 	head.Services = nil
 	out.put(&head)
-	for i := range f.Status.Services {
-		out.put(&f.Status.Services[i])
+	for s := range lists.Services {
+		out.put(s)
 	}
 	if f.Top != nil {
 		out.put(f.Top)
@@ -46,8 +62,8 @@ func Write(w io.Writer, f *File) error {
 	past := f.History
 	past.Entries = nil
 	out.put(&past)
-	for i := range f.History.Entries {
-		out.put(&f.History.Entries[i])
+	for e := range lists.History {
+		out.put(e)
 	}
 	for i := range f.Observed {
 		out.put(&f.Observed[i])

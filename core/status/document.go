@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/track"
+	"github.com/tandem-proxy/tandem/core/wire"
 )
 
 // Document is the status of a running Tandem. Its JSON form is stable: fields
@@ -104,7 +105,19 @@ type Facts struct {
 
 // Of renders a snapshot.
 func Of(f Facts, s *engine.Snapshot) Document {
-	d := Document{
+	d, list := List(f, s)
+	d.Services = make([]Service, 0, list.Len)
+	for one := range list.Each {
+		own := *one
+		own.Frontends = slices.Clone(one.Frontends)
+		d.Services = append(d.Services, own)
+	}
+	return d
+}
+
+// List renders a snapshot without its Services, and these one at a time.
+func List(f Facts, s *engine.Snapshot) (d Document, list wire.List[Service]) {
+	d = Document{
 		Version: f.Version, Node: f.Node, Mode: f.Mode, Fallback: f.Fallback, Offload: f.Offload, Source: f.Source, At: f.Health.At,
 		Syncs: s.Status.Syncs, Writes: s.Status.Writes, Objects: s.Backend.Objects, Drift: s.Status.Drift,
 		Inputs:  f.Inputs,
@@ -122,26 +135,45 @@ func Of(f Facts, s *engine.Snapshot) Document {
 	if !s.Status.SyncedAt.IsZero() {
 		d.SyncedAt = &s.Status.SyncedAt
 	}
-	all := newHasher()
-	if f.Only.All() {
-		d.Services = make([]Service, 0, len(s.Services))
-	}
-	for _, svc := range s.Each() {
-		one := Service{Name: svc.Object.Name.String(), Hash: ServiceHash(svc)}
-		all.text(one.Name)
-		all.text(one.Hash)
-		if !f.Only.Named(one.Name) {
-			continue
-		}
-		if one.describe(svc, s, faults.services[svc.Object.Name]); f.Only.Match(one.Name, one.State) {
-			d.Services = append(d.Services, one)
-		}
-	}
-	d.Hash = all.String()
 	if !f.Only.All() {
 		d.Problems = nil // of no single Service
 	}
-	return d
+	type listed struct {
+		*track.View
+		hash hasher
+	}
+	var selected []listed
+	if f.Only.All() {
+		selected = make([]listed, 0, len(s.Services))
+	}
+	all := newHasher()
+	var one Service // at a time
+	describe := func(svc listed) {
+		one = Service{Name: svc.Object.Name.String(), Hash: svc.hash.String(), Frontends: one.Frontends[:0]}
+		one.describe(svc.View, s, faults.services[svc.Object.Name])
+	}
+	for _, v := range s.Each() {
+		svc := listed{v, hashService(v)}
+		all.name(v.Object.Name)
+		all.hash(svc.hash)
+		if !f.Only.All() {
+			if !f.Only.Named(v.Object.Name.String()) {
+				continue
+			}
+			if describe(svc); !f.Only.Match(one.Name, one.State) {
+				continue
+			}
+		}
+		selected = append(selected, svc)
+	}
+	d.Hash = all.String()
+	return d, wire.List[Service]{Len: len(selected), Each: func(yield func(*Service) bool) {
+		for _, svc := range selected {
+			if describe(svc); !yield(&one) {
+				return
+			}
+		}
+	}}
 }
 
 // faults are the problems that the sources have with Services, and with all else.

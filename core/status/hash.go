@@ -18,12 +18,17 @@ import (
 // own addresses, and what it has seen of endpoints, is not in it, nor are resourceVersions: the same object may be known
 // in another version that differs in nothing that counts.
 func ServiceHash(s *track.View) string {
+	h := hashService(s)
+	return h.String()
+}
+
+func hashService(s *track.View) hasher {
 	h := newHasher()
 	h.service(s.Object)
 	for _, slice := range s.Slices { // in order of their names
 		h.slice(slice)
 	}
-	return h.String()
+	return *h
 }
 
 // hasher adds values in a form that no two sequences of them share: FNV-1a with 64 bits,
@@ -45,12 +50,22 @@ func (h *hasher) String() string { return h.after("") }
 // after returns a prefix and the hash.
 func (h *hasher) after(prefix string) string {
 	var buf [16]byte
+	return prefix + string(h.appendTo(buf[:0]))
+}
+
+func (h *hasher) appendTo(b []byte) []byte {
+	var buf [16]byte
 	text := strconv.AppendUint(buf[:0], h.sum, 16)
-	return prefix + "0000000000000000"[len(text):] + string(text)
+	return append(append(b, "0000000000000000"[len(text):]...), text...)
 }
 
 func (h *hasher) text(s string) {
 	h.number(uint64(len(s)))
+	h.part(s)
+}
+
+// part adds a part of a text.
+func (h *hasher) part(s string) {
 	sum := h.sum
 	for i := range len(s) {
 		sum = (sum ^ uint64(s[i])) * fnvPrime
@@ -58,15 +73,32 @@ func (h *hasher) text(s string) {
 	h.sum = sum
 }
 
-func (h *hasher) address(a netip.Addr) {
-	var buf [64]byte
-	text := a.AppendTo(buf[:0])
+func (h *hasher) bytes(text []byte) {
 	h.number(uint64(len(text)))
 	sum := h.sum
 	for _, b := range text {
 		sum = (sum ^ uint64(b)) * fnvPrime
 	}
 	h.sum = sum
+}
+
+func (h *hasher) address(a netip.Addr) {
+	var buf [64]byte
+	h.bytes(a.AppendTo(buf[:0]))
+}
+
+// name adds the text of a name.
+func (h *hasher) name(n model.ServiceName) {
+	h.number(uint64(len(n.Namespace) + len("/") + len(n.Name)))
+	h.part(n.Namespace)
+	h.part("/")
+	h.part(n.Name)
+}
+
+// hash adds the text of another hash.
+func (h *hasher) hash(other hasher) {
+	var buf [16]byte
+	h.bytes(other.appendTo(buf[:0]))
 }
 
 // number adds 8 bytes, the lowest first: mostly one that is not zero.
@@ -109,7 +141,7 @@ func addAll[T fmt.Stringer](h *hasher, all []T) {
 }
 
 func (h *hasher) service(s *model.Service) {
-	h.text(s.Name.String())
+	h.name(s.Name)
 	h.number(uint64(s.Type))
 	addAll(h, s.ClusterIPs)
 	addAll(h, s.ExternalIPs)

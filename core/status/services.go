@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/track"
+	"github.com/tandem-proxy/tandem/core/wire"
 )
 
 // Services lists Services with their frontends and, of a single one, every endpoint
@@ -50,21 +51,40 @@ type EndpointDetail struct {
 
 // ServicesOf lists the Services of a snapshot that a filter selects.
 func ServicesOf(s *engine.Snapshot, only Filter) Services {
-	out := Services{Services: []ServiceDetail{}}
-	if only.All() {
-		out.Services = make([]ServiceDetail, 0, len(s.Services))
-	}
-	faults := faultsOf(s)
-	var described []Frontend // of one Service at a time
-	for _, svc := range s.Each() {
-		if !only.All() && !only.Named(svc.Object.Name.String()) {
-			continue
-		}
-		if d := serviceDetail(s, svc, faults, nil, &described); only.Match(d.Name, d.State) {
-			out.Services = append(out.Services, d)
-		}
+	list := ListServices(s, only)
+	out := Services{Services: make([]ServiceDetail, 0, list.Len)}
+	for one := range list.Each {
+		own := *one
+		own.Frontends = slices.Clone(one.Frontends)
+		out.Services = append(out.Services, own)
 	}
 	return out
+}
+
+// ListServices lists the Services of a snapshot that a filter selects, one at a time.
+func ListServices(s *engine.Snapshot, only Filter) wire.List[ServiceDetail] {
+	faults := faultsOf(s)
+	selected := s
+	var one ServiceDetail // at a time
+	var memory []Frontend
+	if !only.All() {
+		selected = new(engine.Snapshot)
+		for _, svc := range s.Each() {
+			if !only.Named(svc.Object.Name.String()) {
+				continue
+			}
+			if one.describe(s, svc, faults, nil, &memory); only.Match(one.Name, one.State) {
+				selected.Services = append(selected.Services, svc)
+			}
+		}
+	}
+	return wire.List[ServiceDetail]{Len: len(selected.Services), Each: func(yield func(*ServiceDetail) bool) {
+		for _, svc := range selected.Each() {
+			if one.describe(s, svc, faults, nil, &memory); !yield(&one) {
+				return
+			}
+		}
+	}}
 }
 
 // Recall restores the states and problems that Services had when a snapshot was taken:
@@ -87,7 +107,8 @@ func ServiceOf(s *engine.Snapshot, name model.ServiceName, since engine.Since) (
 	if !ok {
 		return out, false
 	}
-	d := serviceDetail(s, svc, faultsOf(s), since, new([]Frontend))
+	var d ServiceDetail
+	d.describe(s, svc, faultsOf(s), since, new([]Frontend))
 	for _, u := range resolve.EndpointUses(s.Host, resolve.MarkUnanswered(svc.Slices, s.Suspects), svc.Ports) {
 		e := EndpointDetail{
 			Port: u.Port.Name, Protocol: u.Port.Proto.String(), Address: u.Addr.String(), Node: u.Node,
@@ -110,14 +131,17 @@ func Find(s *engine.Snapshot, name model.ServiceName) (svc *track.View, ok bool)
 	return s.Services[i], true
 }
 
-// serviceDetail describes a Service. Memory is for its frontends meanwhile.
-func serviceDetail(s *engine.Snapshot, svc *track.View, found faults, since engine.Since, memory *[]Frontend) ServiceDetail {
-	d := ServiceDetail{Service: Service{Name: svc.Object.Name.String(), Hash: ServiceHash(svc), Frontends: (*memory)[:0]}}
-	d.describe(svc, s, found.services[svc.Object.Name])
+// describe describes a Service, in place of the one before. Memory is for its frontends meanwhile.
+func (d *ServiceDetail) describe(s *engine.Snapshot, svc *track.View, found faults, since engine.Since, memory *[]Frontend) {
+	*d = ServiceDetail{Service: Service{Name: svc.Object.Name.String(), Hash: ServiceHash(svc), Frontends: (*memory)[:0]}, Frontends: d.Frontends[:0]}
+	d.Service.describe(svc, s, found.services[svc.Object.Name])
 	described := d.Service.Frontends // in the order of ports and theirs
 	*memory = described
-	d.Frontends = make([]FrontendDetail, 0, len(described))
 	d.Service.Frontends = nil
+	d.Frontends = slices.Grow(d.Frontends, len(described))
+	if d.Frontends == nil {
+		d.Frontends = []FrontendDetail{}
+	}
 	for _, p := range svc.Ports {
 		most := 0
 		for i := range p.Frontends {
@@ -130,7 +154,6 @@ func serviceDetail(s *engine.Snapshot, svc *track.View, found faults, since engi
 		}
 		d.Used += most
 	}
-	return d
 }
 
 // conditions are the names of those that hold.
