@@ -34,14 +34,12 @@ func (e *encoder) counter(c Count) {
 	e.NestEnd(at)
 }
 
-// parseCounter reads the expression of an element; nil for any other than a counter.
-func parseCounter(b []byte) *Count {
-	var c Count
-	ok := false
+// parseCounter reads the expression of an element; ok is false for any other than a counter.
+func parseCounter(b []byte) (c Count, ok bool) {
 	for kind, v := range netlink.Attrs(b) {
 		switch kind {
 		case exprName:
-			ok = netlink.Text(v) == "counter"
+			ok = string(netlink.TextBytes(v)) == "counter"
 		case exprData:
 			for kind, v := range netlink.Attrs(v) {
 				switch {
@@ -53,8 +51,5 @@ func parseCounter(b []byte) *Count {
 			}
 		}
 	}
-	if !ok {
-		return nil
-	}
-	return &c
+	return c, ok
 }

@@ -46,18 +46,24 @@ func (c *Counts) Close() error {
 	return err
 }
 
-// Read passes the counters of the elements of some sets, and what the elements do, to found.
+// Read passes the counters of the elements of some sets, and the addresses that the elements lead to, to found, which
+// keeps neither. It allocates nothing for an element: there are 10,000 and more.
 func (c *Counts) Read(ctx context.Context, f model.Family, found func(Key, Value), sets ...*Set) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.sock == nil { // its data plane is not in use any more
 		return fmt.Errorf("nftables: counters: %w", os.ErrClosed)
 	}
-	s := newSnapshot(c.table, f, func(k Key, v Value) {
-		if counts(v) {
+	s, body := newSnapshot(c.table, f, nil), Body{Counter: &Count{}}
+	s.counters = func(set *Set, e rawElement) {
+		k, ours := e.keyOf(f, set)
+		v, ok := e.to(f, set)
+		if ours && ok {
+			*body.Counter = e.count
+			v.Body = &body
 			found(k, v)
 		}
-	})
+	}
 	for _, set := range sets {
 		fill := func(w *netlink.Writer) { w.Text(attrTable, c.table.Name); w.Text(attrElementsSet, set.Name) }
 		if err := request(ctx, c.sock, msgGetSetElem, netlink.FlagDump, netlink.FamilyOf(f), fill, s.add); err != nil {

@@ -32,6 +32,8 @@ type snapshot struct {
 	hasTable bool
 	foreign  bool          // the table is not owned
 	filled   map[*Set]bool // by rules
+
+	counters func(*Set, rawElement) // gets the elements that count, in place of found; nil for found
 }
 
 func newSnapshot(t *Table, f model.Family, found func(Key, Value)) *snapshot {
@@ -247,7 +249,11 @@ func (s *snapshot) elements(m netlink.Message) {
 					s.filled[set] = true
 					continue
 				}
-				s.element(set, parseElement(elem))
+				if e := parseElement(elem); s.counters == nil {
+					s.element(set, e)
+				} else if e.counts {
+					s.counters(set, e)
+				}
 			}
 		}
 	}
@@ -256,7 +262,7 @@ func (s *snapshot) elements(m netlink.Message) {
 func (s *snapshot) element(set *Set, e rawElement) {
 	if set.ranges() {
 		// The reader reuses its buffer.
-		e.key, e.keyEnd, e.userdata, e.data = bytes.Clone(e.key), bytes.Clone(e.keyEnd), nil, nil
+		e.key, e.keyEnd, e.userdata, e.data, e.chain = bytes.Clone(e.key), bytes.Clone(e.keyEnd), nil, nil, nil
 		s.ranges[set] = append(s.ranges[set], e)
 		return
 	}

@@ -16,11 +16,12 @@ type rawElement struct {
 	key, keyEnd, userdata []byte
 	data                  []byte // NFTA_DATA_VALUE
 	code                  uint32
-	chain                 string
+	chain                 []byte
 	hasVerdict            bool
 	end                   bool
 	strange               bool // it has an attribute that we never write
-	counter               *Count
+	counts                bool
+	count                 Count
 }
 
 func parseElement(b []byte) (e rawElement) {
@@ -38,8 +39,8 @@ func parseElement(b []byte) (e rawElement) {
 		case elemData:
 			e.dataAttrs(v)
 		case elemCounter:
-			e.counter = parseCounter(v)
-			e.strange = e.strange || e.counter == nil
+			e.count, e.counts = parseCounter(v)
+			e.strange = e.strange || !e.counts
 		case 8: // NFTA_SET_ELEM_PAD
 		default: // timeouts and others that we never write
 			e.strange = true
@@ -60,7 +61,7 @@ func (e *rawElement) dataAttrs(b []byte) {
 			case attrVerdictCode:
 				e.code = netlink.Uint32(v)
 			case attrVerdictChain:
-				e.chain = netlink.Text(v)
+				e.chain = netlink.TextBytes(v)
 			}
 		}
 	}
@@ -90,22 +91,29 @@ func (e rawElement) foreign(f model.Family, set *Set) Key {
 }
 
 // parse returns the object of an element; ok is false if we cannot have written it.
-func (e rawElement) parse(f model.Family, set *Set) (k Key, v Value, ok bool) {
+func (e *rawElement) parse(f model.Family, set *Set) (k Key, v Value, ok bool) {
+	if k, ok = e.keyOf(f, set); ok {
+		v, ok = e.value(f, set)
+	}
+	return k, v, ok
+}
+
+// keyOf returns the key of an element; ok is false if we cannot have written it.
+func (e *rawElement) keyOf(f model.Family, set *Set) (k Key, ok bool) {
 	k = Key{Kind: KindElement, Family: f, Set: set}
-	if e.strange || e.counter != nil && set.Data != DataVerdict && set.Data != DataEndpoint || len(e.key) != keyLen(f, set.Key) || !k.parseKey(e.key) {
-		return k, v, false
+	if e.strange || e.counts && set.Data != DataVerdict && set.Data != DataEndpoint || len(e.key) != keyLen(f, set.Key) || !k.parseKey(e.key) {
+		return k, false
 	}
 	if set.rangeBehind() {
 		first := len(e.key) - addressLen(f)
 		if len(e.keyEnd) != len(e.key) || string(e.keyEnd[:first]) != string(e.key[:first]) {
-			return k, v, false
+			return k, false
 		}
 		k = k.withRange(Range{addressOf(e.key[first:]), addressOf(e.keyEnd[first:])})
 	}
-	v, ok = e.value(f, set)
 	var scratch [64]byte // an audit does this for every element: no allocation
 	// It must have exactly the bytes that we would write.
-	return k, v, ok && slices.Equal(k.append(scratch[:0], false), e.key)
+	return k, slices.Equal(k.append(scratch[:0], false), e.key)
 }
 
 func (k *Key) parseKey(b []byte) bool {
@@ -140,31 +148,45 @@ func (k *Key) parseKey(b []byte) bool {
 	return true
 }
 
-func (e rawElement) value(f model.Family, set *Set) (v Value, ok bool) {
+// to returns the address that an element leads to, if it does; ok is false if we cannot have written it.
+func (e *rawElement) to(f model.Family, set *Set) (v Value, ok bool) {
+	n := addressLen(f)
 	switch set.Data {
 	case DataEndpoint:
-		n := addressLen(f)
 		if len(e.data) != n+4 {
 			return v, false
 		}
 		copy(v.To[:], e.data[:n])
 		v.Port = binary.BigEndian.Uint16(e.data[n:])
-		if e.counter != nil {
-			v.Body = &Body{Counter: e.counter}
-		}
 	case DataAddress:
-		if len(e.data) != addressLen(f) {
+		if len(e.data) != n {
 			return v, false
 		}
 		copy(v.To[:], e.data)
-	case DataVerdict:
-		v.Body = &Body{Verdict: verdictOther, Counter: e.counter}
+	}
+	return v, true
+}
+
+func (e *rawElement) value(f model.Family, set *Set) (v Value, ok bool) {
+	if v, ok = e.to(f, set); !ok {
+		return v, false
+	}
+	var counter *Count
+	if e.counts {
+		counter = new(Count)
+		*counter = e.count
+	}
+	switch {
+	case set.Data == DataVerdict:
+		v.Body = &Body{Verdict: verdictOther, Counter: counter}
 		switch {
 		case e.hasVerdict && e.code == codeDrop:
 			v.Body.Verdict = VerdictDrop
 		case e.hasVerdict && e.code == codeGoto:
-			v.Body.Verdict, v.Body.Goto = VerdictGoto, e.chain
+			v.Body.Verdict, v.Body.Goto = VerdictGoto, string(e.chain)
 		}
+	case counter != nil:
+		v.Body = &Body{Counter: counter}
 	}
 	if c := comment(e.userdata); c != "" {
 		if v.Body == nil {

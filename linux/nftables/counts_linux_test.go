@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/netip"
 	"os"
+	"runtime"
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -263,6 +265,55 @@ func TestCountersAreBounded(t *testing.T) {
 	}
 	if d.Transactions() == 0 {
 		t.Error("nothing was written: the test proves nothing")
+	}
+}
+
+// Reading the counters of all frontends, most of which have counted nothing, allocates next to nothing for each: it
+// was 110 bytes.
+func TestWhatReadingCountersCosts(t *testing.T) {
+	freshNamespace(t)
+	const frontends, most = 2000, 20 // bytes of each
+	o := Options{Count: true}
+	d, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Count(frontends, o.counted()...)
+	b := dataplane.New(NewCompiler(o), d)
+	defer b.Close()
+	if err := b.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.SetHost(testHost)
+	var all []model.Delta
+	for i := range frontends {
+		p := port(fmt.Sprint("s", i), front(model.KindClusterIP, fmt.Sprintf("10.96.%d.%d:80", i>>8, i&0xff), onAll(balance(endpoints("10.244.1.1:80"), false))))
+		p.ID.Service.Name = fmt.Sprint("s", i)
+		all = append(all, model.Delta{New: p})
+	}
+	b.Update(all)
+	if _, err := b.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	counts, err := nft.OpenCounts(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer counts.Close()
+	least := uint64(math.MaxUint64)
+	for range 5 {
+		n := 0
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		err := counts.Read(t.Context(), model.IPv4, func(nft.Key, nft.Value) { n++ }, setVIPs)
+		if runtime.ReadMemStats(&after); err != nil || n != frontends {
+			t.Fatalf("%d frontends count: %v", n, err)
+		}
+		least = min(least, after.TotalAlloc-before.TotalAlloc)
+	}
+	t.Logf("%d bytes", least)
+	if least > most*frontends {
+		t.Errorf("%d bytes for %d frontends", least, frontends)
 	}
 }
 
