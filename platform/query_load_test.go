@@ -502,7 +502,7 @@ func TestWhatAnswersCost(t *testing.T) {
 			least = min(least, after.TotalAlloc-before.TotalAlloc)
 		}
 		most, ok := map[string]uint64{
-			"explain": 2000 << 10, "outcomes": 1000 << 10, "history": 600 << 10, "preview": 2000 << 10, "services": 150*services + 200<<10,
+			"explain": 2000 << 10, "outcomes": 1000 << 10, "history": 600 << 10, "preview": 800 * services, "services": 150*services + 200<<10,
 			"snapshot": 150*services + 1000<<10, "status": 150*services + 200<<10, "top": 200 << 10,
 		}[name]
 		t.Logf("%s: %d bytes, %d for each Service", name, least, least/services)

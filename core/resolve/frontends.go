@@ -19,6 +19,10 @@ type Address struct {
 // Addresses lists every address a Service asks for, in all families it serves:
 // each combination of protocol, address and port once.
 func Addresses(svc *model.Service) []Address {
+	if svc.Type == model.ClusterIP && len(svc.ClusterIPs) == 1 && len(svc.ExternalIPs) == 0 && len(svc.Ports) == 1 { // as of most: nothing comes up twice
+		port := svc.Ports[0]
+		return []Address{{model.KindClusterIP, port.Proto, netip.AddrPortFrom(svc.ClusterIPs[0], port.Port)}}
+	}
 	var all []Address
 	var once seen
 	for _, family := range model.Families() {
