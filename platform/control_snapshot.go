@@ -95,11 +95,11 @@ func (p *Proxy) fileOf(s *engine.Snapshot) (f *snapshot.File, lists snapshot.Lis
 		f.Record(f.Resolve()) // what has just come is resolved and programmed in a moment
 	}
 	document, services := status.List(p.facts(status.Filter{}), s)
-	past, entries := p.engine.History().List(history.Filter{})
+	past, _, changes := p.engine.History().List(history.Filter{})
 	f.Status, f.History = document, past
 	f.Drift = status.DriftOf(s, "", time.Time{})
 	f.Drift.Node, f.Drift.Mode = p.config.NodeName, string(f.Mode)
-	return f, snapshot.Lists{Services: services.Each, History: entries.Each}
+	return f, snapshot.Lists{Services: services.Each, History: changes}
 }
 
 // inputs are the inputs of a snapshot, with the hash of the ports that the proxy has resolved. Unless it

@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/track"
+	"github.com/tandem-proxy/tandem/core/wire"
 )
 
 // Query is one kind of question to the proxy that runs here, over its control
@@ -103,8 +104,8 @@ func listPast(_ context.Context, p *Proxy, f history.Filter) (any, error) {
 	if f.Limit < 0 {
 		return nil, errLimit(f.Limit)
 	}
-	d, list := p.engine.History().List(f)
-	return list.In(d, "entries"), nil
+	d, n, each := p.engine.History().List(f)
+	return wire.List[history.Entry]{Len: n, Each: each}.In(d, "entries"), nil
 }
 
 func errLimit(n int) error { return fmt.Errorf("limit %d: must not be negative", n) }

@@ -4,12 +4,12 @@ package history
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 	"sort"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/wire"
 )
 
 // Document is a part of a history. Its JSON form is stable: fields are added, not
@@ -83,9 +83,9 @@ type Filter struct {
 
 // Find returns entries, oldest first. It is safe for concurrent use.
 func (r *Recorder) Find(f Filter) Document {
-	d, list := r.List(f)
-	d.Entries = make([]Entry, 0, list.Len)
-	for e := range list.Each {
+	d, n, each := r.List(f)
+	d.Entries = make([]Entry, 0, n)
+	for e := range each {
 		own := *e
 		if e.Sync != nil {
 			own.Sync = new(Applied)
@@ -103,9 +103,10 @@ type record struct {
 	change, sync int32
 }
 
-// List returns a document without its entries, and these, oldest first. With a limit it looks at no more than twice
-// as many: that number of changes, and that number of syncs without a change. It is safe for concurrent use.
-func (r *Recorder) List(f Filter) (d Document, list wire.List[Entry]) {
+// List returns a document without its entries, how many there are, and these, oldest first, made one at a time: each is
+// valid until the next. With a limit it looks at no more than twice as many: that number of changes, and that number of
+// syncs without a change. It is safe for concurrent use.
+func (r *Recorder) List(f Filter) (d Document, n int, each iter.Seq[*Entry]) {
 	all, most := f.Service == (model.ServiceName{}), Most
 	if f.Limit > 0 && all && !f.Failed && f.After == 0 {
 		most = min(most, f.Limit) // of a change whose sync is older than these, as many newer entries are there
@@ -144,7 +145,7 @@ func (r *Recorder) List(f Filter) (d Document, list wire.List[Entry]) {
 			records = records[len(records)-f.Limit:]
 		}
 	}
-	return d, wire.List[Entry]{Len: len(records), Each: func(yield func(*Entry) bool) {
+	return d, len(records), func(yield func(*Entry) bool) {
 		var e Entry
 		var sync Applied
 		for _, r := range records {
@@ -163,7 +164,7 @@ func (r *Recorder) List(f Filter) (d Document, list wire.List[Entry]) {
 				return
 			}
 		}
-	}}
+	}
 }
 
 // filled reports whether so many entries are as many as requested.
