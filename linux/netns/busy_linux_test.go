@@ -34,12 +34,12 @@ func TestReadyOnABusyNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer others.Close()
-	bridge := func(i int) netlink.Link {
-		return &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("bridge%d", i)}}
+	pair := func(i int) netlink.Link {
+		return &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("veth%d", i)}, PeerName: fmt.Sprintf("peer%d", i)}
 	}
-	const stay = 64 // more than fit into one message of the kernel
+	const stay = 32 // more than fit into one message of the kernel
 	for i := range stay {
-		if err := others.LinkAdd(bridge(i)); err != nil {
+		if err := others.LinkAdd(pair(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -52,8 +52,8 @@ func TestReadyOnABusyNode(t *testing.T) {
 				return
 			default:
 			}
-			err := others.LinkAdd(bridge(stay))
-			link, missing := others.LinkByName(bridge(stay).Attrs().Name)
+			err := others.LinkAdd(pair(stay))
+			link, missing := others.LinkByName(pair(stay).Attrs().Name)
 			if missing == nil {
 				missing = others.LinkDel(link)
 			}

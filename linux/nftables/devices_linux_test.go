@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -36,12 +37,12 @@ func TestDevicesWhileOthersCome(t *testing.T) {
 	}
 	defer links.Close()
 	defer others.Close()
-	bridge := func(i int) netlink.Link {
-		return &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("bridge%d", i)}}
+	pair := func(i int) netlink.Link {
+		return &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("veth%d", i)}, PeerName: fmt.Sprintf("peer%d", i)}
 	}
-	const stay = 64 // more than fit into one message of the kernel
+	const stay = 32 // more than fit into one message of the kernel
 	for i := range stay {
-		if err := others.LinkAdd(bridge(i)); err != nil {
+		if err := others.LinkAdd(pair(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -53,13 +54,13 @@ func TestDevicesWhileOthersCome(t *testing.T) {
 			case <-stop:
 				stopped <- nil
 				return
-			default:
+			case <-time.After(time.Millisecond): // a list is tried a few times
 			}
-			if err := others.LinkAdd(bridge(stay)); err != nil {
+			if err := others.LinkAdd(pair(stay)); err != nil {
 				stopped <- err
 				return
 			}
-			if link, err := others.LinkByName(bridge(stay).Attrs().Name); err != nil || others.LinkDel(link) != nil {
+			if link, err := others.LinkByName(pair(stay).Attrs().Name); err != nil || others.LinkDel(link) != nil {
 				stopped <- fmt.Errorf("delete: %w", err)
 				return
 			}
@@ -67,7 +68,7 @@ func TestDevicesWhileOthersCome(t *testing.T) {
 	}()
 	for range 50 {
 		names, err := o.devices()
-		if err != nil || !slices.Contains(names, bridge(0).Attrs().Name) || !slices.Contains(names, bridge(stay-1).Attrs().Name) {
+		if err != nil || !slices.Contains(names, pair(0).Attrs().Name) || !slices.Contains(names, pair(stay-1).Attrs().Name) {
 			t.Errorf("%d devices, %v", len(names), err)
 			break
 		}
