@@ -200,7 +200,7 @@ func restartSlowly(r *rig) {
 	for !e.Status().Adopted {
 		time.Sleep(5 * time.Second)
 		h := status.HealthOf(e.Status(), 20*time.Second, nil)
-		if !h.Alive() || !strings.Contains(strings.Join(h.Reasons, "; "), "being read") && !e.Status().Adopted {
+		if !h.Alive() || !strings.Contains(strings.Join(h.Reasons, "; "), "reading back the data plane") && !e.Status().Adopted {
 			r.Fatalf("after %s of reading: alive %t, %v", time.Since(begun), h.Alive(), h.Reasons)
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), time.Second)
