@@ -3,6 +3,7 @@
 package netns
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -17,9 +18,9 @@ import (
 )
 
 const (
-	// answerTime is the limit for answers and rejects. It is long so that a busy
-	// machine does not fail a check: guests with a tenth of a processor stand still for
-	// more than ten seconds.
+	// answerTime is the limit for answers and rejects where a Check has none. It is long so
+	// that a busy machine does not fail a check: guests with a tenth of a processor stand
+	// still for more than ten seconds.
 	answerTime = 2 * time.Minute
 	// silence is how long there must be no answer. A later answer would be missed.
 	silence = 250 * time.Millisecond
@@ -46,6 +47,8 @@ type Check struct {
 	// Real means that To is an address of a machine, which may answer itself what passes.
 	Real bool
 
+	Patience time.Duration // the limit for answers and rejects; 0 for two minutes
+
 	Dials int // connections that Run has made
 }
 
@@ -60,6 +63,9 @@ func (c *Check) Run(n *Net) (wrong string, err error) {
 	}
 	return c.forward(n)
 }
+
+// patience is the limit for answers and rejects.
+func (c *Check) patience() time.Duration { return cmp.Or(c.Patience, answerTime) }
 
 func (c *Check) dial(n *Net, timeout time.Duration) (Answer, error) {
 	c.Dials++
@@ -80,7 +86,7 @@ func (c *Check) reject(n *Net) (string, error) {
 	var took time.Duration
 	for range 10 {
 		start := time.Now()
-		a, err := c.dial(n, answerTime)
+		a, err := c.dial(n, c.patience())
 		if err != nil {
 			return "", err
 		}
@@ -132,7 +138,7 @@ func (c *Check) forward(n *Net) (string, error) {
 			time.Sleep(rand.N(4*took + time.Millisecond))
 		}
 		begin := time.Now()
-		a, err := c.dial(n, answerTime)
+		a, err := c.dial(n, c.patience())
 		took = time.Since(begin)
 		if err != nil {
 			return "", err

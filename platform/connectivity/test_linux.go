@@ -162,6 +162,9 @@ func (t *trial) try(ctx context.Context, r *Rig) {
 	}
 }
 
+// patience is the limit for an answer. Where something drops packets, each way takes that long.
+const patience = 10 * time.Second
+
 // connect compares the proxy's explanation with real connections. With a gap of the
 // mode the Verdict is set.
 func (t *trial) connect(r *Rig) (wrong string, err error) {
@@ -173,6 +176,7 @@ func (t *trial) connect(r *Rig) (wrong string, err error) {
 		return "", fmt.Errorf("tandem does not classify %s as origin %s: %v", t.client.addr, t.client.origin, e.Steps)
 	}
 	check := netns.Check{Host: t.client.from == "node", Src: t.client.addr, Proto: t.proto, To: t.at, SessionAffinity: t.affinity}
+	check.Patience = patience
 	_, check.Real = r.net.PlaceOf(t.at.Addr())
 	if check.Want.Fate, err = oracle.ParseFate(e.Outcome); err != nil {
 		return "", err
