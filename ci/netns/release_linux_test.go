@@ -219,7 +219,7 @@ func TestUserspaceUpgradeAndDowngrade(t *testing.T) {
 				made, failed := agent.made.Swap(0), agent.failed.Swap(0)
 				t.Logf("%s: %d of %d new connections to a port of policy Local alone failed", step.what, failed, made)
 				if failed > 0 && step.bin == now {
-					t.Errorf("%s: the last of them: %v", step.what, agent.last.Load())
+					t.Errorf("%s: the last of them: %v", step.what, agent.failure())
 				}
 			}
 			u.traffic.end()

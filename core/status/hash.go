@@ -65,21 +65,19 @@ func (h *hasher) text(s string) {
 }
 
 // part adds a part of a text.
-func (h *hasher) part(s string) {
-	sum := h.sum
-	for i := range len(s) {
-		sum = (sum ^ uint64(s[i])) * fnvPrime
-	}
-	h.sum = sum
-}
+func (h *hasher) part(s string) { h.sum = mix(h.sum, s) }
 
 func (h *hasher) bytes(text []byte) {
 	h.number(uint64(len(text)))
-	sum := h.sum
-	for _, b := range text {
-		sum = (sum ^ uint64(b)) * fnvPrime
+	h.sum = mix(h.sum, text)
+}
+
+// mix adds bytes to a sum.
+func mix[T string | []byte](sum uint64, text T) uint64 {
+	for i := range len(text) {
+		sum = (sum ^ uint64(text[i])) * fnvPrime
 	}
-	h.sum = sum
+	return sum
 }
 
 func (h *hasher) address(a netip.Addr) {

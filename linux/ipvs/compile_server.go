@@ -43,7 +43,7 @@ func (p *portCompiler) server(k Key, pool *model.Pool) Value {
 	s := virtualserver.Server{Scheduler: p.scheduler(pool)}
 	switch {
 	case p.port.SessionAffinity > 0 && k.Via != ByAddress:
-		return Value{Server: virtualserver.Server{Scheduler: "sh", Flags: virtualserver.Fallback}}
+		s.Scheduler = "sh"
 	case p.port.SessionAffinity > 0:
 		s.Flags, s.Timeout = virtualserver.Persistent, max(uint32(p.port.SessionAffinity.Seconds()), 1)
 	}

@@ -200,29 +200,42 @@ func TestRestart(t *testing.T) {
 	})
 }
 
+// stopWithoutItsPort programs a Service and ends; the port of its relay, to which rules lead,
+// is another program's then.
+func stopWithoutItsPort(t *testing.T, k tableKind) (taken netip.AddrPort, l net.Listener) {
+	t.Helper()
+	p := start(t, k, web())
+	p.sync()
+	for _, r := range p.driver.relays.open {
+		taken = r.Addr()
+	}
+	p.stop()
+	l, err := net.Listen("tcp", taken.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return taken, l
+}
+
+// rulesTo are the rules that lead to an address.
+func rulesTo(t *testing.T, a netip.AddrPort) []string {
+	t.Helper()
+	return slices.DeleteFunc(rules(t), func(r string) bool {
+		return !strings.HasSuffix(r, " "+a.String()) && !strings.HasSuffix(r, fmt.Sprintf(" %s . %d", a.Addr(), a.Port()))
+	})
+}
+
 // A port that another program took while no proxy ran is released, and the rules
 // follow.
 func TestRestartWithoutItsPort(t *testing.T) {
 	eachKind(t, func(t *testing.T, k tableKind) {
-		p := start(t, k, web())
-		p.sync()
-		var taken netip.AddrPort
-		for _, r := range p.driver.relays.open {
-			taken = r.Addr()
-		}
-		p.stop()
-		l, err := net.Listen("tcp", taken.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		taken, l := stopWithoutItsPort(t, k)
 		defer l.Close()
-		p = start(t, k, web())
+		p := start(t, k, web())
 		defer p.stop()
 		p.sync()
-		for _, r := range rules(t) {
-			if strings.HasSuffix(r, " "+taken.String()) || strings.HasSuffix(r, fmt.Sprintf(" %s . %d", taken.Addr(), taken.Port())) {
-				t.Errorf("still there: %s", r)
-			}
+		for _, r := range rulesTo(t, taken) {
+			t.Errorf("still there: %s", r)
 		}
 		if drift, err := p.Audit(t.Context()); err != nil || drift != 0 {
 			t.Errorf("drift %d, %v", drift, err)
@@ -248,17 +261,7 @@ func (f *failingTable) Write(ctx context.Context, family model.Family, edits []e
 // rewritten, is not taken for one that they lead to.
 func TestRestartWithoutItsPortAndAFailure(t *testing.T) {
 	eachKind(t, func(t *testing.T, k tableKind) {
-		one := start(t, k, web())
-		one.sync()
-		var taken netip.AddrPort
-		for _, r := range one.driver.relays.open {
-			taken = r.Addr()
-		}
-		one.stop()
-		l, err := net.Listen("tcp", taken.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		taken, l := stopWithoutItsPort(t, k)
 		defer l.Close()
 		table, err := k.open(t.Context())
 		if err != nil {
@@ -270,10 +273,8 @@ func TestRestartWithoutItsPortAndAFailure(t *testing.T) {
 		for range 3 {
 			_, _ = two.Sync(t.Context())
 		}
-		for _, r := range rules(t) {
-			if strings.HasSuffix(r, " "+taken.String()) || strings.HasSuffix(r, fmt.Sprintf(" %s . %d", taken.Addr(), taken.Port())) {
-				t.Errorf("a rule leads to another program: %s", r)
-			}
+		for _, r := range rulesTo(t, taken) {
+			t.Errorf("a rule leads to another program: %s", r)
 		}
 	})
 }
