@@ -3,12 +3,12 @@
 package netns
 
 import (
-	"errors"
-	"fmt"
 	"net/netip"
 	"testing"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/tandem-proxy/tandem/linux/netns/linktest"
 )
 
 // On a node where links of others come and go a network is waited for, too: the kernel reports a
@@ -34,43 +34,15 @@ func TestReadyOnABusyNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer others.Close()
-	pair := func(i int) netlink.Link {
-		return &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("veth%d", i)}, PeerName: fmt.Sprintf("peer%d", i)}
-	}
-	const stay = 32 // more than fit into one message of the kernel
-	for i := range stay {
-		if err := others.LinkAdd(pair(i)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	stop, stopped := make(chan struct{}), make(chan error, 1)
-	go func() {
-		for {
-			select {
-			case <-stop:
-				stopped <- nil
-				return
-			default:
-			}
-			err := others.LinkAdd(pair(stay))
-			link, missing := others.LinkByName(pair(stay).Attrs().Name)
-			if missing == nil {
-				missing = others.LinkDel(link)
-			}
-			if err := errors.Join(err, missing); err != nil {
-				stopped <- err
-				return
-			}
-		}
-	}()
+	stop := linktest.Churn(t, others)
 	for range 50 {
 		if _, err := s.unready(nil); err != nil {
 			t.Error(err)
 			break
 		}
 	}
-	close(stop)
-	if err := errors.Join(<-stopped, s.close()); err != nil {
+	stop()
+	if err := s.close(); err != nil {
 		t.Error(err)
 	}
 }
