@@ -23,9 +23,8 @@ type Query[Request, Answer any] struct {
 	Name string
 	// Reads means that it reads the kernel or HNS.
 	Reads  bool
-	answer func(context.Context, *Proxy, Request) (Answer, error)
-	// list returns the same answer as a wire.Listing; nil where no answer has a long list.
-	list func(context.Context, *Proxy, Request) (any, error)
+	answer func(context.Context, *Proxy, Request) (Answer, error) // or:
+	list   func(context.Context, *Proxy, Request) (any, error)    // an Answer, or a wire.Listing in its place
 }
 
 // readLimit is how long a query that reads the data plane may take, its wait for others
@@ -58,8 +57,24 @@ func (q Query[Request, Answer]) Ask(ctx context.Context, r Request) (a Answer, e
 }
 
 // Of answers the question about a proxy of this process.
-func (q Query[Request, Answer]) Of(ctx context.Context, p *Proxy, r Request) (Answer, error) {
-	return q.answer(ctx, p, r)
+func (q Query[Request, Answer]) Of(ctx context.Context, p *Proxy, r Request) (a Answer, err error) {
+	if q.list == nil {
+		return q.answer(ctx, p, r)
+	}
+	listed, err := q.list(ctx, p, r)
+	if err != nil {
+		return a, err
+	}
+	var text bytes.Buffer
+	last, err := wire.Encode(wire.CBOR, listed, func(part []byte) error {
+		_, err := text.Write(part)
+		return err
+	})
+	if err != nil {
+		return a, err
+	}
+	text.Write(last)
+	return a, wire.Read(wire.CBOR, &text, &a)
 }
 
 func (q Query[Request, Answer]) ask(ctx context.Context, p *Proxy, body []byte) (any, error) {
@@ -90,22 +105,13 @@ func (p *Proxy) snapshotFor(ctx context.Context, pick func(*track.Tracker) []*tr
 
 // History is the query of tandem history. It does not use the engine's goroutine.
 func History() Query[history.Filter, history.Document] {
-	return Query[history.Filter, history.Document]{Name: "history", answer: pastOf, list: listPast}
+	return Query[history.Filter, history.Document]{Name: "history", list: past}
 }
 
-func pastOf(_ context.Context, p *Proxy, f history.Filter) (history.Document, error) {
+func past(_ context.Context, p *Proxy, f history.Filter) (any, error) {
 	if f.Limit < 0 {
-		return history.Document{}, errLimit(f.Limit)
-	}
-	return p.engine.History().Find(f), nil
-}
-
-func listPast(_ context.Context, p *Proxy, f history.Filter) (any, error) {
-	if f.Limit < 0 {
-		return nil, errLimit(f.Limit)
+		return nil, fmt.Errorf("limit %d: must not be negative", f.Limit)
 	}
 	d, n, each := p.engine.History().List(f)
 	return wire.List[history.Entry]{Len: n, Each: each}.In(d, "entries"), nil
 }
-
-func errLimit(n int) error { return fmt.Errorf("limit %d: must not be negative", n) }

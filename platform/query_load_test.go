@@ -461,14 +461,16 @@ func TestListsAreAsAWhole(t *testing.T) {
 		facts := p.facts(only)
 		d, list := status.List(facts, s)
 		both(status.Of(facts, s), list.In(d, "services"))
-		whole, err := services(ctx, p, ServicesRequest{Filter: only})
-		all, failed := listServices(ctx, p, ServicesRequest{Filter: only})
-		both(whole, all, err, failed)
+		whole := status.ServicesOf(s, only)
+		whole.Node, whole.Mode = s.Host.Name, p.mode()
+		all, err := services(ctx, p, ServicesRequest{Filter: only})
+		both(whole, all, err)
+		again, err := Services().Of(ctx, p, ServicesRequest{Filter: only})
+		both(again, all, err)
 	}
 	for _, f := range []history.Filter{{}, {Limit: 10}, {Failed: true}, {Service: model.ServiceName{Namespace: "default", Name: "web-1"}}} {
-		whole, err := pastOf(ctx, p, f)
-		all, failed := listPast(ctx, p, f)
-		both(whole, all, err, failed)
+		all, err := past(ctx, p, f)
+		both(p.engine.History().Find(f), all, err)
 	}
 	f, lists := p.fileOf(s)
 	var got, want bytes.Buffer

@@ -23,41 +23,19 @@ type ServicesRequest struct {
 
 // Services is the query of tandem services.
 func Services() Query[ServicesRequest, status.Services] {
-	return Query[ServicesRequest, status.Services]{Name: "services", answer: services, list: listServices}
+	return Query[ServicesRequest, status.Services]{Name: "services", list: services}
 }
 
-func services(ctx context.Context, p *Proxy, r ServicesRequest) (status.Services, error) {
+func services(ctx context.Context, p *Proxy, r ServicesRequest) (any, error) {
 	if r.Service != "" {
 		return service(ctx, p, r.Service)
 	}
-	s, err := p.allServices(ctx)
-	if err != nil {
-		return status.Services{}, err
-	}
-	out := status.ServicesOf(s, r.Filter)
-	out.Node, out.Mode = s.Host.Name, p.mode()
-	return out, nil
-}
-
-func listServices(ctx context.Context, p *Proxy, r ServicesRequest) (any, error) {
-	if r.Service != "" {
-		return service(ctx, p, r.Service)
-	}
-	s, err := p.allServices(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return status.ListServices(s, r.Filter).In(status.Services{Node: s.Host.Name, Mode: p.mode()}, "services"), nil
-}
-
-// allServices is a snapshot with all Services, in order.
-func (p *Proxy) allServices(ctx context.Context) (*engine.Snapshot, error) {
 	s, err := p.snapshotFor(ctx, (*track.Tracker).Unsorted)
 	if err != nil {
 		return nil, err
 	}
 	track.SortServices(s.Services)
-	return s, nil
+	return status.ListServices(s, r.Filter).In(status.Services{Node: s.Host.Name, Mode: p.mode()}, "services"), nil
 }
 
 // service is the answer about one.
