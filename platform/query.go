@@ -74,7 +74,8 @@ func (q Query[Request, Answer]) Of(ctx context.Context, p *Proxy, r Request) (a 
 		return a, err
 	}
 	text.Write(last)
-	return a, wire.Read(wire.CBOR, &text, &a)
+	err = wire.Read(wire.CBOR, &text, &a)
+	return a, err
 }
 
 func (q Query[Request, Answer]) ask(ctx context.Context, p *Proxy, body []byte) (any, error) {
