@@ -3,14 +3,19 @@
 package health
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
+	"time"
 )
 
-// connLimiter bounds how many connections a server has. It is safe for concurrent use.
+// connLimiter bounds how many connections a server has, and shares them among the addresses of
+// clients: at the limit a new connection replaces one of the address that has most, its own if
+// none has more. It is safe for concurrent use.
 type connLimiter struct {
 	max int
 
@@ -22,21 +27,41 @@ type connLimiter struct {
 type conn struct {
 	net.Conn
 	limiter *connLimiter
-	owner   any // whose listener it came by; nil for a server of one listener
+	from    netip.Addr // whose share it is
+	owner   any        // whose listener it came by; nil for a server of one listener
 
 	// Guarded by limiter.mu:
-	elem *list.Element // nil once it is closed
-	busy bool          // a request is being answered
+	elem  *list.Element // nil once it is closed
+	busy  bool          // a request is being answered
+	stuck time.Time     // since when the client has read nothing of an answer; zero when none is being written
+	until time.Time     // the end of an answer's time
 }
 
-// add counts a connection. At the limit the longest idle connection is
-// closed for it; it returns nil, and closes c, when all are busy.
+// sharer is whose share a connection is. All of loopback is one, as this machine may use any of
+// it, and so is a network of IPv6, of which one machine may use all.
+func sharer(c net.Conn) netip.Addr {
+	at, ok := c.RemoteAddr().(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
+	}
+	ip := at.AddrPort().Addr().Unmap().WithZone("")
+	switch {
+	case ip.IsLoopback():
+		return netip.IPv6Loopback()
+	case ip.Is6():
+		return netip.PrefixFrom(ip, 64).Masked().Addr()
+	}
+	return ip
+}
+
+// add counts a connection. At the limit another is closed for it; it returns nil, and closes
+// c, when there is none to close.
 func (w *connLimiter) add(c net.Conn, owner any) *conn {
-	n := &conn{Conn: c, limiter: w, owner: owner}
+	n := &conn{Conn: c, limiter: w, from: sharer(c), owner: owner}
 	w.mu.Lock()
 	var out *conn
 	if w.all.Len() >= w.max {
-		if out = w.idle(); out != nil { // at once: others who add must not choose it, too
+		if out = w.least(n.from); out != nil { // at once: others who add must not choose it, too
 			w.all.Remove(out.elem)
 			out.elem = nil
 		}
@@ -56,14 +81,35 @@ func (w *connLimiter) add(c net.Conn, owner any) *conn {
 	return n
 }
 
-// idle returns the connection that has been idle for longest, or nil.
-func (w *connLimiter) idle() *conn {
+// least returns the connection that a new one of an address replaces, or nil. It is one of the
+// address that has most: idle for longest, else with an answer that has not been read for
+// longest, else, if it has still more without it, any. Where shares are equal it is the one that
+// is idle for longest of those that have more than the address of the new one.
+func (w *connLimiter) least(from netip.Addr) *conn {
+	held, most := map[netip.Addr]int{}, from
 	for e := w.all.Front(); e != nil; e = e.Next() {
-		if c := e.Value.(*conn); !c.busy {
-			return c
+		c := e.Value.(*conn)
+		if held[c.from]++; held[c.from] > held[most] {
+			most = c.from
 		}
 	}
-	return nil
+	var idle, own, stuck, any *conn
+	for e := w.all.Front(); e != nil; e = e.Next() {
+		c := e.Value.(*conn)
+		if !c.busy && idle == nil && held[c.from] > held[from] {
+			idle = c
+		}
+		switch {
+		case c.from != most:
+		case !c.busy && own == nil:
+			own = c
+		case !c.stuck.IsZero() && (stuck == nil || c.stuck.Before(stuck.stuck)):
+			stuck = c
+		case any == nil && held[most] > held[from]+1:
+			any = c
+		}
+	}
+	return cmp.Or(own, stuck, any, idle)
 }
 
 // closeAll closes the connections that came by an owner's listeners.
@@ -90,6 +136,43 @@ func (c *conn) Close() error {
 	}
 	c.limiter.mu.Unlock()
 	return c.Conn.Close()
+}
+
+// SetWriteDeadline implements net.Conn: it bounds the whole of an answer.
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	c.limiter.mu.Lock()
+	c.until = t
+	c.limiter.mu.Unlock()
+	return c.Conn.SetWriteDeadline(t)
+}
+
+// Write writes in steps, each of which the client must have read some of, so that one that
+// reads nothing is given up long before an answer's whole time.
+func (c *conn) Write(p []byte) (n int, err error) {
+	until := c.moved(time.Now())
+	defer c.moved(time.Time{})
+	for err == nil && len(p) > 0 {
+		end := time.Now().Add(stallTimeout)
+		if !until.IsZero() && until.Before(end) {
+			end = until
+		}
+		if err = c.Conn.SetWriteDeadline(end); err != nil {
+			break
+		}
+		var m int
+		m, err = c.Conn.Write(p[:min(len(p), writeStep)])
+		n, p = n+m, p[m:]
+		c.moved(time.Now())
+	}
+	return n, err
+}
+
+// moved notes when an answer last made progress, and returns the end of its time.
+func (c *conn) moved(at time.Time) (until time.Time) {
+	c.limiter.mu.Lock()
+	defer c.limiter.mu.Unlock()
+	c.stuck = at
+	return c.until
 }
 
 // answering notes that a request is being answered, or has been.

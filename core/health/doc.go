@@ -9,6 +9,7 @@
 //
 // Paths, codes, headers and JSON fields are those of kube-proxy 1.36, with more
 // fields where we know more. Unlike kube-proxy's, all servers answer GET and HEAD
-// only, with limits on time, size and number of connections: at the limit the longest
-// idle connection is closed, so that silent clients do not lock out others.
+// only, with limits on time, size and number of connections. At the limit a connection of
+// the address that has most is closed for a new one, an idle one first, then one that does not
+// read its answer, so that no address locks out others.
 package health

@@ -18,6 +18,8 @@ import (
 const (
 	headerTimeout = 5 * time.Second // for a request to arrive
 	answerTimeout = 30 * time.Second
+	stallTimeout  = 5 * time.Second // for a client to read some of an answer
+	writeStep     = 64 << 10        // bytes of it
 	idleTimeout   = 2 * time.Minute // between two requests of a connection
 	maxHeader     = 16 << 10        // bytes; net/http adds 4 KiB of slack
 	maxConns      = 256             // of one server

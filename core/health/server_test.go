@@ -157,6 +157,37 @@ func TestBusyConnectionsStay(t *testing.T) {
 	}
 }
 
+// Clients that ask for much and read nothing keep no one from an answer, not even others of
+// their own address.
+func TestUnreadAnswersBlockNoOthers(t *testing.T) {
+	page := make([]byte, 16<<20)
+	addr := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/status" {
+			_, _ = w.Write(page)
+			return
+		}
+		ok(w, r)
+	})
+	for range 300 {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, "GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	}
+	time.Sleep(100 * time.Millisecond) // for the answers to fill their buffers
+	answered := 0
+	for range 20 {
+		if code, _, _, err := get("GET", "http://"+addr+"/metrics", nil); err == nil && code == 200 {
+			answered++
+		}
+	}
+	if answered != 20 {
+		t.Errorf("%d of 20 got /metrics beside 300 unread answers", answered)
+	}
+}
+
 func TestServerBindsAgainAndAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &deaf{}
