@@ -16,7 +16,7 @@ import (
 func (p *Proxy) pages() health.Sources {
 	return health.Sources{
 		Health:  p.health,
-		Status:  p.listDocument,
+		Status:  p.state,
 		Metrics: p.report.metrics.Handler(),
 		SLIs:    p.report.metrics.SLIs(),
 		Checked: p.report.metrics.Checked,
@@ -32,18 +32,22 @@ func (p *Proxy) pages() health.Sources {
 				p.Verbosity(v)
 			}
 		},
-		Large: p.memory.around,
+		Review: p.source.review(),
+		Large:  p.memory.around,
 	}
 }
 
-// listDocument is the status document with the Services of a filter, made while it is written.
-func (p *Proxy) listDocument(ctx context.Context, only status.Filter) (any, error) {
+// state is the state of now, of which status documents are made while they are written, with the
+// Services of a filter.
+func (p *Proxy) state(ctx context.Context) (func(status.Filter) any, error) {
 	s, err := p.Snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
-	d, list := status.List(p.facts(only), s)
-	return list.In(d, "services"), nil
+	return func(only status.Filter) any {
+		d, list := status.List(p.facts(only), s)
+		return list.In(d, "services")
+	}, nil
 }
 
 // uiAge is how old the input of /ui may be: making one takes the engine's time.

@@ -525,11 +525,11 @@ func (a *questioned) answers() map[string]func(io.Writer) error {
 			return writeFile(a.proxy, s, w)
 		},
 		"status": func(w io.Writer) error {
-			d, err := a.proxy.listDocument(a.Context(), status.Filter{})
+			now, err := a.proxy.state(a.Context())
 			if err != nil {
 				return err
 			}
-			return encode(w, wire.CBOR, d)
+			return encode(w, wire.CBOR, now(status.Filter{}))
 		},
 	}
 	for name, question := range clientQuestions() {

@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/events"
+	"github.com/tandem-proxy/tandem/core/health"
 	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/status"
@@ -50,6 +51,22 @@ func (s source) run(ctx context.Context, e *engine.Engine) error {
 		return s.folder.Run(ctx, folderSink{e})
 	}
 	return s.server.Run(ctx, serverSink{e})
+}
+
+// review has the API server review tokens, where there is one.
+func (s source) review() health.Review {
+	if s.server == nil {
+		return nil
+	}
+	return func(ctx context.Context, token, path string) (health.Grant, error) {
+		switch user, allowed, err := s.server.Review(ctx, token, path); {
+		case err != nil || user == "":
+			return health.Unauthenticated, err
+		case !allowed:
+			return health.Forbidden, nil
+		}
+		return health.Granted, nil
+	}
 }
 
 // metrics are those of the client of the API server.

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,8 +20,10 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/tandem-proxy/tandem/core/health"
 	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/watch"
 )
 
 // kubectlPlugin is the name of this program as a plugin of kubectl.
@@ -33,9 +36,12 @@ func newKubectl() *cobra.Command {
 		Use:   "kubectl",
 		Short: "Compare the nodes of a cluster; as a plugin of kubectl: kubectl tandem",
 		Long: `kubectl asks every tandem of a cluster through the API server's proxy of pods, with
-the rights of the user of a kubeconfig: list of pods and get of pods/proxy in the
-namespace of tandem. The tandems must serve their status on the pod's address:
-metricsBindAddress 0.0.0.0:10249.
+the rights of the user of a kubeconfig in the namespace of tandem: list of pods, get
+of pods/proxy, and create of serviceaccounts/token for the ServiceAccount tandem-status.
+The proxy passes no credentials on, so that each tandem gets a token of that account,
+which is good for ten minutes, for reading a status, and for nothing else. The tandems
+must serve their status on the pod's address and be allowed to check tokens: value
+kubectl.enabled of the chart.
 
 A link to tandem that is called ` + kubectlPlugin + ` in PATH makes it kubectl tandem.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -44,6 +50,7 @@ A link to tandem that is called ` + kubectlPlugin + ` in PATH makes it kubectl t
 	fs.StringVar(&k.rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig; else $KUBECONFIG or ~/.kube/config")
 	fs.StringVar(&k.overrides.CurrentContext, "context", "", "context of the kubeconfig")
 	fs.StringVar(&k.namespace, "tandem-namespace", "kube-system", "namespace of tandem's pods")
+	fs.StringVar(&k.account, "service-account", "tandem-status", "ServiceAccount there that may read the status")
 	fs.StringVar(&k.selector, "selector", "app.kubernetes.io/name=tandem", "labels of tandem's pods")
 	fs.IntVar(&k.port, "metrics-port", 10249, "port that tandem serves its status on")
 	fs.DurationVar(&k.timeout, "timeout", 20*time.Second, "how long a node may take to answer")
@@ -153,11 +160,18 @@ func writeDifferences(s *screen, nodes []status.Node, differences []status.NodeD
 
 // cluster reaches the tandems of a cluster.
 type cluster struct {
-	rules               *clientcmd.ClientConfigLoadingRules
-	overrides           clientcmd.ConfigOverrides
-	namespace, selector string
-	port                int
-	timeout             time.Duration
+	rules                        *clientcmd.ClientConfigLoadingRules
+	overrides                    clientcmd.ConfigOverrides
+	namespace, account, selector string
+	port                         int
+	timeout                      time.Duration
+}
+
+// session is access to a cluster's API server, and to the tandems behind it.
+type session struct {
+	*http.Client
+	base  *url.URL
+	token string // for tandems
 }
 
 // The bounds of one request.
@@ -166,6 +180,7 @@ const (
 	maxPods        = 16 << 20  // bytes of a page of the list of pods
 	maxPages       = 200       // of them
 	maxError       = 4096      // bytes of an answer that is an error
+	maxToken       = 64 << 10  // bytes of the answer with a token
 	maxNode        = 256 << 20 // bytes of a status, which is read as a stream
 	maxDifferences = 100_000   // listed; the other nodes that differ are named without what
 )
@@ -188,8 +203,12 @@ func (k *cluster) compare(ctx context.Context, wanted bool) ([]status.Node, []st
 	if err != nil {
 		return nil, nil, err
 	}
-	pods, err := k.pods(ctx, client, base)
+	to := session{Client: client, base: base}
+	pods, err := k.pods(ctx, to)
 	if err != nil {
+		return nil, nil, err
+	}
+	if to.token, err = k.newToken(ctx, to); err != nil {
 		return nil, nil, err
 	}
 	nodes := make([]status.Node, len(pods))
@@ -202,7 +221,7 @@ func (k *cluster) compare(ctx context.Context, wanted bool) ([]status.Node, []st
 				defer func() { <-turns }()
 			case <-ctx.Done(): // which is then the error of asking
 			}
-			nodes[i] = k.ask(ctx, client, base, p.Spec.NodeName, p.Metadata.Name, nil)
+			nodes[i] = k.ask(ctx, to, p.Spec.NodeName, p.Metadata.Name, nil)
 		})
 	}
 	group.Wait()
@@ -212,7 +231,7 @@ func (k *cluster) compare(ctx context.Context, wanted bool) ([]status.Node, []st
 	}
 	hashes := func(n status.Node) (map[string]string, error) {
 		all := map[string]string{}
-		if again := k.ask(ctx, client, base, n.Node, n.Pod, func(name, hash string) { all[name] = hash }); again.Err != "" {
+		if again := k.ask(ctx, to, n.Node, n.Pod, func(name, hash string) { all[name] = hash }); again.Err != "" {
 			return nil, fmt.Errorf("node %s, asked again: %s", n.Node, again.Err)
 		}
 		return all, nil
@@ -254,14 +273,14 @@ type pod struct {
 }
 
 // pods lists the pods of tandem that have a node.
-func (k *cluster) pods(ctx context.Context, client *http.Client, base *url.URL) (all []pod, err error) {
+func (k *cluster) pods(ctx context.Context, to session) (all []pod, err error) {
 	query := url.Values{"labelSelector": {k.selector}, "limit": {"500"}}
 	for range maxPages {
 		var list struct {
 			Metadata struct{ Continue string }
 			Items    []pod
 		}
-		if err := get(ctx, client, base.JoinPath("api/v1/namespaces", k.namespace, "pods"), query, maxPods, &list); err != nil {
+		if err := get(ctx, to.Client, to.base.JoinPath("api/v1/namespaces", k.namespace, "pods"), query, maxPods, &list); err != nil {
 			return nil, fmt.Errorf("list the pods of tandem in namespace %s: %w", k.namespace, err)
 		}
 		for _, p := range list.Items {
@@ -280,16 +299,49 @@ func (k *cluster) pods(ctx context.Context, client *http.Client, base *url.URL) 
 	return all, nil
 }
 
+// tokenSeconds is how long a token is good for, the shortest that the API allows.
+const tokenSeconds = 600
+
+// newToken makes a token that is good for tandems and for nothing else: what reaches them is in
+// the hands of whoever runs a pod with their labels, and goes over the network in the clear.
+func (k *cluster) newToken(ctx context.Context, to session) (string, error) {
+	body, err := json.Marshal(map[string]any{
+		"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+		"spec": map[string]any{"audiences": []string{watch.Audience}, "expirationSeconds": tokenSeconds},
+	})
+	if err != nil {
+		return "", err
+	}
+	at := to.base.JoinPath("api/v1/namespaces", k.namespace, "serviceaccounts", k.account, "token")
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at.String(), bytes.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	var answer struct{ Status struct{ Token string } }
+	if err := fetch(to.Client, req, maxToken, func(r io.Reader) error { return json.NewDecoder(r).Decode(&answer) }); err != nil {
+		return "", fmt.Errorf("token of ServiceAccount %s/%s, which value kubectl.enabled of the chart makes: %w", k.namespace, k.account, err)
+	}
+	if answer.Status.Token == "" {
+		return "", fmt.Errorf("token of ServiceAccount %s/%s: the API server answers without one", k.namespace, k.account)
+	}
+	return answer.Status.Token, nil
+}
+
 // ask asks the tandem of a pod, through the API server.
-func (k *cluster) ask(ctx context.Context, client *http.Client, base *url.URL, node, name string, each func(name, hash string)) status.Node {
+func (k *cluster) ask(ctx context.Context, to session, node, name string, each func(name, hash string)) status.Node {
 	ctx, cancel := context.WithTimeout(ctx, k.timeout)
 	defer cancel()
-	at := base.JoinPath("api/v1/namespaces", k.namespace, "pods", name+":"+strconv.Itoa(k.port), "proxy/status")
+	at := to.base.JoinPath("api/v1/namespaces", k.namespace, "pods", name+":"+strconv.Itoa(k.port), "proxy/status")
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	var n status.Node
-	err := fetch(ctx, client, at, nil, maxNode, func(r io.Reader) (err error) {
-		n, err = status.ReadNode(node, name, r, each)
-		return err
-	})
+	if err == nil {
+		req.Header.Set(health.TokenHeader, to.token)
+		err = fetch(to.Client, req, maxNode, func(r io.Reader) (err error) {
+			n, err = status.ReadNode(node, name, r, each)
+			return err
+		})
+	}
 	if err != nil {
 		return status.Node{Node: node, Pod: name, Err: err.Error()}
 	}
@@ -298,24 +350,24 @@ func (k *cluster) ask(ctx context.Context, client *http.Client, base *url.URL, n
 
 // get reads a JSON document of so many bytes at most.
 func get(ctx context.Context, client *http.Client, at *url.URL, query url.Values, limit int64, answer any) error {
-	return fetch(ctx, client, at, query, limit, func(r io.Reader) error { return json.NewDecoder(r).Decode(answer) })
-}
-
-// fetch has an answer of so many bytes at most read.
-func fetch(ctx context.Context, client *http.Client, at *url.URL, query url.Values, limit int64, read func(io.Reader) error) error {
 	to := *at
 	to.RawQuery = query.Encode()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to.String(), nil)
 	if err != nil {
 		return err
 	}
+	return fetch(client, req, limit, func(r io.Reader) error { return json.NewDecoder(r).Decode(answer) })
+}
+
+// fetch has an answer of so many bytes at most read.
+func fetch(client *http.Client, req *http.Request, limit int64, read func(io.Reader) error) error {
 	req.Header.Set("Accept", "application/json")
 	res, err := client.Do(req)
 	if err != nil {
 		return err
 	}
 	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
+	if res.StatusCode != http.StatusOK && res.StatusCode != http.StatusCreated {
 		text, _ := io.ReadAll(io.LimitReader(res.Body, maxError))
 		return apiError(res.StatusCode, text)
 	}
@@ -336,9 +388,9 @@ func apiError(code int, text []byte) error {
 	message := http.StatusText(code) + ": " + said.Message
 	switch {
 	case code == http.StatusForbidden && said.Kind == "Status": // of the API server, not of the pod
-		message += "; the user needs list of pods and get of pods/proxy there"
+		message += "; the user needs list of pods, get of pods/proxy and create of serviceaccounts/token there"
 	case code == http.StatusServiceUnavailable, code == http.StatusBadGateway:
-		message += "; does tandem serve its status on the pod's address (metricsBindAddress 0.0.0.0:10249)?"
+		message += "; does tandem serve its status on the pod's address (metricsBindAddress 0.0.0.0:10249), and may it check tokens (value kubectl.enabled of the chart)?"
 	}
 	return errors.New(message)
 }

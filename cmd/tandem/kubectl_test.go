@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+
 	"github.com/tandem-proxy/tandem/core/status"
 )
 
@@ -26,7 +28,7 @@ func fakeCluster(t *testing.T, nodes map[string]any) (kubeconfig string) {
 	var asked atomic.Int32
 	server := httptest.NewTLSServer( // clients send no token otherwise
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.Header.Get("Authorization") != "Bearer the-user" || r.Method != http.MethodGet {
+			if r.Header.Get("Authorization") != "Bearer the-user" {
 				http.Error(w, `{"kind":"Status","message":"who are you?"}`, http.StatusForbidden)
 				return
 			}
@@ -46,6 +48,24 @@ func fakeCluster(t *testing.T, nodes map[string]any) (kubeconfig string) {
 					}
 				}
 				fmt.Fprintf(w, `{"items":[%s]}`, strings.Join(items, ","))
+				return
+			}
+			if r.URL.Path == "/api/v1/namespaces/kube-system/serviceaccounts/tandem-status/token" {
+				var request authenticationv1.TokenRequest
+				if err := json.NewDecoder(r.Body).Decode(&request); err != nil || r.Method != http.MethodPost || fmt.Sprint(request.Spec.Audiences) != "[tandem]" || *request.Spec.ExpirationSeconds != 600 {
+					t.Errorf("%s of %+v: %v", r.Method, request, err)
+				}
+				if _, without := nodes["no account"]; without {
+					http.Error(w, `{"kind":"Status","message":"serviceaccounts \"tandem-status\" not found"}`, http.StatusNotFound)
+					return
+				}
+				request.Status.Token = "for tandems"
+				w.WriteHeader(http.StatusCreated)
+				_ = json.NewEncoder(w).Encode(request)
+				return
+			}
+			if r.Header.Get("X-Tandem-Token") != "for tandems" || r.Method != http.MethodGet {
+				http.Error(w, "a token is needed", http.StatusUnauthorized) // of the tandem
 				return
 			}
 			name, ok := strings.CutPrefix(r.URL.Path, list+"/tandem-")
@@ -147,6 +167,15 @@ func TestKubectlPluginWithAnUnreachableNode(t *testing.T) {
 		t.Errorf("exit code %d\n%s", code, stderr)
 	}
 	if code, _, stderr := kubectl(t, "status", "--kubeconfig", "/nowhere"); code != exitFailure || !strings.Contains(stderr, "kubeconfig") {
+		t.Errorf("exit code %d\n%s", code, stderr)
+	}
+}
+
+// Without the account whose token tandems take, what makes it is named.
+func TestKubectlPluginWithoutItsAccount(t *testing.T) {
+	config := fakeCluster(t, map[string]any{"a": knows("h1"), "no account": nil})
+	code, _, stderr := kubectl(t, "status", "--kubeconfig", config)
+	if code != exitFailure || !strings.Contains(stderr, "kube-system/tandem-status") || !strings.Contains(stderr, "kubectl.enabled") {
 		t.Errorf("exit code %d\n%s", code, stderr)
 	}
 }

@@ -37,14 +37,14 @@ type conn struct {
 	until time.Time     // the end of an answer's time
 }
 
-// sharer is whose share a connection is. All of loopback is one, as this machine may use any of
-// it, and so is a network of IPv6, of which one machine may use all.
-func sharer(c net.Conn) netip.Addr {
-	at, ok := c.RemoteAddr().(*net.TCPAddr)
-	if !ok {
+// clientOf is whose share a client's is, by its address and port. All of loopback is one, as
+// this machine may use any of it, and so is a network of IPv6, of which one machine may use all.
+func clientOf(address string) netip.Addr {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
 		return netip.Addr{}
 	}
-	ip := at.AddrPort().Addr().Unmap().WithZone("")
+	ip := at.Addr().Unmap().WithZone("")
 	switch {
 	case ip.IsLoopback():
 		return netip.IPv6Loopback()
@@ -57,7 +57,7 @@ func sharer(c net.Conn) netip.Addr {
 // add counts a connection. At the limit another is closed for it; it returns nil, and closes
 // c, when there is none to close.
 func (w *connLimiter) add(c net.Conn, owner any) *conn {
-	n := &conn{Conn: c, limiter: w, from: sharer(c), owner: owner}
+	n := &conn{Conn: c, limiter: w, from: clientOf(c.RemoteAddr().String()), owner: owner}
 	w.mu.Lock()
 	var out *conn
 	if w.all.Len() >= w.max {

@@ -21,7 +21,7 @@ import (
 // Sources are where the pages come from. All are safe for concurrent use.
 type Sources struct {
 	Health  func() status.Health
-	Status  func(context.Context, status.Filter) (any, error) // the status document, with the Services of a filter
+	Status  func(context.Context) (func(status.Filter) any, error) // the state of now, of which documents have the Services of a filter
 	Metrics http.Handler
 	SLIs    http.Handler // /metrics/slis; nil for none
 	Checked func(probe string, ok bool)
@@ -32,6 +32,9 @@ type Sources struct {
 	Release string                   // of the kube-proxy that it replaces, for /statusz
 	UI      http.Handler             // /ui and what is below it, for this machine alone; nil for none
 	Profile bool                     // serve /debug/pprof/ and /debug/flags/v
+
+	// Review admits clients of other machines and pods to /status; nil admits none of them.
+	Review Review
 
 	// Large wraps the handlers of large answers: the status and the UI; nil for none.
 	Large func(http.Handler) http.Handler
@@ -44,9 +47,9 @@ type Sources struct {
 const configGroup = "kubeproxy.config.k8s.io"
 
 // Pages answers on the metrics address: kube-proxy's paths, and /status. Unlike
-// there /healthz can fail, with the reasons. /status and /statusz are for readers of
-// metrics, the API server's proxy of pods among them; /configz, /flagz, profiles and
-// the verbosity are for this machine alone, and none of them for web pages.
+// there /healthz can fail, with the reasons. /metrics and /statusz are for all; /status is for
+// this machine, and for those whose token an API server grants it to; /configz, /flagz, profiles
+// and the verbosity are for this machine alone. None of them is for web pages.
 func Pages(s Sources) http.Handler {
 	mux := &listed{ServeMux: http.NewServeMux()}
 	mux.HandleFunc("/healthz", s.componentCheck("healthz", status.Health.Healthy))
@@ -54,9 +57,9 @@ func Pages(s Sources) http.Handler {
 	mux.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) {
 		writeBytes(w, http.StatusOK, plainText, []byte(s.Mode()))
 	})
-	mux.Handle("/metrics", s.Metrics)
+	mux.Handle("/metrics", rejectLocalRebinding(s.Metrics))
 	if s.SLIs != nil {
-		mux.Handle("/metrics/slis", s.SLIs)
+		mux.Handle("/metrics/slis", rejectLocalRebinding(s.SLIs))
 	}
 	if s.Config != nil {
 		mux.Handle("/configz", loopbackOnly(func(w http.ResponseWriter, _ *http.Request) {
@@ -67,7 +70,7 @@ func Pages(s Sources) http.Handler {
 		mux.Handle("/flagz", loopbackOnly(s.flagz()))
 	}
 	mux.Handle("/statusz", rejectLocalRebinding(s.statusz(time.Now(), func() []string { return mux.paths })))
-	mux.Handle("/status", s.large(rejectLocalRebinding(document(s.Status))))
+	mux.Handle("/status", restrict("/status", s.Review, s.large(document(s.Status))))
 	if s.UI != nil {
 		mux.Handle("/ui", s.large(loopbackOnly(s.UI.ServeHTTP)))
 		mux.Handle("/ui/", s.large(loopbackOnly(s.UI.ServeHTTP)))
@@ -129,11 +132,16 @@ func readFilter(r *http.Request) status.Filter {
 // that frequent requests share one.
 const statusAge = 200 * time.Millisecond
 
-// document serves a document in the form that is requested, and shares the whole of it
-// between requests. A part of it is made for each request. One document or part is made at
-// a time: no request waits for its turn longer than its client does.
-func document(of func(context.Context, status.Filter) (any, error)) http.Handler {
-	turn := make(chan struct{}, 1)
+// maxDocuments bounds the answers that are being written, each of which holds a document: one
+// that its client does not read may be an older one than the next.
+const maxDocuments = 16
+
+// document serves documents in the form that is requested. All of a moment show one state, and
+// share the whole of it as text; the text of a part is made for each request. One is made at a
+// time: no request waits for its turn longer than its client does.
+func document(of func(context.Context) (func(status.Filter) any, error)) http.Handler {
+	state := Shared(of, statusAge)
+	turn, writing := make(chan struct{}, 1), make(chan struct{}, maxDocuments)
 	text := func(ctx context.Context, only status.Filter, kind string) (parts [][]byte, err error) {
 		select {
 		case turn <- struct{}{}:
@@ -141,11 +149,11 @@ func document(of func(context.Context, status.Filter) (any, error)) http.Handler
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		doc, err := of(ctx, only)
+		now, err := state(ctx)
 		if err != nil {
 			return nil, err
 		}
-		last, err := wire.Encode(kind, doc, func(part []byte) error {
+		last, err := wire.Encode(kind, now(only), func(part []byte) error {
 			parts = append(parts, slices.Clone(part))
 			return nil
 		})
@@ -156,6 +164,12 @@ func document(of func(context.Context, status.Filter) (any, error)) http.Handler
 		whole[kind] = Shared(func(ctx context.Context) ([][]byte, error) { return text(ctx, status.Filter{}, kind) }, statusAge)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case writing <- struct{}{}:
+			defer func() { <-writing }()
+		case <-r.Context().Done():
+			return
+		}
 		var doc [][]byte
 		var err error
 		kind := wire.Type(r.Header.Get("Accept"))
@@ -190,8 +204,8 @@ func RejectRebinding(h http.Handler) http.Handler {
 }
 
 // rejectLocalRebinding is RejectRebinding for clients on loopback addresses, where a
-// browser would come from. The API server's proxy of pods keeps the Host header of its
-// own client, which may be any name of the API server.
+// browser would come from. Others may know this machine by any name, and the API server's
+// proxy of pods keeps the Host header of its own client.
 func rejectLocalRebinding(h http.Handler) http.Handler {
 	strict := RejectRebinding(h)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -23,11 +23,18 @@ import (
 func sources() health.Sources {
 	return health.Sources{
 		Health:  func() status.Health { return status.Health{Synced: true} },
-		Status:  func(context.Context, status.Filter) (any, error) { return map[string]int{"services": 3}, nil },
+		Status:  state(map[string]int{"services": 3}),
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "up 1\n") }),
 		SLIs:    http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "sli 1\n") }),
 		Mode:    func() string { return "nftables" },
 		Config:  func() any { return map[string]string{"kind": "KubeProxyConfiguration"} },
+	}
+}
+
+// state has one document, whatever the filter.
+func state(doc any) func(context.Context) (func(status.Filter) any, error) {
+	return func(context.Context) (func(status.Filter) any, error) {
+		return func(status.Filter) any { return doc }, nil
 	}
 }
 
@@ -80,22 +87,27 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// A page on the web must not read the status through the user's browser.
-func TestStatusIsNotForForeignNames(t *testing.T) {
-	for host, want := range map[string]int{
-		"127.0.0.1:10249": 200, "localhost:10249": 200, "[::1]:10249": 200, "[::1]": 200, "localhost": 200,
-		"evil.example:10249": 403, "evil.example": 403,
-	} {
-		if w := ask(sources(), "/status", host); w.Code != want {
-			t.Errorf("%s: %d, want %d", host, w.Code, want)
+// A page on the web must not read the status, or the metrics, through the user's browser.
+func TestPagesAreNotForForeignNames(t *testing.T) {
+	for _, path := range []string{"/status", "/statusz", "/metrics", "/metrics/slis"} {
+		for host, want := range map[string]int{
+			"127.0.0.1:10249": 200, "localhost:10249": 200, "[::1]:10249": 200, "[::1]": 200, "localhost": 200,
+			"evil.example:10249": 403, "evil.example": 403,
+		} {
+			if w := ask(sources(), path, host); w.Code != want {
+				t.Errorf("%s of %s: %d, want %d", path, host, w.Code, want)
+			}
 		}
 	}
 }
 
 // The API server's proxy of pods keeps the Host header of its client: a kubeconfig that
-// names the API server reaches the status, from an address that is not loopback.
+// names the API server reaches the status, from an address that is not loopback, with a token
+// in a header that it passes on.
 func TestStatusThroughTheProxyOfPods(t *testing.T) {
-	pages := health.Pages(sources())
+	s := sources()
+	s.Review = (&office{grants: map[string]health.Grant{"good": health.Granted}}).review
+	pages := health.Pages(s)
 	tandem := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.RemoteAddr = "192.0.2.1:40000" // of the API server
 		pages.ServeHTTP(w, r)
@@ -109,6 +121,7 @@ func TestStatusThroughTheProxyOfPods(t *testing.T) {
 	for path, want := range map[string]int{"/status": 200, "/statusz": 200, "/configz": 403, "/flagz": 404} {
 		req := httptest.NewRequest("GET", path, nil)
 		req.Host = "api.cluster.example:6443"
+		req.Header.Set(health.TokenHeader, "good")
 		w := httptest.NewRecorder()
 		proxy.ServeHTTP(w, req)
 		if w.Code != want {
@@ -169,16 +182,16 @@ func FuzzPages(f *testing.F) {
 	})
 }
 
-// However often a client asks, the engine is asked a few times a second.
+// However often a client asks, whatever the filter, the engine is asked a few times a second.
 func TestStatusIsMadeAFewTimesASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made := 0
 		s := sources()
-		s.Status = func(context.Context, status.Filter) (any, error) { made++; return "doc", nil }
+		s.Status = func(ctx context.Context) (func(status.Filter) any, error) { made++; return state("doc")(ctx) }
 		h := health.Pages(s)
-		for range 1000 {
-			req := httptest.NewRequest("GET", "/status", nil)
-			req.Host = "localhost"
+		for i := range 1000 {
+			req := httptest.NewRequest("GET", []string{"/status", "/status?namespace=a", "/status?state=Failing"}[i%3], nil)
+			req.Host, req.RemoteAddr = "localhost", "127.0.0.1:40000"
 			h.ServeHTTP(httptest.NewRecorder(), req)
 			time.Sleep(time.Millisecond)
 		}
@@ -193,13 +206,13 @@ func TestStatusIsWaitedForNoLongerThanAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		busy := make(chan struct{})
 		s := sources()
-		s.Status = func(context.Context, status.Filter) (any, error) { <-busy; return "doc", nil }
+		s.Status = func(ctx context.Context) (func(status.Filter) any, error) { <-busy; return state("doc")(ctx) }
 		h := health.Pages(s)
 		get := func(patience time.Duration) (code int, took time.Duration) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			req := httptest.NewRequestWithContext(ctx, "GET", "/status", nil)
-			req.Host = "localhost"
+			req.Host, req.RemoteAddr = "localhost", "127.0.0.1:40000"
 			w, start := httptest.NewRecorder(), time.Now()
 			h.ServeHTTP(w, req)
 			return w.Code, time.Since(start)
@@ -219,7 +232,7 @@ func TestStatusIsWaitedForNoLongerThanAsked(t *testing.T) {
 
 func TestStatusErrors(t *testing.T) {
 	s := sources()
-	s.Status = func(context.Context, status.Filter) (any, error) { return nil, errors.New("busy") }
+	s.Status = func(context.Context) (func(status.Filter) any, error) { return nil, errors.New("busy") }
 	if w := ask(s, "/status", "localhost"); w.Code != 503 || !strings.Contains(w.Body.String(), "busy") {
 		t.Errorf("got %d %s", w.Code, w.Body)
 	}

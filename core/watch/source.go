@@ -10,8 +10,10 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/tandem-proxy/tandem/core/config"
 )
@@ -37,6 +39,7 @@ type Source struct {
 	limits    limits
 	sink      target
 	followers []*follower
+	reviews   rest.Interface
 }
 
 // Open prepares to follow the API server that a configuration names, and makes no
@@ -57,6 +60,9 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 		log.Warn("kubeconfig is world-writable; remove that permission with chmod o-w", "kubeconfig", kubeconfig)
 	}
 	s := &Source{client: client, nodeName: c.NodeName, log: log, limits: defaultLimits()}
+	if s.reviews, err = client.rest(corev1.SchemeGroupVersion, flowcontrol.NewTokenBucketRateLimiter(reviewRate, reviewBurst)); err != nil {
+		return nil, err
+	}
 	j := newFailureLog(log)
 	lists := make(chan struct{}, 1)
 	kinds := []kind{services(&s.sink), endpointSlices(&s.sink), ownNode(&s.sink, c.NodeName), serviceCIDRs(&s.sink)}
