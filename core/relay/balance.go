@@ -40,6 +40,7 @@ func (b *balancer) choose(from model.Origin, client netip.AddrPort, a Answer, ti
 	}
 	if c.at < 0 {
 		c.at = a.endpointAt(b.slot(from, client, a))
+		c.reserve(now)
 	}
 	return c
 }
@@ -59,9 +60,24 @@ func (b *balancer) slot(from model.Origin, client netip.AddrPort, a Answer) uint
 func (c *choice) endpoint() netip.AddrPort { return c.endpoints[c.at] }
 
 // failed selects the next endpoint.
-func (c *choice) failed() {
+func (c *choice) failed(now time.Time) {
 	c.forget()
 	c.at = (c.at + 1) % len(c.endpoints)
+	c.reserve(now)
+}
+
+// reserve has the other connections that the client makes meanwhile go to the same endpoint,
+// or this one to the endpoint that another has reserved.
+func (c *choice) reserve(now time.Time) {
+	if c.timeout == 0 {
+		return
+	}
+	had := c.affinity.reserve(c.client.Addr(), c.endpoint(), now.Add(reserveTime), now)
+	if at := slices.Index(c.endpoints, had); at >= 0 {
+		c.at = at
+		return
+	}
+	c.affinity.set(c.client.Addr(), c.endpoint(), now.Add(reserveTime), now) // in place of one that is gone
 }
 
 // forget ends the client's affinity to the endpoint.
@@ -100,6 +116,10 @@ const (
 	sweepPause = time.Second
 )
 
+// reserveTime is how long an endpoint is reserved for a client that has no connection yet: a
+// second longer than all attempts to reach one may take, 250 ms to 2 s each.
+const reserveTime = 5 * time.Second
+
 func (a *affinity) get(client netip.Addr, now time.Time) (endpoint netip.AddrPort, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -107,9 +127,24 @@ func (a *affinity) get(client netip.Addr, now time.Time) (endpoint netip.AddrPor
 	return e.endpoint, ok && now.Before(e.expires)
 }
 
+// reserve returns a client's endpoint, which is the given one if it has none.
+func (a *affinity) reserve(client netip.Addr, endpoint netip.AddrPort, expires, now time.Time) netip.AddrPort {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if e, ok := a.clients[client]; ok && now.Before(e.expires) {
+		return e.endpoint
+	}
+	a.put(client, endpoint, expires, now)
+	return endpoint
+}
+
 func (a *affinity) set(client netip.Addr, endpoint netip.AddrPort, expires, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.put(client, endpoint, expires, now)
+}
+
+func (a *affinity) put(client netip.Addr, endpoint netip.AddrPort, expires, now time.Time) {
 	if a.clients == nil {
 		a.clients, a.sweepAt = map[netip.Addr]affinityEntry{}, minSweep
 	}

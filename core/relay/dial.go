@@ -58,7 +58,7 @@ func (s *shared) noteFailed(to *choice, err error) {
 // retry tries the next endpoint, after one that failed.
 func (s *shared) retry(to *choice) {
 	s.stats.retried.Add(1)
-	to.failed()
+	to.failed(time.Now())
 }
 
 // dialTCP tries one endpoint. It uses DialContext because Dialer.DialTCP binds the
