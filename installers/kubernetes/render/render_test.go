@@ -44,6 +44,7 @@ func options() map[string]map[string]any {
 		"other pods":        pods(),
 		"monitoring":        {"prometheusRule": map[string]any{"enabled": true}, "dashboard": map[string]any{"enabled": true}},
 		"routes":            {"gatewayRoutes": true},
+		"kubectl":           {"kubectl": map[string]any{"enabled": true}, "config": map[string]any{"existing": "", "apiServer": "https://192.0.2.10:6443"}},
 		"DSR":               {"windows": map[string]any{"enableDSR": true}},
 		"DSR as a field":    {"windows": map[string]any{"settings": map[string]any{"winkernel": map[string]any{"enableDSR": true}}}},
 	}
@@ -234,7 +235,15 @@ func TestOptions(t *testing.T) {
 			}
 		}
 		own := name == "own configuration"
-		expect(own, "server: https://192.0.2.10:6443")
+		expect(own || name == "kubectl", "server: https://192.0.2.10:6443")
+		expect(own || name == "kubectl", "metricsBindAddress: 0.0.0.0:10249")
+		for _, text := range []string{
+			"resources: [tokenreviews]", "resources: [subjectaccessreviews]", "nonResourceURLs: [/status]", "name: tandem-status",
+			"resources: [serviceaccounts/token]", "resourceNames: [tandem-status]",
+		} {
+			expect(name == "kubectl", text)
+		}
+		expect(false, "update]") // Events are created and patched
 		expect(own, "kind: PodMonitor")
 		expect(name == "monitoring", "kind: PrometheusRule")
 		expect(name == "monitoring", "alert: TandemRulesLate")

@@ -67,7 +67,7 @@ apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 clientConnection:
   kubeconfig: /var/lib/kube-proxy/kubeconfig.conf
-{{- if .Values.podMonitor.enabled }}
+{{- if or .Values.podMonitor.enabled .Values.kubectl.enabled }}
 metricsBindAddress: 0.0.0.0:10249
 {{- end }}
 {{- end }}
