@@ -1,9 +1,8 @@
 # Every target is one line that calls go or a script under ci/.
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 
 .PHONY: build dist demo test verify simulate soak race guest matrix wine fuzz bench bench-kubernetes bench-ipvs bench-failover lint golden clean
 
-build: ; CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/ ./cmd/tandem
+build: ; version=$$(ci/dist/version) && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$$version" -o bin/ ./cmd/tandem
 dist: ; ci/setup/run && ci/dist/run
 demo: build ; bin/tandem demo
 test: ; go run ./ci/test

@@ -26,16 +26,25 @@ func main() {
 	flag.StringVar(&r.version, "version", "devel", "the version, as git describe has it")
 	flag.Func("targets", "such as linux/amd64,windows/amd64 (default all)", r.choose)
 	flag.StringVar(&r.only, "only", "", "the steps to take, such as programs,packages (default all)")
+	sign := flag.Bool("sign", false, "sign the checksums in the folder with the key in "+signingKey+", and build nothing")
 	flag.Parse()
-	if err := r.build(ctx); err != nil {
+	do := r.build
+	if *sign {
+		do = r.sign
+	}
+	if err := do(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "dist:", err)
 		os.Exit(1)
 	}
 }
 
 // build builds everything next to the folder and renames it into place when all
-// of it is there.
+// of it is there. The signing key must not be in the environment: it would be in that of
+// every program that builds something.
 func (r release) build(ctx context.Context) (err error) {
+	if os.Getenv(signingKey) != "" {
+		return fmt.Errorf("%s is set while building: ci/dist/run keeps it for -sign alone", signingKey)
+	}
 	if err := r.identify(ctx); err != nil {
 		return err
 	}
@@ -60,7 +69,6 @@ func (r release) build(ctx context.Context) (err error) {
 		{"installers", r.others},
 		{"sbom", r.materials},
 		{"checksums", r.checksums},
-		{"sign", r.sign},
 	} {
 		if r.only != "" && !slices.Contains(strings.Split(r.only, ","), step.name) {
 			continue

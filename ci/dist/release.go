@@ -68,7 +68,7 @@ func semantic(described string) string {
 	tag := regexp.MustCompile(`^v?(\d+\.\d+\.\d+(?:-[a-z][a-z0-9.]*)?)(?:-(\d+)-(g[0-9a-f]+))?$`)
 	clean, dirty := strings.CutSuffix(described, "-dirty")
 	m := tag.FindStringSubmatch(clean)
-	version, extra := "0.0.0-git", []string{strings.NewReplacer("-", ".", "/", ".").Replace(clean)}
+	version, extra := "0.0.0-git", []string{regexp.MustCompile(`[^0-9A-Za-z.]`).ReplaceAllString(clean, ".")}
 	if m != nil {
 		version, extra = m[1], m[2:4]
 	}

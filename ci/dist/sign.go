@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"crypto/ed25519"
+	"crypto/sha256"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -14,19 +15,20 @@ import (
 )
 
 // signingKey is the environment variable with an Ed25519 private key in PEM (PKCS #8), as
-// "openssl genpkey -algorithm ed25519" makes it. Without it nothing is signed.
+// "openssl genpkey -algorithm ed25519" makes it.
 const signingKey = "TANDEM_SIGNING_KEY"
 
 // sign writes the signature of the checksums and the public key:
 //
 //	openssl pkeyutl -verify -rawin -pubin -inkey SHA256SUMS.pem -in SHA256SUMS -sigfile SHA256SUMS.sig
 //
-// To verify, compare that key with one from a trusted source.
+// The fingerprint of the key, which is printed, is to be compared with one from a trusted source:
+//
+//	openssl pkey -pubin -in SHA256SUMS.pem -outform der | sha256sum
 func (r release) sign(context.Context) error {
 	text := os.Getenv(signingKey)
 	if text == "" {
-		fmt.Printf("dist: %s is not set: checksums are not signed\n", signingKey)
-		return nil
+		return fmt.Errorf("%s is not set", signingKey)
 	}
 	key, err := privateKey([]byte(text))
 	if err != nil {
@@ -41,10 +43,14 @@ func (r release) sign(context.Context) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(
+	err = errors.Join(
 		os.WriteFile(path+".sig", ed25519.Sign(key, content), 0o644),
 		os.WriteFile(path+".pem", pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}), 0o644),
 	)
+	if err == nil {
+		fmt.Printf("dist: signed; SHA-256 of the public key, %s.pem: %x\n", sums, sha256.Sum256(public))
+	}
+	return err
 }
 
 func privateKey(text []byte) (ed25519.PrivateKey, error) {

@@ -95,3 +95,49 @@ func TestLicenses(t *testing.T) {
 		t.Error("a module without a licence passes")
 	}
 }
+
+// The key is in the environment of one program, which runs no other: not of those that build,
+// as any of them may be somebody else's.
+func TestTheKeyReachesOneStep(t *testing.T) {
+	dir := t.TempDir()
+	script, err := os.ReadFile("run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The script in a folder of its own, where everything that it runs writes down what it has.
+	seen := filepath.Join(dir, "seen")
+	note := "#!/bin/sh\necho \"$(basename \"$0\") $* ${TANDEM_SIGNING_KEY-none}\" >> " + seen + "\n"
+	for name, text := range map[string]string{
+		"run": string(script), "version": note + "echo v1\n", "bin/unshare": note + "exit 1\n",
+		"bin/go": note + "while [ \"$1\" != -o ]; do shift; done\ncp \"$(dirname \"$0\")/program\" \"$2\"\n", "bin/program": note,
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "run"), "-out", "x")
+	cmd.Env = []string{"PATH=" + filepath.Join(dir, "bin") + ":" + os.Getenv("PATH"), "TANDEM_SIGNING_KEY=the-key", "TMPDIR=" + dir}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	all, err := os.ReadFile(seen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(all)) {
+		if line = strings.TrimSpace(line); strings.HasSuffix(line, "the-key") != strings.HasPrefix(line, "dist -sign") {
+			t.Errorf("%s", line)
+		}
+	}
+	if !strings.Contains(string(all), "dist -sign -out x the-key") || strings.Count(string(all), "\n") < 4 {
+		t.Errorf("ran\n%s", all)
+	}
+	t.Setenv(signingKey, "the-key")
+	if err := (release{out: dir}).build(t.Context()); err == nil || !strings.Contains(err.Error(), "is set while building") {
+		t.Errorf("a build with the key: %v", err)
+	}
+}
