@@ -71,7 +71,9 @@ func New(o Options) (*Exporter, error) {
 	if at.Path == "" || at.Path == "/" {
 		at.Path = "/v1/traces"
 	}
-	return &Exporter{options: o, url: at.String(), client: &http.Client{Timeout: timeout}, synced: make(chan struct{}, 1), next: 1}, nil
+	// A redirect is an answer like others: traces name Services.
+	client := &http.Client{Timeout: timeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &Exporter{options: o, url: at.String(), client: client, synced: make(chan struct{}, 1), next: 1}, nil
 }
 
 // Synced reports the end of a sync. It never blocks, and does nothing without an Exporter.

@@ -196,3 +196,47 @@ func TestCollectorIsDown(t *testing.T) {
 		}
 	})
 }
+
+// A redirect is an answer like others: traces, which name Services, go to the collector that the
+// configuration names and nowhere else.
+func TestRedirectsAreRefused(t *testing.T) {
+	for _, code := range []int{301, 302, 303, 307, 308} {
+		elsewhere := make(chan string, 10)
+		other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { elsewhere <- r.Method }))
+		asked := make(chan struct{}, 10)
+		collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, other.URL+"/v1/traces", code)
+			asked <- struct{}{}
+		}))
+		said := make(chan string, 10)
+		x, err := tracing.New(tracing.Options{Endpoint: collector.URL, Node: "node-1", Log: slog.New(slog.NewTextHandler(lines(said), nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := &history.Recorder{}
+		h.Arrived(history.Change{Kind: history.Service, At: time.Now().UnixNano(), Namespace: "shop", Name: "db", Service: "db"})
+		h.Synced(history.Sync{At: time.Now().UnixNano()})
+		x.Synced()
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); x.Run(ctx, h) }()
+		<-asked
+		select {
+		case method := <-elsewhere:
+			t.Errorf("%d: a %s went elsewhere", code, method)
+		case line := <-said:
+			if !strings.Contains(line, http.StatusText(code)) {
+				t.Errorf("%d: the log has %s", code, line)
+			}
+		}
+		stop()
+		<-done
+		collector.Close()
+		other.Close()
+	}
+}
+
+// lines is a writer of lines.
+type lines chan string
+
+func (l lines) Write(p []byte) (int, error) { l <- string(p); return len(p), nil }
