@@ -28,80 +28,121 @@ type Node struct {
 	Err      string  `json:"error,omitempty"`
 }
 
+// The bounds of a status that a pod on a node has answered with: it is untrusted input.
+const (
+	maxEntry    = 4 << 20 // bytes of a Service, or of another field; a Service with 30,000 entries needs some 3 MB
+	maxServices = 1_000_000
+	maxInputs   = 1000
+)
+
 // ReadNode reads the status that a pod on a node has answered with, as a stream: of many
-// nodes at a time no answer is in memory as a whole. Each, if any, gets the Services
-// with their hashes.
+// nodes at a time no answer is in memory as a whole. Of a Service no more than what is used
+// is decoded. Each, if any, gets the Services with their hashes.
 func ReadNode(node, pod string, answer io.Reader, each func(name, hash string)) (n Node, err error) {
 	n = Node{Node: node, Pod: pod}
-	d, err := readStatus(json.NewDecoder(answer), func(s *Service) {
-		n.Services++
-		if s.State == "Failing" {
-			n.Failing++
+	w := &window{Reader: answer}
+	in := json.NewDecoder(w)
+	w.in = in
+	if t, err := in.Token(); err != nil || t != json.Delim('{') {
+		return n, cmp.Or(err, errNoStatus)
+	}
+	for in.More() {
+		key, err := in.Token()
+		if err != nil {
+			return n, err
 		}
-		if each != nil {
-			each(s.Name, s.Hash)
+		switch key {
+		case "version":
+			err = in.Decode(&n.Version)
+		case "mode":
+			err = in.Decode(&n.Mode)
+		case "healthy":
+			err = in.Decode(&n.Healthy)
+		case "drift":
+			err = in.Decode(&n.Drift)
+		case "desiredHash":
+			err = in.Decode(&n.Hash)
+		case "inputs":
+			err = list(in, maxInputs, func() error {
+				var one struct{ Age float64 }
+				err := in.Decode(&one)
+				n.Lag = max(n.Lag, one.Age)
+				return err
+			})
+		case "services":
+			err = list(in, maxServices, func() error {
+				var one struct{ Name, State, Hash string }
+				err := in.Decode(&one)
+				n.Services++
+				if one.State == "Failing" {
+					n.Failing++
+				}
+				if each != nil && err == nil {
+					each(one.Name, one.Hash)
+				}
+				return err
+			})
+		default:
+			err = in.Decode(&ignored{})
 		}
-	})
-	if err != nil {
+		if err != nil {
+			return n, err
+		}
+	}
+	if _, err := in.Token(); err != nil {
 		return n, err
 	}
-	if d.Version == "" {
-		return n, errors.New("the response is not a tandem status")
-	}
-	n.Version, n.Mode, n.Healthy, n.Drift, n.Hash = d.Version, d.Mode, d.Healthy, d.Drift, d.Hash
-	for _, in := range d.Inputs {
-		n.Lag = max(n.Lag, in.Age)
+	if n.Version == "" {
+		return n, errNoStatus
 	}
 	return n, nil
 }
 
-// maxHead bounds what is read of a status beside its Services.
-const maxHead = 4 << 20
+var errNoStatus = errors.New("the response is not a tandem status")
 
-// readStatus decodes a status without its Services, which each gets one by one.
-func readStatus(in *json.Decoder, each func(*Service)) (d Document, err error) {
-	if t, err := in.Token(); err != nil || t != json.Delim('{') {
-		return d, cmp.Or(err, errors.New("the response is not a tandem status"))
+// ignored is a value that is not decoded.
+type ignored struct{}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (*ignored) UnmarshalJSON([]byte) error { return nil }
+
+// window is an answer of which a decoder may hold so much at a time.
+type window struct {
+	io.Reader
+	in   *json.Decoder
+	read int64
+}
+
+// Read implements io.Reader.
+func (w *window) Read(p []byte) (int, error) {
+	held := w.read - w.in.InputOffset()
+	if held > maxEntry {
+		return 0, fmt.Errorf("a field or a Service of the status has more than %d MiB", maxEntry>>20)
 	}
-	head, size := map[string]json.RawMessage{}, 0
-	for in.More() {
-		key, err := in.Token()
-		if err != nil {
-			return d, err
+	n, err := w.Reader.Read(p[:min(int64(len(p)), maxEntry+1-held)])
+	w.read += int64(n)
+	return n, err
+}
+
+// list calls each where an entry of a list begins; null is an empty one.
+func list(in *json.Decoder, most int, each func() error) error {
+	t, err := in.Token()
+	if err != nil || t == nil {
+		return err
+	}
+	if t != json.Delim('[') {
+		return errNoStatus
+	}
+	for n := 0; in.More(); n++ {
+		if n == most {
+			return fmt.Errorf("a list of the status has more than %d entries", most)
 		}
-		if name, _ := key.(string); name != "services" {
-			var value json.RawMessage
-			if err := in.Decode(&value); err != nil {
-				return d, err
-			}
-			if size += len(value); size > maxHead {
-				return d, fmt.Errorf("the status has more than %d MiB beside its Services", maxHead>>20)
-			}
-			head[name] = value
-			continue
-		}
-		if t, err := in.Token(); err != nil || t != json.Delim('[') {
-			if err != nil || t != nil {
-				return d, cmp.Or(err, errors.New("the response is not a tandem status"))
-			}
-			continue // null
-		}
-		for in.More() {
-			var s Service
-			if err := in.Decode(&s); err != nil {
-				return d, err
-			}
-			each(&s)
-		}
-		if _, err := in.Token(); err != nil {
-			return d, err
+		if err := each(); err != nil {
+			return err
 		}
 	}
-	text, err := json.Marshal(head)
-	if err != nil {
-		return d, err
-	}
-	return d, json.Unmarshal(text, &d)
+	_, err = in.Token()
+	return err
 }
 
 // NodeDifference is a Service that some node knows otherwise than most.

@@ -57,3 +57,30 @@ func TestReadNodeIsBounded(t *testing.T) {
 		}
 	}
 }
+
+// What a few bytes each make of a node's answer costs little memory: other programs may answer
+// in a tandem's place.
+func TestReadNodeMakesLittle(t *testing.T) {
+	const size = 4 << 20
+	many := func(of string) string { return strings.Repeat(","+of, size/(len(of)+1)) }
+	for name, text := range map[string]string{
+		"problems":   `{"version":"v1","problems":[{}` + many("{}") + `]}`,
+		"inputs":     `{"version":"v1","inputs":[{}` + many("{}") + `]}`,
+		"reasons":    `{"version":"v1","reasons":[""` + many(`""`) + `]}`,
+		"services":   `{"version":"v1","services":[{}` + many("{}") + `]}`,
+		"a service":  `{"version":"v1","services":[{"name":"a","frontends":[{}` + many("{}")[:size-size%3-300] + `]}]}`,
+		"fields":     `{"version":"v1"` + many(`"a":{}`) + `}`,
+		"long words": `{"version":"v1","services":[{"name":"` + strings.Repeat("a", size-200) + `"}]}`,
+		"large":      `{"version":"v1","services":[{"name":"` + strings.Repeat("a", 64<<20) + `"}]}`,
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := status.ReadNode("a", "tandem-a", strings.NewReader(text), func(string, string) {})
+		runtime.ReadMemStats(&after)
+		if made := after.TotalAlloc - before.TotalAlloc; made > 100<<20 {
+			t.Errorf("%s: %d MiB for %d bytes (%v)", name, made>>20, len(text), err)
+		} else {
+			t.Logf("%s: %d MiB for %d bytes (%v)", name, made>>20, len(text), err)
+		}
+	}
+}
