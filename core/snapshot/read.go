@@ -20,6 +20,11 @@ const (
 	maxBytes = 1 << 30
 	maxLine  = 64 << 20 // a Service with 30,000 entries needs some 3 MB
 	maxLines = 4_000_000
+
+	// Objects are made of what has so many bytes on average: an empty one, of three bytes, may
+	// take hundreds in memory. What is written has more, since what is zero is left out.
+	minObject = 16
+	minLine   = 4 << 10 // from which that counts
 )
 
 // Read reads a snapshot. The error names the line.
@@ -76,6 +81,9 @@ func (f *File) header(text []byte) error {
 
 // strict decodes one value, and nothing but what it has fields for.
 func strict(text []byte, v any) error {
+	if len(text) > minLine && objects(text) > len(text)/minObject {
+		return errors.New("too many empty values")
+	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {
@@ -88,6 +96,23 @@ func strict(text []byte, v any) error {
 		return errors.New("more than one value")
 	}
 	return nil
+}
+
+// objects counts the objects in a text of JSON, and the entries of lists that are null, which
+// make one, too.
+func objects(text []byte) (n int) {
+	quoted := false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"':
+			quoted = !quoted
+		case quoted && c == '\\':
+			i++
+		case !quoted && (c == '{' || c == 'n'):
+			n++
+		}
+	}
+	return n
 }
 
 // line reads the line of a number, and reports whether it is the end.

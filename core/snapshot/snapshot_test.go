@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -326,4 +327,26 @@ func FuzzRead(f *testing.F) {
 			again.Resolve()
 		}
 	})
+}
+
+// What a few bytes each make of a snapshot, which strangers send, is refused before it is made.
+func TestEmptyValuesAreRefused(t *testing.T) {
+	const size = 14 << 20
+	many := func(of string) string { return "[" + of + strings.Repeat(","+of, size/(len(of)+1)) + "]" }
+	for name, line := range map[string]string{
+		"endpoints": `{"slice":{"Endpoints":` + many("{}") + `}}`,
+		"null":      `{"slice":{"Endpoints":` + many("null") + `}}`,
+		"frontends": `{"serves":{"name":"a/b","frontends":` + many("{}") + `}}`,
+		"spaces":    `{"status":{"problems":` + many("{ }") + `}}`,
+	} {
+		text := `{"tandemSnapshot":1,"version":"v1","mode":"nftables"}` + "\n" + line + "\n" + `{"end":{"lines":2}}` + "\n"
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := snapshot.Read(strings.NewReader(text))
+		runtime.ReadMemStats(&after)
+		made := after.TotalAlloc - before.TotalAlloc
+		if err == nil || !strings.Contains(err.Error(), "line 2: too many empty values") || made > 100<<20 {
+			t.Errorf("%s: %d MiB for %d bytes: %v", name, made>>20, len(text), err)
+		}
+	}
 }
