@@ -3,6 +3,7 @@
 package watch
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/tandem-proxy/tandem/core/watch/apitest"
 )
@@ -104,3 +107,42 @@ func TestListsAreBounded(t *testing.T) {
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+// A list of items that are a few bytes each costs little memory, in both forms, as does one
+// that has more items than a page.
+func TestItemsAreBounded(t *testing.T) {
+	const size = 1 << 20
+	empty := append([]byte("k8s\x00\x0a\x11\x0a\x02v1\x12\x0bServiceList\x12"), protowire.AppendVarint(nil, size)...)
+	empty = append(empty, bytes.Repeat([]byte{0x12, 0}, size/2)...)
+	body := func(text []byte) func(http.ResponseWriter) {
+		return func(w http.ResponseWriter) { _, _ = w.Write(text) }
+	}
+	many := []byte(`{"kind":"ServiceList","metadata":{"resourceVersion":"5","continue":"more"},"items":[{"metadata":{"name":"a","namespace":"b"}}` +
+		strings.Repeat(`,{"metadata":{"name":"a","namespace":"b"}}`, 600) + `]}`)
+	for name, c := range map[string]struct {
+		media string
+		body  []byte
+		want  string
+	}{
+		"protobuf":   {"application/vnd.kubernetes.protobuf", empty, "an item has no name"},
+		"JSON":       {"application/json", []byte(`{"kind":"ServiceList","items":[{}` + strings.Repeat(",{}", size/3) + "]}"), "an item has no name"},
+		"many":       {"application/json", many, "more items than the limit of 500"},
+		"not a list": {"application/json", []byte(`{"kind":"Table","items":[]}`), `a "Table", not a ServiceList`},
+		"cut short":  {"application/vnd.kubernetes.protobuf", empty[:size/2], "unexpected EOF"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, apitest.Options{NoWatchList: true, NoCache: true})
+			lift := w.server.Fail(apitest.Rule{Resource: "services", Verb: "list", Status: 200, Media: c.media, Body: body(c.body)})
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			w.run().until("the refusal", func() bool { return strings.Contains(w.resource("services").Err, c.want) })
+			runtime.ReadMemStats(&after)
+			if made := after.TotalAlloc - before.TotalAlloc; made > 64<<20 {
+				t.Errorf("%d MiB for an answer of %d bytes", made>>20, len(c.body))
+			}
+			lift()
+			w.synced()
+			w.becomes(initial)
+		})
+	}
+}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -221,22 +220,22 @@ func (f *follower) from() string {
 func (f *follower) page(ctx context.Context, options *metav1.ListOptions) (metav1.ListInterface, error) {
 	ctx, cancel := context.WithTimeout(ctx, pageTime)
 	defer cancel()
-	page := f.kind.list()
-	if err := f.get(options).Do(ctx).Into(page); err != nil {
-		return nil, err
+	result := f.get(options).Do(ctx)
+	if result.Error() == nil {
+		f.status.answered()
 	}
-	f.status.answered()
-	err := meta.EachListItem(page, func(o runtime.Object) error {
-		m, err := meta.Accessor(o)
-		if err == nil {
-			f.put(o, m)
+	items := int64(0)
+	list, err := f.eachItem(result, func(o runtime.Object, m metav1.Object) error {
+		if items++; options.Limit > 0 && options.ResourceVersion != "0" && items > options.Limit { // a server's cache may ignore it
+			return fmt.Errorf("more items than the limit of %d", options.Limit)
 		}
-		return err
+		f.put(o, m)
+		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	return meta.ListAccessor(page)
+	return &list, nil
 }
 
 // get prepares a request. How often to try is decided by backoff alone.

@@ -46,7 +46,7 @@ type kind struct {
 	// fallbacks are versions to try where there is no version: of custom resources, which may
 	// come and go.
 	fallbacks []schema.GroupVersion
-	list      func() runtime.Object
+	item      func() runtime.Object
 	set       func(runtime.Object) outcome // passes the object to the sink
 	remove    func(name)                   // passes the removal to the sink
 }
@@ -81,7 +81,7 @@ func services(sink Sink) kind {
 		resource: "services", version: corev1.SchemeGroupVersion,
 		label: "!" + LabelProxyName,
 		newer: "spec.clusterIP!=" + corev1.ClusterIPNone + ",spec.type!=" + string(corev1.ServiceTypeExternalName),
-		list:  func() runtime.Object { return &corev1.ServiceList{} },
+		item:  func() runtime.Object { return &corev1.Service{} },
 		set: setter(func(o *corev1.Service) outcome {
 			s, problems := Service(o)
 			if s != nil {
@@ -98,7 +98,7 @@ func endpointSlices(sink Sink) kind {
 	return kind{
 		resource: "endpointslices", version: discoveryv1.SchemeGroupVersion,
 		label: "!" + corev1.IsHeadlessService,
-		list:  func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
+		item:  func() runtime.Object { return &discoveryv1.EndpointSlice{} },
 		set: setter(func(o *discoveryv1.EndpointSlice) outcome {
 			s, problems := Slice(o)
 			if s != nil {
@@ -117,7 +117,7 @@ func ownNode(sink Sink, nodeName string) kind {
 	return kind{
 		resource: "nodes", version: corev1.SchemeGroupVersion,
 		field: "metadata.name=" + nodeName,
-		list:  func() runtime.Object { return &corev1.NodeList{} },
+		item:  func() runtime.Object { return &corev1.Node{} },
 		set: setter(func(o *corev1.Node) outcome {
 			n, problems := Node(o)
 			last = n
@@ -138,7 +138,7 @@ func ownNode(sink Sink, nodeName string) kind {
 func serviceCIDRs(sink Sink) kind {
 	return kind{
 		resource: "servicecidrs", version: networkingv1.SchemeGroupVersion, optional: true,
-		list: func() runtime.Object { return &networkingv1.ServiceCIDRList{} },
+		item: func() runtime.Object { return &networkingv1.ServiceCIDR{} },
 		set: setter(func(o *networkingv1.ServiceCIDR) outcome {
 			c, problems := ServiceCIDR(o)
 			sink.SetServiceCIDR(c)
@@ -164,7 +164,7 @@ func routes(sink Sink) []kind {
 	return []kind{
 		{
 			resource: "referencegrants", version: grants[0], fallbacks: grants[1:], optional: true,
-			list: func() runtime.Object { return &gateway.ReferenceGrantList{} },
+			item: func() runtime.Object { return &gateway.ReferenceGrant{} },
 			set: setter(func(o *gateway.ReferenceGrant) outcome {
 				g, problems := ReferenceGrant(o)
 				if g != nil {
@@ -176,13 +176,13 @@ func routes(sink Sink) []kind {
 		},
 		{
 			resource: "tcproutes", version: versions[0], fallbacks: versions[1:], optional: true,
-			list:   func() runtime.Object { return &gateway.TCPRouteList{} },
+			item:   func() runtime.Object { return &gateway.TCPRoute{} },
 			set:    setter(func(o *gateway.TCPRoute) outcome { return set(TCPRoute(o)) }),
 			remove: remove(model.TCP),
 		},
 		{
 			resource: "udproutes", version: versions[0], fallbacks: versions[1:], optional: true,
-			list:   func() runtime.Object { return &gateway.UDPRouteList{} },
+			item:   func() runtime.Object { return &gateway.UDPRoute{} },
 			set:    setter(func(o *gateway.UDPRoute) outcome { return set(UDPRoute(o)) }),
 			remove: remove(model.UDP),
 		},

@@ -82,7 +82,7 @@ func TestNamesOfObjectsThatWaited(t *testing.T) {
 	d.note(full, make([]model.Problem, mostProblems), false)
 	var want []model.Problem
 	for _, k := range append(routes(nil), services(nil), endpointSlices(nil), ownNode(nil, "n"), serviceCIDRs(nil)) {
-		first := model.Problem{Object: strings.TrimSuffix(reflect.TypeOf(k.list()).Elem().Name(), "List") + " ns/a", Of: model.ServiceName{Namespace: "ns", Name: "a"}, Why: model.WhyBadAddress, Detail: "address"}
+		first := model.Problem{Object: reflect.TypeOf(k.item()).Elem().Name() + " ns/a", Of: model.ServiceName{Namespace: "ns", Name: "a"}, Why: model.WhyBadAddress, Detail: "address"}
 		d.note(objectKey{k.resource, name{"ns", "a"}}, []model.Problem{first}, false)
 		first.Detail = "what exactly is listed when the object changes"
 		want = append(want, first)

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -48,21 +47,15 @@ func (f *follower) foundAt(ctx context.Context, n name) (found uint64, err error
 	ctx, cancel := context.WithTimeout(ctx, min(f.limits.silence, historyTime))
 	defer cancel()
 	ctx, _ = withByteCount(ctx) // one object is bounded as an event is
-	objects := f.kind.list()
 	options := metav1.ListOptions{
 		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, n.name).String(),
 		ResourceVersion: f.at, ResourceVersionMatch: metav1.ResourceVersionMatchExact,
 	}
-	if err := f.get(&options).Namespace(n.namespace).Do(ctx).Into(objects); err != nil {
-		return 0, err
-	}
-	return found, meta.EachListItem(objects, func(o runtime.Object) error {
-		m, err := meta.Accessor(o)
-		if err == nil {
-			found = number(m.GetResourceVersion())
-		}
-		return err
+	_, err = f.eachItem(f.get(&options).Namespace(n.namespace).Do(ctx), func(_ runtime.Object, m metav1.Object) error {
+		found = number(m.GetResourceVersion())
+		return nil
 	})
+	return found, err
 }
 
 // last is the latest change of an object that is known.
