@@ -97,6 +97,7 @@ func iptablesSettings() []Setting {
 			Path: "iptables.localhostNodePorts", Flag: "iptables-localhost-nodeports", ZeroCounts: true, Counts: onNodePorts, Restart: restartSystem,
 			Doc: "Serve node ports on loopback addresses, too: on 127.0.0.1 and ::1, by relays in this process. " +
 				"The kernel parameter route_localnet, which kube-proxy sets for this and which lets neighbours reach the node's services on 127.0.0.1 (CVE-2020-8558), is not changed. " +
+				"--nodeport-addresses=localhost,primary serves them on loopback addresses and the Node's own, in every mode. " +
 				"When not set: true for the mode iptables, false for all others.",
 			Value: func(c *Config) Value { return optional(&c.NodePorts.Loopback, boolean) },
 		},
