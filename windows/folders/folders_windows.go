@@ -119,16 +119,22 @@ func CheckProgram(exe string) error {
 	if err := cmp.Or(checkProgram(exe, writing), checkProgram(dir, writing)); err != nil {
 		return err
 	}
-	for outer := filepath.Dir(dir); outer != dir; dir, outer = outer, filepath.Dir(outer) {
-		rights := uint32(replacing)
-		if filepath.Dir(outer) == outer {
+	return outwards(filepath.Dir(dir), checkProgram)
+}
+
+// outwards checks a folder and those around it: who can delete or rename one puts another in its
+// place.
+func outwards(dir string, check func(dir string, rights uint32) error) error {
+	for {
+		outer, rights := filepath.Dir(dir), uint32(replacing)
+		if outer == dir {
 			rights &^= deleteRight // nobody deletes or renames a disk's own folder
 		}
-		if err := checkProgram(outer, rights); err != nil {
+		if err := check(dir, rights); err != nil || outer == dir {
 			return err
 		}
+		dir = outer
 	}
-	return nil
 }
 
 func checkProgram(path string, rights uint32) error {
@@ -186,15 +192,19 @@ func checkEntry(dir string, f fs.DirEntry) error {
 	return checkInput(path, writing, ofFile)
 }
 
-// checkPlace checks the folder in which a file is named, and, if that is a link, the one where
-// it is.
+// checkPlace checks the folder in which a file is named and all around it, and, if that is a
+// link, also those where it is.
 func checkPlace(path string) error {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return err
+	}
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return err
 	}
 	for _, dir := range slices.Compact([]string{filepath.Dir(path), filepath.Dir(real)}) {
-		if err := checkInput(dir, replacing, ofPlace); err != nil {
+		if err := outwards(dir, func(dir string, rights uint32) error { return checkInput(dir, rights, ofPlace) }); err != nil {
 			return err
 		}
 	}

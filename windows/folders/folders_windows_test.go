@@ -143,3 +143,25 @@ func TestAFileIsNoFolder(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// A folder around a folder that others can replace decides what is in it, as for a program.
+func TestFoldersAroundAnInputCount(t *testing.T) {
+	dir := foldertest.New(t, "outer/inner/config.yaml", "outer/inner", "outer")
+	outer, inner := filepath.Join(dir, "outer"), filepath.Join(dir, "outer", "inner")
+	file := filepath.Join(inner, "config.yaml")
+	if err := Close(outer, inner); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := CheckInput(file); err != nil {
+		t.Errorf("closed to others: %v", err)
+	}
+	foldertest.Open(t, outer)
+	for _, path := range []string{file, inner} {
+		if err := CheckInput(path); err == nil || !strings.Contains(err.Error(), outer+" is writable by everybody") {
+			t.Errorf("%s in a folder that is open to everybody: %v", path, err)
+		}
+	}
+}
