@@ -39,6 +39,7 @@ type file struct {
 	held  map[key]placed // last good objects that are no longer read, see hold
 
 	problem *Problem // why it could not be read the last time
+	gone    bool     // then it was listed, and not there
 	shrunk  struct { // when it was first seen truncated in place
 		info  fs.FileInfo
 		since time.Time

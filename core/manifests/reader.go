@@ -224,6 +224,7 @@ func (r *Reader) refresh(ctx context.Context, from fs.FS, file *file, f *folder)
 	case err != nil:
 		f.unsettled = f.unsettled || errors.Is(err, errUnsettled)
 		file.fail(0, err.Error())
+		file.gone = errors.Is(err, fs.ErrNotExist)
 		return true
 	case info == nil:
 		return false
@@ -276,6 +277,7 @@ func (r *Reader) measure(files []*file) {
 func (r *Reader) roomFor(f *file) int64 { return r.limits.allBytes - r.bytes + f.size() }
 
 func (f *file) fail(line int, why string) {
+	f.gone = false
 	f.problem = &Problem{File: f.shown, Line: line, Object: "file", Text: why, Why: model.WhyInvalid}
 }
 
@@ -360,17 +362,29 @@ func (f *folder) merge(files []*file) {
 	}
 	f.index = make(map[key]int, n)
 	f.objects = make([]placed, 0, n)
+	gone, first := 0, 0 // files that are listed and not there, and the place of their one problem
 	for _, file := range files {
 		file.first = len(f.objects)
 		if file.problem != nil {
 			f.doubtful = true
-			f.problems = append(f.problems, *file.problem)
+			if file.gone {
+				gone++
+			}
+			if file.gone && gone == 1 {
+				first = len(f.problems)
+			}
+			if !file.gone || gone == 1 {
+				f.problems = append(f.problems, *file.problem)
+			}
 		}
 		for i := range file.units {
 			for _, o := range file.units[i].objects {
 				f.add(placed{object: o, file: file.shown, line: file.units[i].line})
 			}
 		}
+	}
+	if gone > 1 { // mostly for one reason, such as a folder that vanished behind links
+		f.problems[first].Text += fmt.Sprintf("; the same for %d more files", gone-1)
 	}
 	for _, file := range files {
 		for _, k := range slices.SortedFunc(maps.Keys(file.held), key.compare) {

@@ -5,6 +5,7 @@ package manifests
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -154,4 +155,20 @@ func obeyModes(t *testing.T) {
 		}
 		runtime.UnlockOSThread()
 	})
+}
+
+// Many files that vanish at once, as a folder behind links does, are one problem, which keeps
+// no other from being shown.
+func TestVanishedFilesAreOneProblem(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 300 {
+		if err := os.Symlink("nowhere", filepath.Join(dir, fmt.Sprintf("%03d.yaml", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, dir, "bad.yaml", "kind: [")
+	r, err := Read(t.Context(), dir, config.PortRange{})
+	if err != nil || len(r.Problems) != 2 || !strings.HasSuffix(r.Problems[0].String(), "000.yaml: file: cannot be read: no such file or directory; the same for 299 more files") {
+		t.Errorf("%v: %d problems: %.300v", err, len(r.Problems), r.Problems)
+	}
 }
