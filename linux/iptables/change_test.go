@@ -12,10 +12,17 @@ import (
 
 // Objects of one port are written in one transaction. If that were not so, it would be all the same.
 func TestEachWriteOfAChange(t *testing.T) {
-	conformance.Suite[Key, Value]{
+	suite().EachWrite(t)
+}
+
+// An address passes to another Service.
+func TestEachWriteOfPassing(t *testing.T) { suite().EachWriteOfPassing(t, false) }
+
+func suite() conformance.Suite[Key, Value] {
+	return conformance.Suite[Key, Value]{
 		Mode: "iptables", Compiler: NewCompiler(Options{}),
 		Sim: func(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
 			return NewSim(objects, host).Decide
 		},
-	}.EachWrite(t)
+	}
 }

@@ -150,10 +150,17 @@ func reaches(o oracle.Outcome, to oracle.Target) bool {
 
 // The same for random changes of several Services.
 func TestEachWriteOfARandomChange(t *testing.T) {
-	conformance.Suite[Key, Value]{
+	suite().EachWrite(t)
+}
+
+// An address passes to another Service.
+func TestEachWriteOfPassing(t *testing.T) { suite().EachWriteOfPassing(t, true) }
+
+func suite() conformance.Suite[Key, Value] {
+	return conformance.Suite[Key, Value]{
 		Mode: "ipvs", Compiler: NewCompiler(Options{}),
 		Sim: func(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
 			return NewSim(Options{}, objects, host).Decide
 		},
-	}.EachWrite(t)
+	}
 }
