@@ -288,3 +288,14 @@ func (s *simulation) table() string {
 	}
 	return b.String()
 }
+
+// Runs that violated an invariant once do not any more.
+func TestSeedsThatViolated(t *testing.T) {
+	for _, j := range []job{
+		{"userspace", "F10", 179549307350}, // I2: pods had endpoints of clients from outside, between two writes
+	} {
+		if res := play(t, j, j.plan(), *verbose); len(res.violations) > 0 {
+			t.Errorf("%s: %s\n%s", j, strings.Join(res.violations, "\n  "), res.log)
+		}
+	}
+}
