@@ -11,7 +11,7 @@ race: ; ci/setup/run && go test -race ./...
 guest: ; ci/setup/run && ci/guest/run
 matrix: ; ci/setup/run && ci/guest/matrix
 verify: ; go run ./ci/test -verify
-simulate: ; go test -count=1 -v ./ci/simulate -run TestSimulation -timeout 20m -for 9m -first $$(date +%s)
+simulate: ; go test -count=1 -v ./ci/simulate -run TestSimulation -first $$(date +%s) $(if $(SIMULATE),-timeout 0 $(SIMULATE),-timeout 20m -for 9m)
 soak: ; ci/setup/run && ci/test/soak && ci/guest/matrix
 fuzz: ; ci/test/fuzz
 bench: ; ci/setup/run && for b in nftables manifests iptables-legacy iptables-nft relay; do ci/bench/run $$b $(BENCHFLAGS) || exit; done

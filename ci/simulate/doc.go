@@ -32,8 +32,11 @@
 //	make verify                                                  the seeds 0 to 3, on every machine
 //	make simulate                                                new seeds for some minutes
 //	go test ./ci/simulate -run TestSimulation -mode M -kind K -seed N    one run again
+//	go test -v ./ci/simulate -run TestSimulation -runs 100000 -first N   so many, however long it takes
 //
-// A run that fails is made shorter before it is reported: the fewest steps of its plan
+// Violations are printed as they are found, and each minute how far it is; with -v, since go test
+// else prints nothing before the end. It goes on after a violation, and fails at
+// the end. A run that fails is made shorter as well: the fewest steps of its plan
 // that fail still. The plan and what it does follow from the seed alone; the order in
 // which goroutines run does not, so that a rare failure may need -times.
 package simulate

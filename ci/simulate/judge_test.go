@@ -42,6 +42,9 @@ type probe struct {
 	oracle.Packet
 	before, after oracle.Outcome // after: in the second world
 	reached       bool           // at the first start: it was right
+
+	owners []model.ServiceName // of the packet in the first known worlds
+	known  int
 }
 
 func sorted(o oracle.Outcome) oracle.Outcome {
@@ -89,7 +92,7 @@ func (j *judge) look(at func(*model.Host) decide) {
 	}
 	for range min(probesPerWrite, len(j.probes)) {
 		j.looks++
-		p := j.probes[j.looks%len(j.probes)]
+		p := &j.probes[j.looks%len(j.probes)]
 		j.packets++
 		if wrong := j.wrong(p, sorted(now(p.Packet))); wrong != "" {
 			j.run.violate("%s: %s", conformance.Show(p.Packet), wrong)
@@ -124,8 +127,11 @@ func (j *judge) rise(now decide) {
 }
 
 // wrong returns what violates an invariant.
-func (j *judge) wrong(p probe, got oracle.Outcome) string {
-	owners := j.owners(p.Packet)
+func (j *judge) wrong(p *probe, got oracle.Outcome) string {
+	if p.known != len(j.worlds) {
+		p.owners, p.known = j.owners(p.Packet), len(j.worlds)
+	}
+	owners := p.owners
 	if !j.shaken && !slices.ContainsFunc(owners, func(n model.ServiceName) bool { return j.touched[n] }) {
 		if d := conformance.Diff(p.before, got); d != "" {
 			return "I1: no change touches it: " + d
@@ -156,7 +162,7 @@ func reaches(o oracle.Outcome, at netip.AddrPort) bool {
 // HNS has one load balancer for a frontend and changes nothing of it in place but its
 // endpoints (windows/hns, beyondEndpoints): another port of the endpoints, SNAT or
 // affinity is a deletion and a creation, and nothing serves between the two.
-func (j *judge) replaced(p probe, owners []model.ServiceName) bool {
+func (j *judge) replaced(p *probe, owners []model.ServiceName) bool {
 	if j.run.job.mode != onWindows {
 		return false
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -25,9 +26,10 @@ import (
 )
 
 var (
-	budget  = flag.Duration("for", 10*time.Second, "begin no run after this time")
+	budget  = flag.Duration("for", 10*time.Second, "begin no run after this time; without it, -runs has no limit")
+	runs    = flag.Int("runs", 0, "begin no more runs than this; 0 for any number")
 	from    = flag.Uint64("first", 0, "the first seed")
-	seeds   = flag.Uint64("seeds", 200, "how many seeds of each kind of fault and mode")
+	seeds   = flag.Uint64("seeds", 200, "how many seeds of each kind of fault and mode; without meaning where -runs is given")
 	onlyJob = flag.Int64("seed", -1, "run this seed alone, with -mode and -kind")
 	mode    = flag.String("mode", "", "this mode alone")
 	only    = flag.String("kind", "", "this kind of fault alone, or a pair as F01+F10")
@@ -49,9 +51,25 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestSimulation runs what -for leaves time for, seed by seed.
+// TestSimulation runs what -for leaves time for, or as many as -runs says, seed by seed. It
+// prints violations as it finds them, and how far it is each minute, goes on to the
+// end, and fails there.
 func TestSimulation(t *testing.T) {
 	s := &simulation{begin: time.Now(), byKind: map[string]int{}, byMode: map[config.Mode]modeSum{}}
+	minute := time.NewTicker(time.Minute)
+	ended := make(chan struct{})
+	var progress sync.WaitGroup
+	progress.Go(func() {
+		for {
+			select {
+			case <-minute.C:
+				s.say("%.0f s: %s", time.Since(s.begin).Seconds(), s.count())
+			case <-ended:
+				minute.Stop()
+				return
+			}
+		}
+	})
 	jobs := make(chan job)
 	var workers sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
@@ -61,16 +79,23 @@ func TestSimulation(t *testing.T) {
 			}
 		})
 	}
+	begun := 0
 	for j := range s.jobs() {
-		if *onlyJob < 0 && time.Since(s.begin) > *budget {
+		if *onlyJob < 0 && (s.late() || *runs > 0 && begun == *runs) {
 			break
 		}
+		begun++
 		jobs <- j
 	}
 	close(jobs)
 	workers.Wait()
+	close(ended)
+	progress.Wait()
 	t.Log(s.table())
-	t.Logf("simulation: %d runs, %d faults, %d crash points, %d violations", s.runs, s.sum.faults, s.sum.crashes, s.violations)
+	s.say("simulation: %s in %.0f s", s.count(), time.Since(s.begin).Seconds())
+	if s.violations > 0 {
+		t.Errorf("%s; the first of %d runs with violations:\n%s", s.count(), s.violations, strings.Join(s.found, "\n"))
+	}
 }
 
 // simulation adds up what has come of runs.
@@ -80,9 +105,30 @@ type simulation struct {
 	mu         sync.Mutex
 	runs       int
 	violations int
+	found      []string // the first of them
 	sum        result
 	byKind     map[string]int // faults
 	byMode     map[config.Mode]modeSum
+}
+
+// mostFound bounds the violations that are listed at the end: one defect has many.
+const mostFound = 20
+
+// say prints a line at once: what a test logs comes at its end, without -v.
+func (*simulation) say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+
+// count is what was done so far.
+func (s *simulation) count() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return fmt.Sprintf("%d runs, %d faults, %d crash points, %d violations", s.runs, s.sum.faults, s.sum.crashes, s.violations)
+}
+
+// late reports whether no run may begin any more.
+func (s *simulation) late() bool {
+	limited := *runs == 0
+	flag.Visit(func(f *flag.Flag) { limited = limited || f.Name == "for" })
+	return limited && time.Since(s.begin) > *budget
 }
 
 type modeSum struct{ runs, faults, crashes int }
@@ -92,8 +138,11 @@ type modeSum struct{ runs, faults, crashes int }
 // crashes, of which there is one for each write.
 func (s *simulation) jobs() func(yield func(job) bool) {
 	first, end := *from, *from+*seeds
-	if *onlyJob >= 0 {
+	switch {
+	case *onlyJob >= 0:
 		first, end = uint64(*onlyJob), uint64(*onlyJob)+1
+	case *runs > 0:
+		end = math.MaxUint64
 	}
 	return func(yield func(job) bool) {
 		for seed := first; seed < end; seed++ {
@@ -163,15 +212,35 @@ func (j job) plan() (steps []step) {
 
 // one runs a job, and makes its plan shorter if it fails.
 func (s *simulation) one(t *testing.T, j job) {
+	defer func() {
+		if p := recover(); p != nil { // a data race in a map, or goroutines that remain (I10)
+			s.say("%s panics: again: %s", j, j.again())
+			panic(p)
+		}
+	}()
 	plan := j.plan()
 	res := play(t, j, plan, *verbose)
 	s.add(j, plan, res)
 	if len(res.violations) == 0 {
 		return
 	}
+	s.say("%s: %s\nagain: %s", j, strings.Join(res.violations, "\n  "), j.again())
 	plan, res = shrink(t, j, plan, res)
-	t.Errorf("%s %s seed %d: %s\nplan: %v\nagain: go test ./ci/simulate -run TestSimulation -mode %s -kind %s -seed %d -log\n%s",
-		j.mode, j.kind, j.seed, strings.Join(res.violations, "\n  "), plan, j.mode, j.kind, j.seed, res.log)
+	shorter := fmt.Sprintf("%s: %s\nplan: %v\nagain: %s\n%s", j, strings.Join(res.violations, "\n  "), plan, j.again(), res.log)
+	s.say("made shorter: %s", shorter)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.found) < mostFound {
+		s.found = append(s.found, shorter)
+	}
+}
+
+// String names the run.
+func (j job) String() string { return fmt.Sprintf("%s %s seed %d", j.mode, j.kind, j.seed) }
+
+// again is how to run it again.
+func (j job) again() string {
+	return fmt.Sprintf("go test ./ci/simulate -run TestSimulation -mode %s -kind %s -seed %d -log", j.mode, j.kind, j.seed)
 }
 
 // shrink leaves out steps as long as the rest still fails.
@@ -218,4 +287,15 @@ func (s *simulation) table() string {
 		fmt.Fprintf(&b, "  %s %-45s %d\n", k.id, k.what, s.byKind[k.id])
 	}
 	return b.String()
+}
+
+// Runs that violated an invariant once do not any more.
+func TestSeedsThatViolated(t *testing.T) {
+	for _, j := range []job{
+		{"userspace", "F10", 179549307350}, // I2: pods had endpoints of clients from outside, between two writes
+	} {
+		if res := play(t, j, j.plan(), *verbose); len(res.violations) > 0 {
+			t.Errorf("%s: %s\n%s", j, strings.Join(res.violations, "\n  "), res.log)
+		}
+	}
 }

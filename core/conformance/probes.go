@@ -14,7 +14,11 @@ import (
 // (hairpin) and the edges of source ranges; and to the edges of the ranges of cluster
 // IPs. They are unique and in a fixed order.
 func Probes(host *model.Host, ports []*model.Port) []oracle.Packet {
-	ps := &probes{host: host, seen: map[oracle.Packet]bool{}}
+	n := 0
+	for _, port := range ports {
+		n += probesPerFrontend * len(port.Frontends)
+	}
+	ps := &probes{host: host, seen: make(map[oracle.Packet]bool, n), all: make([]oracle.Packet, 0, n)}
 	for _, port := range ports {
 		for i := range port.Frontends {
 			ps.front(port, &port.Frontends[i])
@@ -25,6 +29,9 @@ func Probes(host *model.Host, ports []*model.Port) []oracle.Packet {
 	}
 	return ps.all
 }
+
+// probesPerFrontend is how many there are of most.
+const probesPerFrontend = 48
 
 // borders are the first and last addresses of a range of cluster IPs and their
 // neighbours.

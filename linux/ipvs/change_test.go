@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/dataplane/memory"
 	"github.com/tandem-proxy/tandem/core/ledger"
@@ -145,4 +146,21 @@ func TestEachWriteOfAChange(t *testing.T) {
 
 func reaches(o oracle.Outcome, to oracle.Target) bool {
 	return slices.ContainsFunc(o.Endpoints, func(e oracle.Target) bool { return e.Addr == to.Addr })
+}
+
+// The same for random changes of several Services.
+func TestEachWriteOfARandomChange(t *testing.T) {
+	suite().EachWrite(t)
+}
+
+// An address passes to another Service.
+func TestEachWriteOfPassing(t *testing.T) { suite().EachWriteOfPassing(t, true) }
+
+func suite() conformance.Suite[Key, Value] {
+	return conformance.Suite[Key, Value]{
+		Mode: "ipvs", Compiler: NewCompiler(Options{}),
+		Sim: func(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
+			return NewSim(Options{}, objects, host).Decide
+		},
+	}
 }

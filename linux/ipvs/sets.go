@@ -82,14 +82,19 @@ const maxSetName = 31
 // they are filled. kube-proxy's sets are full at 65,536.
 const maxEntries = 1 << 24
 
-// Name returns the name of the set in a family.
-func (s SetID) Name(f model.Family) string {
-	name := "KUBE-" + setTable[s].name
-	if f == model.IPv6 {
-		name = "KUBE-6-" + setTable[s].name
+// setNames are the names of the sets by family. A simulated packet meets many.
+var setNames = func() (names [numSets][2]string) {
+	for s := range names {
+		for f, prefix := range [...]string{model.IPv4: "KUBE-", model.IPv6: "KUBE-6-"} {
+			name := prefix + setTable[s].name
+			names[s][f] = name[:min(len(name), maxSetName)]
+		}
 	}
-	return name[:min(len(name), maxSetName)]
-}
+	return names
+}()
+
+// Name returns the name of the set in a family.
+func (s SetID) Name(f model.Family) string { return setNames[s][f] }
 
 // setNamed finds one of our sets by its name.
 func setNamed(name string) (SetID, model.Family) {

@@ -88,9 +88,10 @@ func NewCompiler(o Options) *Compiler {
 func (c *Compiler) Equal(a, b nft.Value) bool { return a.Equal(b) }
 
 // Rank implements dataplane.Compiler: referenced objects come before those that
-// refer to them, and slots and source ranges before the answer that needs them. A
-// large port may take several transactions, and after each of them packets find
-// the slots that they are sent to.
+// refer to them, and slots and source ranges before the answer that needs them. The
+// answer for one origin comes before the one that all origins look up last, which
+// it would get otherwise. A large port may take several transactions, and after each of them
+// packets find the slots that they are sent to, and none of another policy.
 func (c *Compiler) Rank(k nft.Key) int {
 	switch k.Kind {
 	case nft.KindTable:
@@ -99,10 +100,14 @@ func (c *Compiler) Rank(k nft.Key) int {
 		return 1
 	case nft.KindChain:
 		return 2 + depth(k.Name())
-	case nft.KindElement:
-		if k.Set.Data == nft.DataVerdict {
-			return 8
-		}
+	}
+	switch k.Set {
+	case setAffinitySlots, setAffinityNodeSlots: // an endpoint's handle
+		return 8
+	case setVIPsPod, setVIPsHost, setNodePortsPod, setNodePortsHost:
+		return 9
+	case setVIPs, setNodePorts:
+		return 10
 	}
 	return 7
 }

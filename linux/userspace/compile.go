@@ -188,18 +188,22 @@ func (p portals) target(from model.Origin) Target {
 	return p.own(Drop)
 }
 
-// Rank implements dataplane.Compiler. Entries for allowed source ranges come before
-// the one that drops the rest, and that before those that lead to relays: a restricted
-// frontend is never open to all.
+// Rank implements dataplane.Compiler. Of the entries of a frontend come first those for
+// allowed source ranges, then the one that drops the rest: a restricted frontend is
+// never open to all. Then come those for this node's pods, since without one a pod uses
+// those for all others: it would get their endpoints between two writes, when they
+// lead to a relay already, or still.
 func (c *Compiler) Rank(k Key) int {
-	rank := 3 * int(k.Kind)
+	rank := 4 * int(k.Kind)
 	switch {
 	case k.Kind != kindEntry || k.Chain == chainGuard && k.From.IsValid():
 		return rank
 	case k.Chain == chainGuard:
 		return rank + 1
+	case k.Chain == chainPod || k.Chain == chainNodePod:
+		return rank + 2
 	}
-	return rank + 2
+	return rank + 3
 }
 
 // DeleteDelay implements dataplane.Compiler.

@@ -74,59 +74,65 @@ func (s *Sim) chain(id ChainID, p Packet, depth int) []End {
 	return s.rules(id, rules, p, depth)
 }
 
+// rules runs a packet through rules of a chain. It is copied only where it may both match and
+// not match, and where a jump ends in several ways.
 func (s *Sim) rules(id ChainID, rules []Rule, p Packet, depth int) (ends []End) {
-	if len(rules) == 0 {
-		return []End{{Packet: p}}
-	}
-	r, rest := rules[0], rules[1:]
-	yes, no := s.match(r, &p)
-	odds := r.odds()
-	if no {
-		passed := p
-		if odds < 1 {
-			passed.Odds *= 1 - odds
+	for i := range rules {
+		r, rest := &rules[i], rules[i+1:]
+		yes, no := s.match(r, &p)
+		if !yes {
+			continue
 		}
-		ends = s.rules(id, rest, passed, depth)
-	}
-	if !yes {
-		return ends
-	}
-	if p.Odds *= odds; no && r.remembers() {
-		p.Odds = 0
-	}
-	switch t := r.Target.(type) {
-	case Jump:
-		for _, e := range s.chain(ChainID{id.Family, id.Table, t.Chain}, p, depth+1) {
-			if e.By == nil {
-				ends = append(ends, s.rules(id, rest, e.Packet, depth)...)
-			} else {
-				ends = append(ends, e)
+		odds := r.odds()
+		if no {
+			passed := p
+			if odds < 1 {
+				passed.Odds *= 1 - odds
 			}
+			ends = append(ends, s.rules(id, rest, passed, depth)...)
 		}
-		return ends
-	case Goto:
-		return append(ends, s.chain(ChainID{id.Family, id.Table, t.Chain}, p, depth+1)...)
-	case DNAT:
-		p.Dst, p.DNATed = t.To, true
-	case SetMark:
-		p.Mark = t.apply(p.Mark)
-	case MapMark:
-		if m, ok := s.Set(t.Set, t.Fields, &p); ok {
-			p.Mark = m.apply(p.Mark)
+		if p.Odds *= odds; no && r.remembers() {
+			p.Odds = 0
+		}
+		switch t := r.Target.(type) {
+		case nil:
+		case SetMark:
+			p.Mark = t.apply(p.Mark)
+		case MapMark:
+			if m, ok := s.Set(t.Set, t.Fields, &p); ok {
+				p.Mark = m.apply(p.Mark)
+			}
+		case Jump:
+			back := s.chain(ChainID{id.Family, id.Table, t.Chain}, p, depth+1)
+			if len(back) == 1 && back[0].By == nil {
+				p = back[0].Packet
+				continue
+			}
+			for _, e := range back {
+				if e.By == nil {
+					ends = append(ends, s.rules(id, rest, e.Packet, depth)...)
+				} else {
+					ends = append(ends, e)
+				}
+			}
+			return ends
+		case Goto:
+			return append(ends, s.chain(ChainID{id.Family, id.Table, t.Chain}, p, depth+1)...)
+		case DNAT:
+			p.Dst, p.DNATed = t.To, true
+			return append(ends, End{p, t})
+		default:
+			if r.Target == Return {
+				return append(ends, End{Packet: p})
+			}
+			return append(ends, End{p, r.Target})
 		}
 	}
-	switch r.Target.(type) {
-	case nil, SetMark, MapMark:
-		return append(ends, s.rules(id, rest, p, depth)...)
-	}
-	if r.Target == Return {
-		return append(ends, End{Packet: p})
-	}
-	return append(ends, End{p, r.Target})
+	return append(ends, End{Packet: p})
 }
 
 // odds is how likely chance lets a packet match a rule.
-func (r Rule) odds() float64 {
+func (r *Rule) odds() float64 {
 	odds := 1.0
 	for _, m := range r.Matches {
 		if c, ok := m.(Chance); ok {
@@ -137,7 +143,7 @@ func (r Rule) odds() float64 {
 }
 
 // remembers reports whether a rule is for clients that were there before.
-func (r Rule) remembers() bool {
+func (r *Rule) remembers() bool {
 	return slices.ContainsFunc(r.Matches, func(m Match) bool {
 		recent, ok := m.(Recent)
 		return ok && !recent.Set
@@ -148,7 +154,7 @@ func (m SetMark) apply(mark uint32) uint32 { return mark&^m.Mask ^ m.Value }
 
 // match reports whether a packet may match a rule, and whether it may not match.
 // Unparsed rules match nothing.
-func (s *Sim) match(r Rule, p *Packet) (yes, no bool) {
+func (s *Sim) match(r *Rule, p *Packet) (yes, no bool) {
 	if r.Unparsed != "" || !r.Src.match(p.Src) || !r.Dst.match(p.Dst.Addr()) || !r.In.match(p.In) ||
 		r.Proto != 0 && r.Proto != p.Proto ||
 		r.Ports != (Ports{}) && (p.Dst.Port() < r.Ports.First || r.Ports.Last < p.Dst.Port()) {
@@ -190,8 +196,9 @@ func (s *Sim) matchExtension(m Match, p *Packet) (yes, no bool) {
 		_, is = s.Set(m.Set, m.Fields, p)
 		not = m.Not
 	case State:
-		states := strings.Split(m.Any, ",")
-		is = slices.Contains(states, "NEW") || p.DNATed && slices.Contains(states, "DNAT")
+		for state := range strings.SplitSeq(m.Any, ",") {
+			is = is || state == "NEW" || state == "DNAT" && p.DNATed
+		}
 		not = m.Not
 	case Recent:
 		return true, !m.Set

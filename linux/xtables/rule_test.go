@@ -123,7 +123,7 @@ func FuzzRule(f *testing.F) {
 		if again.Unparsed != "" || again.String() != once || strings.Contains(once, "\n") {
 			t.Fatalf("%q is read as %q, then as %q", text, once, again)
 		}
-		_, _ = (&Sim{Local: netip.Addr.IsLoopback, Set: func(string, string, *Packet) (SetMark, bool) { return SetMark{}, false }}).match(r, &Packet{Proto: model.TCP})
+		_, _ = (&Sim{Local: netip.Addr.IsLoopback, Set: func(string, string, *Packet) (SetMark, bool) { return SetMark{}, false }}).match(&r, &Packet{Proto: model.TCP})
 	})
 }
 

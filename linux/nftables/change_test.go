@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nftables
+
+import (
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/linux/nft"
+)
+
+// A large port may take several transactions.
+func TestEachWriteOfAChange(t *testing.T) {
+	conformance.Suite[nft.Key, nft.Value]{
+		Mode: "nftables", Compiler: NewCompiler(Options{}),
+		Sim: func(objects map[nft.Key]nft.Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
+			return nft.NewSim(objects, host).Decide
+		},
+	}.EachWrite(t)
+}
