@@ -21,6 +21,8 @@ type sliceTable struct {
 	v6    map[[16]byte]ref
 	links []link
 	spare []ref // links
+
+	moved func(netip.Addr) // is called for each address that a slice gets or loses
 }
 
 // ref is a list of slices: 0 for none, the number of the only or last one, or that of a link with
@@ -104,6 +106,9 @@ func (x *sliceTable) change(n ref, before, now *model.Slice) {
 
 // edit changes the list of an address.
 func (x *sliceTable) edit(a netip.Addr, n ref, how func(*sliceTable, ref, ref) ref) {
+	if x.moved != nil {
+		x.moved(a)
+	}
 	if a.Is4() {
 		editList(x, x.v4, a.As4(), n, how)
 	} else {
@@ -190,6 +195,9 @@ func (x *sliceTable) index() {
 		return
 	}
 	x.v4, x.v6 = map[[4]byte]ref{}, map[[16]byte]ref{}
+	moved := x.moved
+	defer func() { x.moved = moved }()
+	x.moved = nil // no slice changes
 	for n, slice := range x.slices {
 		x.change(ref(n), nil, slice)
 	}

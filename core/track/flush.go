@@ -3,7 +3,6 @@
 package track
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -25,6 +24,7 @@ func (t *Tracker) Flush() []model.Delta {
 			t.updateClaims(s)
 		}
 	}
+	t.decideClaims()
 	var deltas []model.Delta
 	for _, s := range t.dirty {
 		t.change(s).Queued = false
@@ -106,38 +106,6 @@ func (a *portIndex) find(id model.PortID, place int) *model.Port {
 	return a.ids[id]
 }
 
-// removeLost takes the frontends from a result that another Service holds, or that give way
-// to an address of another one.
-func (t *Tracker) removeLost(s *service, r *resolve.Result) {
-	for _, p := range r.Ports {
-		p.Frontends = slices.DeleteFunc(p.Frontends, func(f model.Frontend) bool {
-			loss := t.lostTo(s, resolve.Address{Kind: f.Kind, Proto: p.ID.Proto, At: f.At})
-			if loss == "" {
-				return false
-			}
-			r.Problem(s.Object, model.WhyFrontendTaken, "%s", loss)
-			return true
-		})
-	}
-}
-
-// lostTo names the holder that a Service has lost an address to; empty where it has it.
-func (t *Tracker) lostTo(s *service, a resolve.Address) string {
-	for _, above := range resolve.OutrankedBy(t.host, a) {
-		if holder := t.claims.holder[claim{above.At, above.Proto}]; holder != nil && holder != s {
-			what := above.Kind.String()
-			if above.At.Port() != 0 {
-				what += fmt.Sprintf(" %d", above.At.Port())
-			}
-			return fmt.Sprintf("%s %s (%s) is a %s of Service %s", a.Kind, a.At, a.Proto, what, holder.name)
-		}
-	}
-	if holder := t.claims.holder[claim{a.At, a.Proto}]; holder != s {
-		return fmt.Sprintf("%s %s (%s) belongs to Service %s", a.Kind, a.At, a.Proto, holder.name)
-	}
-	return ""
-}
-
 // Once resolves a whole set of inputs at once, for plans and tests. Services
 // are in order of name, and so are their ports.
 func Once(host *model.Host, in *model.Objects) ([]*View, []*model.Port) {
@@ -174,48 +142,4 @@ func (t *Tracker) backend(route *model.Route, name model.ServiceName) (b resolve
 		b.Slices = t.warmed(s, resolve.MarkUnanswered(s.Slices, t.suspects))
 	}
 	return b
-}
-
-// updateClaims brings a Service's claims in line with its object and the host, and marks
-// the Services that win or lose an address by it.
-func (t *Tracker) updateClaims(s *service) {
-	wanted, rejected := permitted(t.host, s.Object)
-	if had := s.claimed; had != s.Object {
-		t.claims.indexBelow(had, s, false)
-		t.claims.indexBelow(s.Object, s, true)
-	}
-	t.dropClaims(s, except(claimsOf(s.claimed), s.rejected), wanted)
-	s.claimed, s.rejected = s.Object, rejected
-	// Claims that stay are made again: the Service's age may have changed.
-	for _, c := range wanted {
-		before, touched := t.claims.add(c, s)
-		t.markAll(touched)
-		t.markBelow(c, before)
-	}
-}
-
-// dropClaims withdraws the claims that a Service had and does not make any more.
-func (t *Tracker) dropClaims(s *service, had, wanted []claim) {
-	for _, c := range except(had, wanted) {
-		before, touched := t.claims.remove(c, s)
-		t.markAll(touched)
-		t.markBelow(c, before)
-	}
-}
-
-func (t *Tracker) markAll(touched []*service) {
-	for _, s := range touched {
-		t.mark(s)
-	}
-}
-
-// markBelow marks the Services that give way to the holder of a claim, when that
-// is another than before.
-func (t *Tracker) markBelow(at claim, before *service) {
-	if len(t.claims.below) == 0 || t.claims.holder[at] == before {
-		return
-	}
-	for s := range t.claims.below[at].all() {
-		t.mark(s)
-	}
 }

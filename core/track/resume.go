@@ -41,6 +41,7 @@ func Resume(host *model.Host, all []*View, in *model.Objects, suspects model.Sus
 		}
 		t.updateClaims(s)
 	}
+	t.decideClaims()
 	t.Set(&model.Objects{Routes: in.Routes, Grants: in.Grants})
 	for _, s := range t.dirty { // by claims that were resolved before
 		t.change(s).Queued = false

@@ -107,11 +107,11 @@ type Endpoint struct {
 func (t *Tracker) RemoteOf(frontend netip.AddrPort, name model.ServiceName) (all []Endpoint) {
 	s := t.services[name]
 	if frontend.IsValid() {
-		s = t.claims.holder[claim{frontend, model.TCP}]
+		s = t.claims.holder(claim{frontend, model.TCP})
 	}
 	if s == nil && frontend.IsValid() {
 		nodePort := netip.AddrPortFrom(model.FamilyOf(frontend.Addr()).Unspecified(), frontend.Port())
-		s = t.claims.holder[claim{nodePort, model.TCP}]
+		s = t.claims.holder(claim{nodePort, model.TCP})
 	}
 	if s == nil || t.host == nil {
 		return nil

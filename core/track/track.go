@@ -15,6 +15,7 @@
 //	addresses.go     EndpointSlices by name and by the addresses of their endpoints
 //	service.go       one Service: its object, its slices, its ports
 //	claims.go        which Service holds an address that several ask for
+//	overrule.go      what external and load balancer IPs give way to
 //	routes.go        routes and grants, by parent and by backend
 //	trigger.go       changes in the cluster, for the programming latency
 //	track.go         Tracker, and which Services are dirty
@@ -66,15 +67,17 @@ type Stats struct {
 
 // New returns an empty Tracker. Nothing resolves before SetHost.
 func New() *Tracker {
-	return &Tracker{
+	t := &Tracker{
 		services: map[model.ServiceName]*service{},
 		slices:   newSliceTable(),
-		claims:   claims{holder: map[claim]*service{}, rivals: map[claim][]*service{}, below: map[claim]serviceSet{}},
+		claims:   newClaims(),
 		now:      time.Now,
 		warming:  map[*service]time.Time{},
 		routes:   newRoutes(),
 		slots:    func(model.Proto, netip.AddrPort, model.Origin) []netip.AddrPort { return nil },
 	}
+	t.slices.moved = func(a netip.Addr) { t.claims.change(a) }
+	return t
 }
 
 // KeepSlots makes ports that appear for the first time take the order in which
