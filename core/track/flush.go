@@ -44,9 +44,9 @@ func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 	var r resolve.Result
 	if s.Object != nil {
 		t.stats.Resolved++
-		r = resolve.Service(t.host, s.Object, t.warmed(s, resolve.MarkUnanswered(s.Slices, t.suspects)), t.routesOf(s.name)...)
+		r = resolve.Service(t.host, s.Object, t.warmed(s, resolve.MarkUnanswered(s.Slices, t.suspects)), t.routesOf(s)...)
 		t.removeLost(s, &r)
-		r.Problems = append(slices.Clone(s.excess), model.More(r.Problems, r.More)...)
+		r.Problems = slices.Concat(s.excess, t.routes.excess(s.Object), model.More(r.Problems, r.More))
 	}
 	v := t.change(s)
 	old := portIndex{ports: v.Ports}
@@ -121,12 +121,16 @@ func Once(host *model.Host, in *model.Objects) ([]*View, []*model.Port) {
 	return all, ports
 }
 
-// routesOf returns the routes of a Service, with their backends.
-func (t *Tracker) routesOf(name model.ServiceName) (all []resolve.Route) {
-	for _, route := range t.routes.parents[name] {
-		r := resolve.Route{Route: route, Backends: make([]resolve.Backend, len(route.Backends))}
-		for i, b := range route.Backends {
-			r.Backends[i] = t.backend(route, b.Service)
+// routesOf returns the routes of a Service, those that have a port of it with their backends.
+func (t *Tracker) routesOf(s *service) (all []resolve.Route) {
+	routes := t.routes.of(s.name)
+	for n, wins := range resolve.Winning(s.Object, routes) {
+		r := resolve.Route{Route: routes[n]}
+		if wins {
+			r.Backends = make([]resolve.Backend, len(r.Route.Backends))
+			for i, b := range r.Route.Backends {
+				r.Backends[i] = t.backend(r.Route, b.Service)
+			}
 		}
 		all = append(all, r)
 	}
@@ -135,6 +139,7 @@ func (t *Tracker) routesOf(name model.ServiceName) (all []resolve.Route) {
 
 // backend returns what a backend of a route is now.
 func (t *Tracker) backend(route *model.Route, name model.ServiceName) (b resolve.Backend) {
+	t.stats.Backends++
 	place, granted := t.routes.find(name, route)
 	b.Granted, b.Excess = granted, place >= t.routes.allowed(name)
 	if s := t.services[name]; s != nil && s.Object != nil {

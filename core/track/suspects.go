@@ -128,7 +128,7 @@ func (t *Tracker) RemoteOf(frontend netip.AddrPort, name model.ServiceName) (all
 // the backends of its routes.
 func (t *Tracker) backing(s *service) []*model.Slice {
 	all := s.Slices
-	for _, route := range t.routes.parents[s.name] {
+	for _, route := range t.routes.of(s.name) {
 		for _, b := range route.Backends {
 			if of := t.services[b.Service]; of != nil {
 				all = append(all[:len(all):len(all)], of.Slices...)

@@ -63,6 +63,7 @@ type Stats struct {
 	Suspected uint64 // slices that were looked at for suspects
 	Resolved  uint64 // Services resolved
 	Deltas    uint64 // ports that changed
+	Backends  uint64 // of routes that were looked up
 }
 
 // New returns an empty Tracker. Nothing resolves before SetHost.
