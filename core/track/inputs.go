@@ -207,8 +207,13 @@ func (t *Tracker) grantsChanged(namespace string) {
 	}
 }
 
-// Set adds or replaces objects, all but Nodes and ServiceCIDRs.
+// Set adds or replaces objects, all but ServiceCIDRs and the Node of this host, which is set.
 func (t *Tracker) Set(in *model.Objects) {
+	for _, n := range in.Nodes {
+		if n.Name != t.configured.Name {
+			t.SetOtherNode(n.Name, n.IPs)
+		}
+	}
 	for _, s := range in.Services {
 		t.SetService(s)
 	}

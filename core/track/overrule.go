@@ -3,6 +3,7 @@
 package track
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -128,12 +129,29 @@ func (t *Tracker) loss(s *service, a resolve.Address) model.Problem {
 	return p
 }
 
+// OtherNodes returns the other nodes that have an address which a Service asks for, by name, with these addresses
+// alone: what others have decides nothing.
+func (t *Tracker) OtherNodes() (all []*model.Node) {
+	c := &t.claims
+	if len(c.vips) == 0 {
+		return nil
+	}
+	for name, ips := range c.nodes {
+		asked := slices.DeleteFunc(slices.Clone(ips), func(ip netip.Addr) bool { return c.vips[ip] == nil })
+		if len(asked) > 0 {
+			all = append(all, &model.Node{Name: name, IPs: asked})
+		}
+	}
+	slices.SortFunc(all, func(a, b *model.Node) int { return cmp.Compare(a.Name, b.Name) })
+	return all
+}
+
 // SetOtherNode sets the addresses of another node, or takes them away: none. External IPs at one of
-// them are left to that node, where the packets go.
-func (t *Tracker) SetOtherNode(name string, ips []netip.Addr) {
+// them are left to that node, where the packets go. It reports whether that decides about a Service.
+func (t *Tracker) SetOtherNode(name string, ips []netip.Addr) (matters bool) {
 	c := &t.claims
 	if slices.Equal(c.nodes[name], ips) {
-		return
+		return false
 	}
 	for _, ip := range c.nodes[name] {
 		if c.nodeAddrs[ip]--; c.nodeAddrs[ip] == 0 {
@@ -149,4 +167,5 @@ func (t *Tracker) SetOtherNode(name string, ips []netip.Addr) {
 			c.change(ip)
 		}
 	}
+	return len(c.changed) > 0
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // Resume returns a Tracker with the state that another one has resolved for a host: all are its Services, in
-// has its routes, grants and Orphans. Flush resolves only what is set afterwards. It is for questions of what an edit
+// has its routes, grants, Orphans and OtherNodes. Flush resolves only what is set afterwards. It is for questions of what an edit
 // would change, and costs the claims of all Services.
 func Resume(host *model.Host, all []*View, in *model.Objects, suspects model.Suspects, now time.Time) *Tracker {
 	t := New()
@@ -21,7 +21,7 @@ func Resume(host *model.Host, all []*View, in *model.Objects, suspects model.Sus
 	t.list, t.lists = make([]*View, 0, len(all)), 1 // the other Tracker has the Views, too
 	t.SetClock(func() time.Time { return now })
 	t.configured, t.host, t.suspects = host, host, suspects
-	t.Set(&model.Objects{Slices: in.Slices})
+	t.Set(&model.Objects{Slices: in.Slices, Nodes: in.Nodes})
 	for i := range all {
 		if all[i].Object.Name == resolve.APIService {
 			t.host = resolve.WithAPIServers(host, all[i].Slices)
