@@ -108,7 +108,7 @@ func (p *Proxy) inputs(s *engine.Snapshot) (f *snapshot.File, settled bool) {
 	f = &snapshot.File{
 		Header: snapshot.Header{
 			Format: snapshot.Format, Version: p.version, System: runtime.GOOS, Mode: p.engine.Current().Mode.Name, At: s.At,
-			Config: *p.live.Load().Public(), Node: s.Node, Machine: p.machine.now(),
+			Config: *p.live.Load().Public(), Node: s.Node, Machine: p.machine.now(), Others: s.Others,
 			Suspects: s.Suspects,
 		},
 		Services: make([]*model.Service, len(s.Services)), Slices: append(make([]*model.Slice, 0, len(s.Services)), s.Orphans...),

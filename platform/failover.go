@@ -414,7 +414,7 @@ func (n *engineWorld) AnySeen() bool {
 func endpoints(all []track.Endpoint) []suspect.Endpoint {
 	es := make([]suspect.Endpoint, len(all))
 	for i, e := range all {
-		es[i] = suspect.Endpoint(e)
+		es[i] = suspect.Endpoint{At: e.At, Node: e.Node}
 	}
 	return es
 }

@@ -55,7 +55,7 @@ func preview(ctx context.Context, p *Proxy, edit Edit) (status.Preview, error) {
 // deltas resolves what the edit touches, and returns which ports differ from the
 // running ones and the problems of the edited Services.
 func (e Edit) deltas(s *engine.Snapshot, now time.Time) (deltas []model.Delta, problems []model.Problem) {
-	t := track.Resume(s.Host, s.Services, &model.Objects{Slices: s.Orphans, Routes: s.Routes, Grants: s.Grants}, s.Suspects, now)
+	t := track.Resume(s.Host, s.Services, &model.Objects{Nodes: s.Others, Slices: s.Orphans, Routes: s.Routes, Grants: s.Grants}, s.Suspects, now)
 	t.Set(&model.Objects{Services: e.Services, Slices: e.Slices, Routes: e.Routes, Grants: e.Grants})
 	if e.Prune {
 		e.prune(t, s)

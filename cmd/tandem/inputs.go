@@ -147,6 +147,9 @@ func (g *collector) DeleteSlice(n model.SliceName) { g.change(func() { delete(g.
 // SetNode implements watch.Sink.
 func (g *collector) SetNode(n *model.Node) { g.change(func() { g.node = n }) }
 
+// DeleteNode implements watch.Sink.
+func (g *collector) DeleteNode(string) {}
+
 // SetServiceCIDR implements watch.Sink.
 func (g *collector) SetServiceCIDR(c *model.ServiceCIDR) { g.change(func() { g.cidrs[c.Name] = c }) }
 

@@ -99,7 +99,7 @@ func nodeSettings() []Setting {
 		},
 		{
 			Flag: AllowedExternalIPs, BesideFile: true,
-			Doc: "Ranges of external and load balancer IPs that Services may have even if they are addresses of this node, of pods, of a ServiceCIDR " +
+			Doc: "Ranges of external and load balancer IPs that Services may have even if they are addresses of a node, of pods, of a ServiceCIDR, of other namespaces' load balancers or endpoints, " +
 				"or of the API server's machine, except the address and port of the API server itself. " +
 				"Others are rejected: such external IPs (CVE-2020-8554), and such load balancer IPs except this node's. " +
 				"The word only, with ranges or alone, rejects all other external IPs.",

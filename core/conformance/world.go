@@ -4,6 +4,7 @@ package conformance
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing/fstest"
 	"time"
@@ -119,10 +120,17 @@ func grantKey(g *model.Grant) model.GrantName       { return g.Name }
 
 // Feed passes the difference between two sets of objects to a tracker.
 func Feed(t *track.Tracker, old, now *model.Objects) {
+	feed(others(old.Nodes), others(now.Nodes), func(n *model.Node) string { return n.Name },
+		func(name string) { t.SetOtherNode(name, nil) }, func(n *model.Node) { t.SetOtherNode(n.Name, n.IPs) })
 	feed(old.Routes, now.Routes, routeKey, t.DeleteRoute, t.SetRoute)
 	feed(old.Grants, now.Grants, grantKey, t.DeleteGrant, t.SetGrant)
 	feed(old.Slices, now.Slices, sliceKey, t.DeleteSlice, t.SetSlice)
 	feed(old.Services, now.Services, serviceKey, t.DeleteService, t.SetService)
+}
+
+// others are all nodes but that of the scenarios.
+func others(all []*model.Node) []*model.Node {
+	return slices.DeleteFunc(slices.Clone(all), func(n *model.Node) bool { return n.Name == NodeName })
 }
 
 func feed[T any, K comparable](old, now []*T, key func(*T) K, remove func(K), set func(*T)) {

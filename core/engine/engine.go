@@ -240,6 +240,7 @@ func (e *Engine) SnapshotOf(ctx context.Context, pick func(*track.Tracker) []*tr
 			Suspects: e.tracker.Suspects(),
 			Drifts:   slices.Clone(e.drifts),
 			Orphans:  e.tracker.Orphans(),
+			Others:   e.tracker.OtherNodes(),
 		}
 		for _, ps := range e.problems {
 			s.Problems = append(s.Problems, ps...)

@@ -399,6 +399,12 @@ func TestOnlyOurOwnNodeCounts(t *testing.T) {
 		if b.kernel.Objects["base"] != "here [192.0.2.1]" {
 			t.Fatalf("base: %q", b.kernel.Objects["base"])
 		}
+		b.DeleteNode("there")
+		b.DeleteNode("here") // the last known one is kept
+		synctest.Wait()
+		if b.kernel.Objects["base"] != "here [192.0.2.1]" {
+			t.Fatalf("base without a Node: %q", b.kernel.Objects["base"])
+		}
 	})
 }
 

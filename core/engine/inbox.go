@@ -57,6 +57,7 @@ const (
 	aRoute
 	aGrant
 	theNode
+	otherNode
 	theMachine
 	problemsOf // a source
 	theSuspects

@@ -4,6 +4,7 @@ package engine
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -97,17 +98,34 @@ func (e *Engine) event(of kind, name model.ServiceName, f func(at int64)) {
 	e.inbox.put(t)
 }
 
-// SetNode sets or replaces a Node object. Only this machine's own counts. A
-// Node that is deleted changes nothing: the last known one is kept, and its
-// addresses and podCIDRs are until a new one has some.
+// SetNode sets or replaces a Node object. Of others than this machine's own the addresses count, which
+// external IPs are not to take from them.
 func (e *Engine) SetNode(n *model.Node) {
-	if n.Name == e.options.NodeName {
+	if n.Name != e.options.NodeName {
+		e.setOtherNode(n.Name, n.IPs)
+	} else {
 		e.inbox.put(task{about: subject{kind: theNode}, do: func(since time.Time) {
 			e.node = completeNode(n, e.node)
 			e.setHost(history.Node, n.Name, since)
 			e.publish(func(s *Status) { s.Leaving = n.Leaving })
 		}})
 	}
+}
+
+// DeleteNode removes a Node object. This machine's own changes nothing: the last known one is kept, and its
+// addresses and podCIDRs are until a new one has some.
+func (e *Engine) DeleteNode(name string) {
+	if name != e.options.NodeName {
+		e.setOtherNode(name, nil)
+	}
+}
+
+func (e *Engine) setOtherNode(name string, ips []netip.Addr) {
+	e.inbox.put(task{about: subject{kind: otherNode, name: name}, do: func(since time.Time) {
+		if e.tracker.SetOtherNode(name, ips) {
+			e.change(since)
+		}
+	}})
 }
 
 // SetServiceCIDR adds or replaces a ServiceCIDR.

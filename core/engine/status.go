@@ -58,6 +58,7 @@ type Snapshot struct {
 	Suspects model.Suspects // endpoints that have stopped answering
 	Drifts   []Drift        // the latest, oldest first
 	Orphans  []*model.Slice // of the API server, whose Service is not among the Services
+	Others   []*model.Node  // that have an address which a Service asks for, with these addresses alone
 }
 
 // Sync is the record of one sync.

@@ -43,6 +43,12 @@ func (e *Engine) RemoteOn(ctx context.Context, nodeOrAddr string) ([]track.Endpo
 	})
 }
 
+// RemoteAt returns the ready TCP endpoints on other nodes that have one of some addresses, of all Services
+// (track.Tracker.RemoteAt).
+func (e *Engine) RemoteAt(ctx context.Context, addrs []netip.Addr) ([]track.Endpoint, error) {
+	return ask(ctx, e.inbox, func() []track.Endpoint { return e.tracker.RemoteAt(addrs) })
+}
+
 // CountRemote returns how many addresses have ready TCP endpoints on other nodes. It takes
 // 0.5 µs for each.
 func (e *Engine) CountRemote(ctx context.Context) (int, error) {

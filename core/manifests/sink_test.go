@@ -81,6 +81,13 @@ func (r *record) SetNode(n *model.Node) {
 	r.note("set node %s", n.Name)
 }
 
+func (r *record) DeleteNode(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.nodes, name)
+	r.note("delete node %s", name)
+}
+
 func (r *record) SetServiceCIDR(c *model.ServiceCIDR) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -266,6 +266,8 @@ func (d *delivery) delete(p placed) {
 		d.sink.DeleteService(v.Name)
 	case *model.Slice:
 		d.sink.DeleteSlice(v.Name)
+	case *model.Node:
+		d.sink.DeleteNode(v.Name)
 	case *model.ServiceCIDR:
 		d.sink.DeleteServiceCIDR(v.Name)
 	case *model.Route:

@@ -98,7 +98,7 @@ func TestSourcePassesDifferences(t *testing.T) {
 
 	r.put("a.yaml", svc("a"))
 	r.eventually("the problem goes", func() bool { return len(r.complaints()) == 0 })
-	equal(t, "a removed Node is not reported", r.take(), []string{"delete slice default/web-1-x"})
+	equal(t, "a removed Node is reported, and the engine keeps its own", r.take(), []string{"delete node node-1", "delete slice default/web-1-x"})
 
 	r.put("b.yaml", strings.Replace(svc("b"), "10.96.0.1", "None", 1))
 	r.become("headless now", "a")

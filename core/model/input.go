@@ -25,6 +25,7 @@ type Sink interface {
 	SetSlice(*Slice)
 	DeleteSlice(SliceName)
 	SetNode(*Node)
+	DeleteNode(name string)
 	SetServiceCIDR(*ServiceCIDR)
 	DeleteServiceCIDR(name string)
 	SetRoute(*Route)
@@ -198,7 +199,7 @@ func (s EndpointState) Has(c EndpointState) bool { return s&c == c }
 // Hints name the zones and nodes that should use an endpoint.
 type Hints struct{ Zones, Nodes []string }
 
-// Node is what Tandem needs of this machine's own Node object.
+// Node is what Tandem needs of this machine's own Node object. Of others only the addresses matter.
 type Node struct {
 	Name     string
 	Zone     string       // topology.kubernetes.io/zone

@@ -58,6 +58,9 @@ const (
 	WhyClosed            // loadBalancerSourceRanges allows no client
 	WhyRouteBackend      // a backend of a route that cannot be one
 	WhyRouteShadowed     // an older route has this port
+	WhyBalancerAddress   // an external IP that is a load balancer IP of another namespace
+	WhyEndpointAddress   // an external IP that is an endpoint of another namespace
+	WhyOtherNode         // an external IP that is an address of another node
 )
 
 var reasons = [...]struct{ name, text string }{
@@ -102,6 +105,9 @@ var reasons = [...]struct{ name, text string }{
 	WhyClosed:               {"Closed", "loadBalancerSourceRanges has no range of this IP family: all clients dropped"},
 	WhyRouteBackend:         {"RouteBackend", "not usable as a backend; the others get its share"},
 	WhyRouteShadowed:        {"RouteShadowed", "an older route counts"},
+	WhyBalancerAddress:      {"LoadBalancerAddress", "address is a load balancer IP of another namespace"},
+	WhyEndpointAddress:      {"EndpointAddress", "address is an endpoint of another namespace"},
+	WhyOtherNode:            {"OtherNodeAddress", "address belongs to another node and is left to it"},
 }
 
 // String returns the reason's name, such as "NoEndpoints": stable, for

@@ -38,6 +38,12 @@
 //	inside a ServiceCIDR, or a range of pods    rejected     rejected
 //	another Service's cluster IP, any port      rejected     rejected, always
 //	this node's, with another's node port       rejected     rejected, always
+//	a load balancer IP of another namespace     rejected
+//	an endpoint of another namespace            rejected
+//	another Node's address                      rejected, left to that node
+//
+// The last three are decided by core/track, which knows all of these. Of several Services that ask for one address and
+// port the first by Authority has it, and then by age.
 //
 // --allowed-external-ips lifts the rows without "always". A cluster IP is rejected
 // where it is an address of this node or of the API server, since all ports that the

@@ -13,9 +13,44 @@ import (
 
 // rejection states why a Service does not get an address; the zero value is none.
 type rejection struct {
-	why    model.Reason
-	detail string
-	fix    string // by an administrator; empty where nobody can allow it
+	why   model.Reason
+	of    subject
+	fixed bool // nobody can allow it
+}
+
+// subject is what of an address is rejected.
+type subject uint8
+
+const (
+	wholeAddress subject = iota
+	addressPort          // that port of it
+	ownPort              // its port, which this node uses itself
+	nodePort
+)
+
+// problem describes a rejection.
+func (no rejection) problem(svc *model.Service, a Address) model.Problem {
+	ip := a.At.Addr()
+	p := model.Problem{Object: "Service " + svc.Name.String(), Where: svc.Where, Why: no.why, Detail: fmt.Sprintf("%s %s", a.Kind, ip)}
+	switch {
+	case no.of == addressPort:
+		p.Detail = fmt.Sprintf("%s %s", a.Kind, a.At)
+	case no.of == ownPort:
+		p.Detail += fmt.Sprintf(", whose port %d this node uses itself", a.At.Port())
+	case no.of == nodePort && no.why == model.WhyAPIServer:
+		p.Detail = fmt.Sprintf("node port %d, which the API server uses on this node", a.At.Port())
+	case no.of == nodePort:
+		p.Detail = fmt.Sprintf("node port %d, which this node uses itself", a.At.Port())
+	}
+	if !no.fixed {
+		p.Fix = AllowFix(ip)
+	}
+	return p
+}
+
+// AllowFix states how an administrator allows an external IP.
+func AllowFix(ip netip.Addr) string {
+	return fmt.Sprintf("to allow it, add %s to --%s", netip.PrefixFrom(ip, ip.BitLen()), config.AllowedExternalIPs)
 }
 
 // Permits reports whether a Service can have an address on a host at all, whatever
@@ -43,9 +78,9 @@ func rejectClusterIP(host *model.Host, svc *model.Service, a Address) rejection 
 	ip := a.At.Addr()
 	switch {
 	case isOwn(host, ip):
-		return rejection{why: model.WhyNodeAddress, detail: fmt.Sprintf("%s %s", a.Kind, ip)}
+		return rejection{why: model.WhyNodeAddress, fixed: true}
 	case svc.Name != APIService && hasAPIServer(host, ip):
-		return rejection{why: model.WhyAPIServer, detail: fmt.Sprintf("%s %s", a.Kind, ip)}
+		return rejection{why: model.WhyAPIServer, fixed: true}
 	}
 	return rejection{}
 }
@@ -57,21 +92,21 @@ func rejectExternal(host *model.Host, a Address) rejection {
 	external := a.Kind == model.KindExternalIP
 	switch mine := isOwn(host, ip); {
 	case a.Proto == model.TCP && containsSorted(g.APIServers, a.At):
-		return rejection{why: model.WhyAPIServer, detail: fmt.Sprintf("%s %s", a.Kind, a.At)}
+		return rejection{why: model.WhyAPIServer, of: addressPort, fixed: true}
 	case contains(g.Allowed, ip):
 		return rejection{}
 	case external && g.AllowedOnly:
-		return unlessAllowed(model.WhyNotAllowed, a, "")
+		return rejection{why: model.WhyNotAllowed}
 	case external && mine:
-		return unlessAllowed(model.WhyNodeAddress, a, "")
+		return rejection{why: model.WhyNodeAddress}
 	case isFixed(host, ip) && a.Proto == model.TCP && slices.Contains(g.ProtectedPorts, a.At.Port()):
-		return unlessAllowed(model.WhyNodeAddress, a, fmt.Sprintf(", whose port %d this node uses itself", a.At.Port()))
+		return rejection{why: model.WhyNodeAddress, of: ownPort}
 	case external && hasAPIServer(host, ip):
-		return unlessAllowed(model.WhyAPIServer, a, "")
+		return rejection{why: model.WhyAPIServer}
 	case contains(host.ServiceCIDRs, ip):
-		return unlessAllowed(model.WhyServiceRange, a, "")
+		return rejection{why: model.WhyServiceRange}
 	case contains(g.Pods, ip):
-		return unlessAllowed(model.WhyPodRange, a, "")
+		return rejection{why: model.WhyPodRange}
 	}
 	return rejection{}
 }
@@ -87,20 +122,11 @@ func rejectNodePort(host *model.Host, a Address) rejection {
 	switch {
 	case a.Proto != model.TCP:
 	case slices.Contains(g.ProtectedPorts, port):
-		return rejection{why: model.WhyNodeAddress, detail: fmt.Sprintf("node port %d, which this node uses itself", port)}
+		return rejection{why: model.WhyNodeAddress, of: nodePort, fixed: true}
 	case slices.ContainsFunc(g.APIServers, answers):
-		return rejection{why: model.WhyAPIServer, detail: fmt.Sprintf("node port %d, which the API server uses on this node", port)}
+		return rejection{why: model.WhyAPIServer, of: nodePort, fixed: true}
 	}
 	return rejection{}
-}
-
-// unlessAllowed is a rejection that an administrator can lift.
-func unlessAllowed(why model.Reason, a Address, more string) rejection {
-	ip := a.At.Addr()
-	return rejection{
-		why: why, detail: fmt.Sprintf("%s %s%s", a.Kind, ip, more),
-		fix: fmt.Sprintf("to allow it, add %s to --%s", netip.PrefixFrom(ip, ip.BitLen()), config.AllowedExternalIPs),
-	}
 }
 
 // isOwn reports whether an address is one of this node's.
@@ -160,19 +186,29 @@ func apiServers(from []*model.Slice) (all []netip.AddrPort, more bool) {
 	return once.List(), false
 }
 
-// OutrankedBy returns the addresses that come before an external or load balancer IP,
-// if another Service has them: any port of a cluster IP, with port 0, since all ports
-// that the Service does not have are rejected; and on this node's own addresses the node
-// port of the same number.
-func OutrankedBy(host *model.Host, a Address) []Address {
-	if a.Kind != model.KindExternalIP && a.Kind != model.KindLoadBalancer {
-		return nil
+// Authority ranks the kinds of addresses by who may write the field: those of lower rank come first, whatever
+// their age. Cluster IPs and node ports are given out by the API server, load balancer IPs are in a status that
+// controllers write, and external IPs are in the spec, which every user of a namespace may write.
+func Authority(k model.Kind) int {
+	switch k {
+	case model.KindLoadBalancer:
+		return 1
+	case model.KindExternalIP:
+		return 2
 	}
-	above := []Address{{Kind: model.KindClusterIP, At: netip.AddrPortFrom(a.At.Addr(), 0)}}
-	if isOwn(host, a.At.Addr()) && host.NodePorts.Contains(a.At.Addr()) {
-		above = append(above, NodePortOf(a))
-	}
-	return above
+	return 0
+}
+
+// Yields reports whether an address gives way to other namespaces' load balancer IPs, whatever the port, and
+// endpoints, and to other nodes' addresses: an external IP that is not allowed.
+func Yields(host *model.Host, a Address) bool {
+	return a.Kind == model.KindExternalIP && !contains(host.Guard.Allowed, a.At.Addr())
+}
+
+// YieldsNodePort reports whether a node port answers on an address, so that external and load balancer IPs with
+// its number give way to it.
+func YieldsNodePort(host *model.Host, ip netip.Addr) bool {
+	return isOwn(host, ip) && host.NodePorts.Contains(ip)
 }
 
 // NodePortOf is the node port with an address's number.
@@ -185,7 +221,8 @@ func NodePortOf(a Address) Address {
 // SamePorts, for what differs in their policy.
 func Affects(old, now *model.Host, svc *model.Service, from []*model.Slice) bool {
 	differs := func(a Address) bool {
-		return reject(old, svc, a) != reject(now, svc, a) || len(OutrankedBy(old, a)) != len(OutrankedBy(now, a))
+		return reject(old, svc, a) != reject(now, svc, a) || Yields(old, a) != Yields(now, a) ||
+			YieldsNodePort(old, a.At.Addr()) != YieldsNodePort(now, a.At.Addr())
 	}
 	for _, ip := range svc.ClusterIPs { // whatever the port
 		if differs(Address{Kind: model.KindClusterIP, At: netip.AddrPortFrom(ip, 0)}) {

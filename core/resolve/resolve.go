@@ -65,7 +65,7 @@ func (r *Result) usable(host *model.Host, svc *model.Service, a Address) bool {
 	no := reject(host, svc, a)
 	switch {
 	case no != rejection{}:
-		r.note(model.Problem{Object: "Service " + svc.Name.String(), Where: svc.Where, Why: no.why, Detail: no.detail, Fix: no.fix})
+		r.Note(func() model.Problem { return no.problem(svc, a) })
 	case !r.used.first(a):
 		r.Problem(svc, model.WhyDuplicateFrontend, "%s %s (%s)", a.Kind, a.At, a.Proto)
 	default:

@@ -45,15 +45,18 @@ func (r *Result) first(id model.PortID) bool {
 // Problem notes a problem of a Service, once. Beyond those that are reported they
 // are only counted: there may be one for each endpoint of each port.
 func (r *Result) Problem(svc *model.Service, why model.Reason, format string, args ...any) {
-	r.note(model.Problem{Object: "Service " + svc.Name.String(), Where: svc.Where, Why: why, Detail: fmt.Sprintf(format, args...)})
+	r.Note(func() model.Problem {
+		return model.Problem{Object: "Service " + svc.Name.String(), Where: svc.Where, Why: why, Detail: fmt.Sprintf(format, args...)}
+	})
 }
 
-func (r *Result) note(p model.Problem) {
+// Note notes a problem, which is made only where it is reported.
+func (r *Result) Note(problem func() model.Problem) {
 	if len(r.Problems) == model.MaxProblems {
 		r.More++
 		return
 	}
-	if !slices.Contains(r.Problems, p) {
+	if p := problem(); !slices.Contains(r.Problems, p) {
 		r.Problems = append(r.Problems, p)
 	}
 }

@@ -13,7 +13,7 @@ import (
 // Route is a route of the Gateway API, with what its backends are now.
 type Route struct {
 	*model.Route
-	Backends []Backend // of the model's, one each
+	Backends []Backend // of the model's, one each; nil where it wins no port (Winning)
 }
 
 // At most so many routes, with at most so many parents together, may use one Service as a backend: whatever
@@ -22,6 +22,10 @@ const (
 	MaxRoutesOf  = 32
 	MaxParentsOf = 64
 )
+
+// MaxRoutesAt is how many routes may have one Service as a parent: each is compared with each port. The first by
+// precedence count, the older ones.
+const MaxRoutesAt = 64
 
 // Backend is a backend of a route.
 type Backend struct {
@@ -53,9 +57,7 @@ func (r *Result) routeOf(routes []Route, svc *model.Service, port model.ServiceP
 	for i := range routes {
 		route := &routes[i]
 		switch {
-		case route.Name.Proto != port.Proto, !slices.ContainsFunc(route.Parents, func(p model.RouteParent) bool {
-			return p.Service == svc.Name.Name && (p.Port == 0 || p.Port == port.Port) && (p.PortName == "" || p.PortName == port.Name)
-		}):
+		case !hasPort(route.Route, svc, port):
 		case first == nil:
 			first = route
 		default:
@@ -63,6 +65,25 @@ func (r *Result) routeOf(routes []Route, svc *model.Service, port model.ServiceP
 		}
 	}
 	return first
+}
+
+// hasPort reports whether a route asks for a port of a Service.
+func hasPort(route *model.Route, svc *model.Service, port model.ServicePort) bool {
+	return route.Name.Proto == port.Proto && slices.ContainsFunc(route.Parents, func(p model.RouteParent) bool {
+		return p.Service == svc.Name.Name && (p.Port == 0 || p.Port == port.Port) && (p.PortName == "" || p.PortName == port.Name)
+	})
+}
+
+// Winning reports which of the routes of a Service, in the order of their precedence, have a port of it. What the
+// backends of all others are does not matter.
+func Winning(svc *model.Service, routes []*model.Route) []bool {
+	wins := make([]bool, len(routes))
+	for _, port := range svc.Ports {
+		if i := slices.IndexFunc(routes, func(r *model.Route) bool { return hasPort(r, svc, port) }); i >= 0 {
+			wins[i] = true
+		}
+	}
+	return wins
 }
 
 // indexRoutes replaces what the slices of a Service have for its ports by what the

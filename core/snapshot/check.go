@@ -3,6 +3,7 @@
 package snapshot
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -22,6 +23,14 @@ func (f *File) check() error {
 	for _, s := range f.Services {
 		if err := checkService(s); err != nil {
 			return fmt.Errorf("service %s: %w", s.Name, err)
+		}
+	}
+	for _, n := range f.Others {
+		if n == nil {
+			return errors.New("otherNodes: null")
+		}
+		if err := addresses("node "+n.Name, n.IPs, nil, n.PodCIDRs); err != nil {
+			return err
 		}
 	}
 	for _, s := range f.Slices {

@@ -62,6 +62,8 @@ type Header struct {
 	Config   config.Config `json:"config"`
 	Node     *model.Node   `json:"node"` // null when unknown
 	Machine  model.Machine `json:"machine"`
+	// Others are the other nodes that have an address which a Service asks for, with these addresses.
+	Others []*model.Node `json:"otherNodes,omitempty"`
 	// Suspects are endpoints that had stopped answering, and since when they answer again.
 	Suspects model.Suspects `json:"suspects,omitempty"`
 	// Ports is the hash of the ports that the node had resolved (status.PortsHash), with its scheme: Resolve makes the

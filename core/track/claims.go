@@ -3,8 +3,6 @@
 package track
 
 import (
-	"iter"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -13,150 +11,324 @@ import (
 	"github.com/tandem-proxy/tandem/core/resolve"
 )
 
-// claims decide which Service owns an address when several ask for it: the
-// oldest, and among equals the first by name, so that the answer does not depend
-// on the order of events and survives a restart. When the holder goes the next
-// in line gets it. Addresses that policy denies a Service are not claimed: it
-// must not keep them from others.
+// claims decide which Service holds an address and port when several ask for it: by who may write
+// the field (resolve.Authority), then the oldest, and among equals the first by name, so that the answer does
+// not depend on the order of events, is the same on all nodes and survives a restart. When the holder goes the next
+// in line gets it. Addresses that policy denies a Service are not claimed: it must not keep
+// them from others.
+//
+// External and load balancer IPs also give way to what others have of the address whatever the port: see
+// overruled. Who gives way stays in line, and the next one that does not is the holder.
+//
+// When a claim has another holder than before, that one and the new one are resolved again. The rest of those who ask
+// for it are, too, while they are few: they name the holder in their problem. Of many nothing is kept but
+// their places in the line.
 type claims struct {
-	holder map[claim]*service
-	rivals map[claim][]*service // all claimants, holder first; only where there are several
-	// below are the Services with external or load balancer IPs that lose them when
-	// another Service holds a claim (resolve.OutrankedBy).
-	below map[claim]serviceSet
+	contests  map[claim]*contest      // by all that have no single entry
+	single    map[claim]*service      // cluster IPs and node ports that one Service asks for, as nearly all
+	vips      map[netip.Addr]*vip     // external and load balancer IPs
+	ports     map[claim]int           // how many contests of vips have the number of a node port
+	open      []*contest              // whose holder must be found again
+	changed   map[netip.Addr]struct{} // vips of which others have something more or less
+	nodes     map[string][]netip.Addr // addresses of other nodes, by name
+	nodeAddrs map[netip.Addr]int      // how many of them have an address
 }
 
-// serviceSet is a set of Services, most of the time one.
-type serviceSet struct {
-	one  *service
-	many map[*service]struct{} // nil for one
+// few is how many Services may ask for an address so that all of them name its holder.
+const few = 4
+
+// contest is who asks for an address and port.
+type contest struct {
+	at      claim
+	holder  *service   // nil where all give way to others
+	line    []*service // by rank and age
+	before  [2]uint32  // how many of line have a rank below 1, and below 2
+	open    bool       // it is in claims.open
+	many    bool       // more than few asked for it when the holder was last found
+	noticed bool       // others have something more or less of the address since
+	linked  bool       // it is one of those of its vip
+	next    *contest   // of the same vip
+	prev    *contest
 }
 
-// claimsOf lists the addresses that an object, or nil, asks for. Each cluster IP
-// is also claimed as a whole, with port 0.
-func claimsOf(object *model.Service) (all []claim) {
-	if object == nil {
-		return nil
-	}
-	for _, ip := range object.ClusterIPs {
-		all = append(all, claim{at: netip.AddrPortFrom(ip, 0)})
-	}
-	for _, a := range resolve.Addresses(object) {
-		all = append(all, claim{a.At, a.Proto})
-	}
-	return all
+// vip is an address that is asked for as an external or load balancer IP.
+type vip struct {
+	first     *contest
+	balancers namespaces // that have it as a load balancer IP
 }
 
-// permitted divides what an object, or nil, asks for by policy.
-func permitted(host *model.Host, object *model.Service) (wanted, rejected []claim) {
-	if object == nil {
-		return nil, nil
-	}
-	addresses := resolve.Addresses(object)
-	wanted = make([]claim, 0, len(object.ClusterIPs)+len(addresses))
-	ask := func(a resolve.Address) {
-		wanted = append(wanted, claim{a.At, a.Proto})
-		if !resolve.Permits(host, object, a) {
-			rejected = append(rejected, claim{a.At, a.Proto})
+// namespaces counts what namespaces have.
+type namespaces []struct {
+	name string
+	n    int
+}
+
+// add adds to what a namespace has, and reports whether it has some or none by that.
+func (all *namespaces) add(name string, n int) (changed bool) {
+	for i := range *all {
+		if e := &(*all)[i]; e.name == name {
+			if e.n += n; e.n == 0 {
+				*all = slices.Delete(*all, i, i+1)
+				return true
+			}
+			return false
 		}
 	}
-	for _, ip := range object.ClusterIPs { // as a whole, whatever the ports
-		ask(resolve.Address{Kind: model.KindClusterIP, At: netip.AddrPortFrom(ip, 0)})
-	}
-	for _, a := range addresses {
-		ask(a)
-	}
-	return except(wanted, rejected), rejected
+	*all = append(*all, struct {
+		name string
+		n    int
+	}{name, n})
+	return true
 }
 
-// except returns the claims of all that are not in others.
-func except(all, others []claim) []claim {
-	if len(others) == 0 {
-		return all
+// other reports whether another namespace has some.
+func (all namespaces) other(name string) bool {
+	return len(all) > 1 || len(all) == 1 && all[0].name != name
+}
+
+func newClaims() claims {
+	return claims{
+		contests: map[claim]*contest{}, single: map[claim]*service{}, vips: map[netip.Addr]*vip{}, ports: map[claim]int{},
+		changed: map[netip.Addr]struct{}{}, nodes: map[string][]netip.Addr{}, nodeAddrs: map[netip.Addr]int{},
 	}
-	not := make(map[claim]struct{}, len(others))
-	for _, c := range others {
-		not[c] = struct{}{}
-	}
-	return slices.DeleteFunc(all, func(c claim) bool {
-		_, is := not[c]
-		return is
-	})
 }
 
 // expect makes room for the first claims of some Services: most have a cluster IP and a port.
 func (c *claims) expect(services int) {
-	if len(c.holder) == 0 {
-		c.holder = make(map[claim]*service, 2*services)
+	if len(c.single) == 0 {
+		c.single = make(map[claim]*service, 2*services)
 	}
 }
 
-// add enters a claim, and returns its holder before and the other Services that have to be resolved
-// again. What it costs grows little with the number of rivals: one Service may ask for
-// thousands of addresses that a thousand others ask for.
-func (c *claims) add(at claim, s *service) (before *service, touched []*service) {
-	before = c.holder[at]
-	if before == nil || before == s && c.rivals[at] == nil {
-		c.holder[at] = s
-		return before, nil
-	}
-	all := c.rivals[at]
-	if all == nil {
-		all = []*service{before}
-	}
-	all = without(all, s) // its age may have changed
-	i, _ := slices.BinarySearchFunc(all, s, func(a, b *service) int { return compareClaims(at, a, b) })
-	return before, c.assign(at, slices.Insert(all, i, s), before)
+func claimOf(a resolve.Address) claim { return claim{a.At, a.Proto} }
+
+// whole is the claim of a cluster IP on all ports.
+func whole(ip netip.Addr) claim { return claim{at: netip.AddrPortFrom(ip, 0)} }
+
+func isVIP(a resolve.Address) bool {
+	return a.Kind == model.KindExternalIP || a.Kind == model.KindLoadBalancer
 }
 
-// remove withdraws a claim, and returns what add does.
-func (c *claims) remove(at claim, s *service) (before *service, touched []*service) {
-	before = c.holder[at]
-	all := without(c.rivals[at], s)
-	if len(all) == 0 {
-		delete(c.holder, at)
-		return before, nil
+// holder returns who has an address, if anyone.
+func (c *claims) holder(at claim) *service {
+	if s := c.single[at]; s != nil {
+		return s
 	}
-	return before, c.assign(at, all, before)
+	if found := c.contests[at]; found != nil {
+		return found.holder
+	}
+	return nil
 }
 
-func without(all []*service, s *service) []*service {
-	if i := slices.Index(all, s); i >= 0 {
-		return slices.Delete(all, i, i+1)
+// line returns who asks for an address, by rank and age.
+func (c *claims) line(at claim) []*service {
+	if s := c.single[at]; s != nil {
+		return []*service{s}
 	}
-	return all
+	if found := c.contests[at]; found != nil {
+		return found.line
+	}
+	return nil
 }
 
-// assign notes the claimants, in order. When the holder is another one than
-// before, all of them are touched: losers report the new holder.
-func (c *claims) assign(at claim, all []*service, before *service) (touched []*service) {
-	c.holder[at] = all[0]
-	if len(all) == 1 {
-		delete(c.rivals, at)
-	} else {
-		c.rivals[at] = all
-	}
-	if all[0] == before {
+// addressesOf lists what an object, or nil, asks for. Each cluster IP is also claimed as a whole,
+// with port 0.
+func addressesOf(object *model.Service) (all []resolve.Address) {
+	if object == nil {
 		return nil
 	}
-	return all
-}
-
-// compareClaims orders claimants: those who have it as a cluster IP before all others, then
-// by age. It compares the objects that the claims were made for, so that the order of
-// rivals stays as it is until they make their claims again.
-func compareClaims(at claim, a, b *service) int {
-	if is := a.hasClusterIP(at.at.Addr()); is != b.hasClusterIP(at.at.Addr()) {
-		if is {
-			return -1
-		}
-		return 1
+	asked := resolve.Addresses(object)
+	all = make([]resolve.Address, 0, len(object.ClusterIPs)+len(asked))
+	for _, ip := range object.ClusterIPs {
+		all = append(all, resolve.Address{Kind: model.KindClusterIP, At: netip.AddrPortFrom(ip, 0)})
 	}
-	return older(a, b)
+	return append(all, asked...)
 }
 
-func (s *service) hasClusterIP(ip netip.Addr) bool {
-	return s.claimed != nil && slices.Contains(s.claimed.ClusterIPs, ip)
+// permitted divides what an object, or nil, asks for by policy.
+func permitted(host *model.Host, object *model.Service) (wanted, rejected []resolve.Address) {
+	all := addressesOf(object)
+	denied := func(a resolve.Address) bool { return !resolve.Permits(host, object, a) }
+	if !slices.ContainsFunc(all, denied) {
+		return all, nil
+	}
+	for _, a := range all {
+		if denied(a) {
+			rejected = append(rejected, a)
+		} else {
+			wanted = append(wanted, a)
+		}
+	}
+	return wanted, rejected
+}
+
+// except returns the addresses of all that are not in others, in place.
+func except(all, others []resolve.Address) []resolve.Address {
+	if len(others) == 0 {
+		return all
+	}
+	not := make(map[resolve.Address]struct{}, len(others))
+	for _, a := range others {
+		not[a] = struct{}{}
+	}
+	return slices.DeleteFunc(all, func(a resolve.Address) bool {
+		_, is := not[a]
+		return is
+	})
+}
+
+// updateClaims brings a Service's claims in line with its object and the host.
+func (t *Tracker) updateClaims(s *service) {
+	wanted, rejected := permitted(t.host, s.Object)
+	had := except(addressesOf(s.claimed), s.rejected)
+	gone, more := had, wanted
+	if s.claimed != nil && s.Object != nil && s.claimed.Created.Equal(s.Object.Created) { // its places in the lines are the same
+		if gone, more = nil, nil; !slices.Equal(had, wanted) {
+			gone, more = except(slices.Clone(had), wanted), except(slices.Clone(wanted), had)
+		}
+	}
+	for _, a := range gone {
+		t.withdraw(a, s)
+	}
+	s.claimed, s.rejected = s.Object, rejected
+	for _, a := range more {
+		t.claim(a, s)
+	}
+	for _, a := range wanted { // policy may have changed
+		if isVIP(a) {
+			t.claims.reopen(t.claims.contests[claimOf(a)])
+		}
+	}
+}
+
+// claim puts a Service into the line for an address.
+func (t *Tracker) claim(a resolve.Address, s *service) {
+	c, at := &t.claims, claimOf(a)
+	found, one := c.contests[at], c.single[at]
+	switch {
+	case found != nil:
+	case one == nil && !isVIP(a):
+		c.single[at] = s
+		t.heldByAnother(at)
+		return
+	case one == s:
+		return
+	case one != nil:
+		delete(c.single, at)
+		found = &contest{at: at, holder: one, line: []*service{one}, before: [2]uint32{1, 1}}
+		c.contests[at] = found
+	default:
+		found = &contest{at: at}
+		c.contests[at] = found
+	}
+	if isVIP(a) && !found.linked {
+		c.link(found)
+	}
+	rank := resolve.Authority(a.Kind)
+	i, is := found.place(rank, s)
+	if is {
+		return
+	}
+	found.line = slices.Insert(found.line, i, s)
+	for r := rank; r < len(found.before); r++ {
+		found.before[r]++
+	}
+	if a.Kind == model.KindLoadBalancer && c.vips[a.At.Addr()].balancers.add(s.name.Namespace, 1) {
+		c.change(a.At.Addr())
+	}
+	c.reopen(found)
+}
+
+// withdraw takes a Service out of the line for an address.
+func (t *Tracker) withdraw(a resolve.Address, s *service) {
+	c, at := &t.claims, claimOf(a)
+	if c.single[at] == s {
+		delete(c.single, at)
+		t.heldByAnother(at)
+		return
+	}
+	found := c.contests[at]
+	if found == nil {
+		return
+	}
+	rank := resolve.Authority(a.Kind)
+	i, is := found.place(rank, s)
+	if !is {
+		return
+	}
+	found.line = slices.Delete(found.line, i, i+1)
+	for r := rank; r < len(found.before); r++ {
+		found.before[r]--
+	}
+	if a.Kind == model.KindLoadBalancer && c.vips[a.At.Addr()].balancers.add(s.name.Namespace, -1) {
+		c.change(a.At.Addr())
+	}
+	c.reopen(found)
+}
+
+// link enters a contest among those for external and load balancer IPs.
+func (c *claims) link(found *contest) {
+	found.linked = true
+	ip := found.at.at.Addr()
+	of := c.vips[ip]
+	if of == nil {
+		of = &vip{}
+		c.vips[ip] = of
+	}
+	if found.next = of.first; found.next != nil {
+		found.next.prev = found
+	}
+	of.first = found
+	c.ports[nodePortOf(found.at)]++
+}
+
+// remove removes a contest for what nobody asks for any more.
+func (c *claims) remove(found *contest) {
+	delete(c.contests, found.at)
+	if !found.linked {
+		return
+	}
+	ip := found.at.at.Addr()
+	of := c.vips[ip]
+	if found.next != nil {
+		found.next.prev = found.prev
+	}
+	if found.prev != nil {
+		found.prev.next = found.next
+	} else if of.first = found.next; of.first == nil {
+		delete(c.vips, ip)
+	}
+	port := nodePortOf(found.at)
+	if c.ports[port]--; c.ports[port] == 0 {
+		delete(c.ports, port)
+	}
+}
+
+// nodePortOf is the node port with the number of an address.
+func nodePortOf(at claim) claim {
+	return claim{netip.AddrPortFrom(model.FamilyOf(at.at.Addr()).Unspecified(), at.at.Port()), at.proto}
+}
+
+// place returns the place of a Service among those that have the address by a field of its rank.
+func (c *contest) place(rank int, s *service) (i int, is bool) {
+	from, to := 0, len(c.line)
+	if rank > 0 {
+		from = int(c.before[rank-1])
+	}
+	if rank < len(c.before) {
+		to = int(c.before[rank])
+	}
+	i, is = slices.BinarySearchFunc(c.line[from:to], s, older)
+	return from + i, is
+}
+
+// rank returns by what kind of field the Service at a place of the line has the address.
+func (c *contest) rank(i int) int {
+	rank := 0
+	for rank < len(c.before) && i >= int(c.before[rank]) {
+		rank++
+	}
+	return rank
 }
 
 // older orders claimants: by creation where both are known, those of unknown
@@ -175,64 +347,106 @@ func older(a, b *service) int {
 	return a.name.Compare(b.name)
 }
 
-// indexBelow enters or removes a Service where its external and load balancer IPs give
-// way to others.
-func (c *claims) indexBelow(object *model.Service, s *service, in bool) {
-	if object == nil || len(object.ExternalIPs)+len(object.LoadBalancerIPs) == 0 {
-		return
-	}
-	for _, a := range resolve.Addresses(object) {
-		if a.Kind != model.KindExternalIP && a.Kind != model.KindLoadBalancer {
-			continue
-		}
-		port := resolve.NodePortOf(a)
-		for _, above := range []claim{{at: netip.AddrPortFrom(a.At.Addr(), 0)}, {port.At, port.Proto}} {
-			set := c.below[above]
-			if in {
-				set.add(s)
-			} else {
-				set.remove(s)
-			}
-			if set.empty() {
-				delete(c.below, above)
-			} else {
-				c.below[above] = set
-			}
-		}
-	}
-}
-
-func (c *serviceSet) empty() bool { return c.one == nil && len(c.many) == 0 }
-
-func (c *serviceSet) add(s *service) {
-	switch {
-	case c.one == s:
-	case c.many != nil:
-		c.many[s] = struct{}{}
-	case c.one == nil:
-		c.one = s
-	default:
-		c.many, c.one = map[*service]struct{}{c.one: {}, s: {}}, nil
-	}
-}
-
-func (c *serviceSet) remove(s *service) {
-	if c.one == s {
-		c.one = nil
-	}
-	delete(c.many, s)
-}
-
-func (c serviceSet) all() iter.Seq[*service] {
-	if c.one != nil {
-		return func(yield func(*service) bool) { yield(c.one) }
-	}
-	return maps.Keys(c.many)
-}
-
 func (s *service) created() (at time.Time) {
 	if s.claimed != nil {
 		at = s.claimed.Created
 	}
 	return at
+}
+
+func (c *claims) reopen(found *contest) {
+	if found != nil && !found.open {
+		found.open = true
+		c.open = append(c.open, found)
+	}
+}
+
+// notice has the holders of an address found again, on all its ports, since others have
+// something more or less of it.
+func (c *claims) notice(ip netip.Addr) {
+	of := c.vips[ip]
+	if of == nil {
+		return
+	}
+	for found := of.first; found != nil; found = found.next {
+		found.noticed = true
+		c.reopen(found)
+	}
+}
+
+// heldByAnother notes that a cluster IP or node port has another holder than before: external and load balancer IPs
+// give way to it.
+func (t *Tracker) heldByAnother(at claim) {
+	c := &t.claims
+	switch {
+	case len(c.vips) == 0:
+	case at.at.Addr().IsUnspecified():
+		if c.ports[at] == 0 {
+			return
+		}
+		for _, own := range [][]netip.Addr{t.host.IPs, t.host.Guard.NodeIPs} {
+			for _, ip := range own {
+				if found := c.contests[claim{netip.AddrPortFrom(ip, at.at.Port()), at.proto}]; found != nil {
+					found.noticed = true
+					c.reopen(found)
+				}
+			}
+		}
+	case at.at.Port() == 0:
+		c.change(at.at.Addr())
+	}
+}
+
+// change notes that others have something more or less of an address.
+func (c *claims) change(ip netip.Addr) {
+	if c.vips[ip] != nil {
+		c.changed[ip] = struct{}{}
+	}
+}
+
+// decideClaims finds the holders of what is contested, and touches the Services that win or lose an
+// address by it.
+func (t *Tracker) decideClaims() {
+	c := &t.claims
+	for len(c.open)+len(c.changed) > 0 {
+		for ip := range c.changed {
+			c.notice(ip)
+		}
+		clear(c.changed)
+		all := c.open
+		c.open = nil
+		for _, found := range all {
+			t.decide(found)
+		}
+	}
+}
+
+func (t *Tracker) decide(found *contest) {
+	before, noticed := found.holder, found.noticed
+	found.open, found.noticed, found.holder = false, false, nil
+	above := t.above(found.at)
+	for i, s := range found.line {
+		if why, _ := above.overrules(s, found.rank(i)); why == 0 {
+			found.holder = s
+			break
+		}
+	}
+	if found.holder != before {
+		for _, s := range []*service{before, found.holder} {
+			if s != nil {
+				t.markOne(s)
+			}
+		}
+		t.heldByAnother(found.at)
+	}
+	was := found.many
+	found.many = len(found.line) > few
+	if found.many != was || !found.many && (noticed || found.holder != before) { // they say something else now
+		for _, s := range found.line {
+			t.markOne(s)
+		}
+	}
+	if len(found.line) == 0 {
+		t.claims.remove(found)
+	}
 }

@@ -3,7 +3,6 @@
 package track
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -25,6 +24,7 @@ func (t *Tracker) Flush() []model.Delta {
 			t.updateClaims(s)
 		}
 	}
+	t.decideClaims()
 	var deltas []model.Delta
 	for _, s := range t.dirty {
 		t.change(s).Queued = false
@@ -44,9 +44,9 @@ func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 	var r resolve.Result
 	if s.Object != nil {
 		t.stats.Resolved++
-		r = resolve.Service(t.host, s.Object, t.warmed(s, resolve.MarkUnanswered(s.Slices, t.suspects)), t.routesOf(s.name)...)
+		r = resolve.Service(t.host, s.Object, t.warmed(s, resolve.MarkUnanswered(s.Slices, t.suspects)), t.routesOf(s)...)
 		t.removeLost(s, &r)
-		r.Problems = append(slices.Clone(s.excess), model.More(r.Problems, r.More)...)
+		r.Problems = slices.Concat(s.excess, t.routes.excess(s.Object), model.More(r.Problems, r.More))
 	}
 	v := t.change(s)
 	old := portIndex{ports: v.Ports}
@@ -106,38 +106,6 @@ func (a *portIndex) find(id model.PortID, place int) *model.Port {
 	return a.ids[id]
 }
 
-// removeLost takes the frontends from a result that another Service holds, or that give way
-// to an address of another one.
-func (t *Tracker) removeLost(s *service, r *resolve.Result) {
-	for _, p := range r.Ports {
-		p.Frontends = slices.DeleteFunc(p.Frontends, func(f model.Frontend) bool {
-			loss := t.lostTo(s, resolve.Address{Kind: f.Kind, Proto: p.ID.Proto, At: f.At})
-			if loss == "" {
-				return false
-			}
-			r.Problem(s.Object, model.WhyFrontendTaken, "%s", loss)
-			return true
-		})
-	}
-}
-
-// lostTo names the holder that a Service has lost an address to; empty where it has it.
-func (t *Tracker) lostTo(s *service, a resolve.Address) string {
-	for _, above := range resolve.OutrankedBy(t.host, a) {
-		if holder := t.claims.holder[claim{above.At, above.Proto}]; holder != nil && holder != s {
-			what := above.Kind.String()
-			if above.At.Port() != 0 {
-				what += fmt.Sprintf(" %d", above.At.Port())
-			}
-			return fmt.Sprintf("%s %s (%s) is a %s of Service %s", a.Kind, a.At, a.Proto, what, holder.name)
-		}
-	}
-	if holder := t.claims.holder[claim{a.At, a.Proto}]; holder != s {
-		return fmt.Sprintf("%s %s (%s) belongs to Service %s", a.Kind, a.At, a.Proto, holder.name)
-	}
-	return ""
-}
-
 // Once resolves a whole set of inputs at once, for plans and tests. Services
 // are in order of name, and so are their ports.
 func Once(host *model.Host, in *model.Objects) ([]*View, []*model.Port) {
@@ -153,12 +121,16 @@ func Once(host *model.Host, in *model.Objects) ([]*View, []*model.Port) {
 	return all, ports
 }
 
-// routesOf returns the routes of a Service, with their backends.
-func (t *Tracker) routesOf(name model.ServiceName) (all []resolve.Route) {
-	for _, route := range t.routes.parents[name] {
-		r := resolve.Route{Route: route, Backends: make([]resolve.Backend, len(route.Backends))}
-		for i, b := range route.Backends {
-			r.Backends[i] = t.backend(route, b.Service)
+// routesOf returns the routes of a Service, those that have a port of it with their backends.
+func (t *Tracker) routesOf(s *service) (all []resolve.Route) {
+	routes := t.routes.of(s.name)
+	for n, wins := range resolve.Winning(s.Object, routes) {
+		r := resolve.Route{Route: routes[n]}
+		if wins {
+			r.Backends = make([]resolve.Backend, len(r.Route.Backends))
+			for i, b := range r.Route.Backends {
+				r.Backends[i] = t.backend(r.Route, b.Service)
+			}
 		}
 		all = append(all, r)
 	}
@@ -167,6 +139,7 @@ func (t *Tracker) routesOf(name model.ServiceName) (all []resolve.Route) {
 
 // backend returns what a backend of a route is now.
 func (t *Tracker) backend(route *model.Route, name model.ServiceName) (b resolve.Backend) {
+	t.stats.Backends++
 	place, granted := t.routes.find(name, route)
 	b.Granted, b.Excess = granted, place >= t.routes.allowed(name)
 	if s := t.services[name]; s != nil && s.Object != nil {
@@ -174,48 +147,4 @@ func (t *Tracker) backend(route *model.Route, name model.ServiceName) (b resolve
 		b.Slices = t.warmed(s, resolve.MarkUnanswered(s.Slices, t.suspects))
 	}
 	return b
-}
-
-// updateClaims brings a Service's claims in line with its object and the host, and marks
-// the Services that win or lose an address by it.
-func (t *Tracker) updateClaims(s *service) {
-	wanted, rejected := permitted(t.host, s.Object)
-	if had := s.claimed; had != s.Object {
-		t.claims.indexBelow(had, s, false)
-		t.claims.indexBelow(s.Object, s, true)
-	}
-	t.dropClaims(s, except(claimsOf(s.claimed), s.rejected), wanted)
-	s.claimed, s.rejected = s.Object, rejected
-	// Claims that stay are made again: the Service's age may have changed.
-	for _, c := range wanted {
-		before, touched := t.claims.add(c, s)
-		t.markAll(touched)
-		t.markBelow(c, before)
-	}
-}
-
-// dropClaims withdraws the claims that a Service had and does not make any more.
-func (t *Tracker) dropClaims(s *service, had, wanted []claim) {
-	for _, c := range except(had, wanted) {
-		before, touched := t.claims.remove(c, s)
-		t.markAll(touched)
-		t.markBelow(c, before)
-	}
-}
-
-func (t *Tracker) markAll(touched []*service) {
-	for _, s := range touched {
-		t.mark(s)
-	}
-}
-
-// markBelow marks the Services that give way to the holder of a claim, when that
-// is another than before.
-func (t *Tracker) markBelow(at claim, before *service) {
-	if len(t.claims.below) == 0 || t.claims.holder[at] == before {
-		return
-	}
-	for s := range t.claims.below[at].all() {
-		t.mark(s)
-	}
 }

@@ -3,6 +3,7 @@
 package track
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -48,6 +49,24 @@ func backendsOf(route *model.Route) []model.ServiceName {
 		names.Add(b.Service)
 	}
 	return names.List()
+}
+
+// of returns the routes of a Service that count: the first.
+func (r *routes) of(name model.ServiceName) []*model.Route {
+	all := r.parents[name]
+	return all[:min(len(all), resolve.MaxRoutesAt)]
+}
+
+// excess reports that a Service has more routes than count.
+func (r *routes) excess(svc *model.Service) []model.Problem {
+	n := len(r.parents[svc.Name])
+	if n <= resolve.MaxRoutesAt {
+		return nil
+	}
+	return []model.Problem{{
+		Object: "Service " + svc.Name.String(), Where: svc.Where, Why: model.WhyTooLarge,
+		Detail: fmt.Sprintf("%d of %d routes ignored: a Service can be the parent of at most %d; older ones come first", n-resolve.MaxRoutesAt, n, resolve.MaxRoutesAt),
+	}}
 }
 
 // mayRefer reports whether a route may have a Service as a backend.

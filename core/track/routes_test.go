@@ -337,3 +337,51 @@ func TestQueued(t *testing.T) {
 		t.Errorf("%+v", all)
 	}
 }
+
+// Of a Service's routes the backends of those that have a port are looked up, and so many routes count at most.
+func TestManyRoutesOfAParent(t *testing.T) {
+	const n = 3000
+	tr := routed(t)
+	for i := range n {
+		route := routeOf("a", "b", "c")
+		route.Name.Name, route.Created = fmt.Sprintf("r%04d", i), time.Unix(int64(n-i), 0)
+		tr.SetRoute(route)
+	}
+	tr.Flush()
+	before := tr.Stats()
+	tr.SetSlice(endpointsOf("b", 7))
+	if got := changes(tr); !strings.Contains(got, "a: ") {
+		t.Errorf("changes: %s", got)
+	}
+	now := tr.Stats()
+	if backends, resolved := now.Backends-before.Backends, now.Resolved-before.Resolved; backends != 2 || resolved != 2 {
+		t.Errorf("%d backends looked up for %d Services, want 2 for 2", backends, resolved)
+	}
+	v := tr.Service(model.ServiceName{Namespace: "ns", Name: "a"})
+	if want := fmt.Sprintf("%d of %d routes ignored", n-resolve.MaxRoutesAt, n); !strings.HasPrefix(v.Problems[0].Detail, want) || v.Problems[0].Why != model.WhyTooLarge {
+		t.Errorf("problems: %v", v.Problems)
+	}
+	if r := v.Ports[0].Route; r == nil || r.Name != fmt.Sprintf("r%04d", n-1) {
+		t.Errorf("the port has %v, want the oldest route", r)
+	}
+}
+
+// BenchmarkManyRoutesOfAParent is a change of an endpoint of a backend of 3,000 routes of one Service.
+func BenchmarkManyRoutesOfAParent(b *testing.B) {
+	tr := New()
+	tr.SetHost(&model.Host{Name: "node-1"})
+	for i, name := range []string{"a", "b"} {
+		tr.SetService(serviceOf(name, byte(i)))
+	}
+	for i := range 3000 {
+		route := routeOf("a", "b")
+		route.Name.Name = fmt.Sprintf("r%04d", i)
+		tr.SetRoute(route)
+	}
+	i := 0
+	for b.Loop() {
+		i++
+		tr.SetSlice(endpointsOf("b", i%2))
+		tr.Flush()
+	}
+}

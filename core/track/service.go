@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/resolve"
 )
 
 // service is a Service and everything that belongs to it, or what waits for it.
@@ -17,9 +18,9 @@ type service struct {
 	place  uint32          // in Tracker.list, where there is an Object
 	excess []model.Problem // why the latest object was rejected
 
-	claimed     *model.Service // what it has claims for
-	rejected    []claim        // of those, claims that policy rejects
-	claimsStale bool           // the claims must be updated
+	claimed     *model.Service    // what it has claims for
+	rejected    []resolve.Address // of those, what policy rejects
+	claimsStale bool              // the claims must be updated
 }
 
 // claim is an address and protocol that a Service asks for; port 0 is all of a cluster IP.

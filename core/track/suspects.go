@@ -3,6 +3,7 @@
 package track
 
 import (
+	"cmp"
 	"iter"
 	"maps"
 	"net/netip"
@@ -10,14 +11,10 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/resolve"
 )
 
 // SetSuspects replaces the addresses of endpoints that have stopped answering. The next
-// Flush touches the Services that have one of those that are new or gone. It searches once
-// through all endpoints for that, which an index of their addresses would save: it would take
-// more memory than everything else that failover needs, for something as rare as the
-// death of a node.
+// Flush touches the Services that have one of those that are new or gone.
 func (t *Tracker) SetSuspects(suspects model.Suspects) {
 	for _, pair := range [][2]model.Suspects{{suspects, t.suspects}, {t.suspects, suspects}} {
 		for a, back := range pair[0] {
@@ -42,10 +39,10 @@ func (t *Tracker) touchSuspects() {
 	if len(t.resuspect) == 0 {
 		return
 	}
-	t.stats.Searches++
-	for _, s := range t.services {
-		if slices.ContainsFunc(s.Slices, func(slice *model.Slice) bool { return resolve.HasSuspect(slice, t.resuspect) }) {
-			t.mark(s)
+	for a := range t.resuspect {
+		for slice := range t.slices.at(a) {
+			t.stats.Suspected++
+			t.mark(t.services[ownerOf(slice)])
 		}
 	}
 	slices.SortFunc(t.dirty, func(a, b *service) int { return a.name.Compare(b.name) })
@@ -99,8 +96,9 @@ func (t *Tracker) trustChanged(before, now *model.Slice) {
 
 // Endpoint is an address and port on another node that takes connections.
 type Endpoint struct {
-	At   netip.AddrPort
-	Node string // empty where unknown
+	At      netip.AddrPort
+	Node    string // empty where unknown
+	Service model.ServiceName
 }
 
 // RemoteOf returns the ready endpoints, on other nodes, of the Service that has a
@@ -109,11 +107,11 @@ type Endpoint struct {
 func (t *Tracker) RemoteOf(frontend netip.AddrPort, name model.ServiceName) (all []Endpoint) {
 	s := t.services[name]
 	if frontend.IsValid() {
-		s = t.claims.holder[claim{frontend, model.TCP}]
+		s = t.claims.holder(claim{frontend, model.TCP})
 	}
 	if s == nil && frontend.IsValid() {
 		nodePort := netip.AddrPortFrom(model.FamilyOf(frontend.Addr()).Unspecified(), frontend.Port())
-		s = t.claims.holder[claim{nodePort, model.TCP}]
+		s = t.claims.holder(claim{nodePort, model.TCP})
 	}
 	if s == nil || t.host == nil {
 		return nil
@@ -130,7 +128,7 @@ func (t *Tracker) RemoteOf(frontend netip.AddrPort, name model.ServiceName) (all
 // the backends of its routes.
 func (t *Tracker) backing(s *service) []*model.Slice {
 	all := s.Slices
-	for _, route := range t.routes.parents[s.name] {
+	for _, route := range t.routes.of(s.name) {
 		for _, b := range route.Backends {
 			if of := t.services[b.Service]; of != nil {
 				all = append(all[:len(all):len(all)], of.Slices...)
@@ -152,17 +150,48 @@ func (t *Tracker) Remote(each func(Endpoint)) {
 	}
 }
 
+// maxAt is how many endpoints of a namespace at one address RemoteAt returns: a pod has a few ports.
+const maxAt = 16
+
+// RemoteAt returns the ready endpoints on other nodes that have one of some addresses: all TCP ports, of
+// all Services, sorted. It costs the EndpointSlices that have these addresses. Of a namespace that has more than
+// maxAt at an address it returns as many.
+func (t *Tracker) RemoteAt(addrs []netip.Addr) (all []Endpoint) {
+	for _, a := range addrs {
+		found := map[string]int{} // by namespace
+		for slice, e := range t.At(a) {
+			for at := range t.remoteOf(slice, e) {
+				if found[at.Service.Namespace]++; found[at.Service.Namespace] <= maxAt {
+					all = append(all, at)
+				}
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b Endpoint) int { return cmp.Or(a.At.Compare(b.At), a.Service.Compare(b.Service)) })
+	return all
+}
+
 func (t *Tracker) remote(slice *model.Slice) iter.Seq[Endpoint] {
 	return func(yield func(Endpoint) bool) {
 		for i := range slice.Endpoints {
-			e := &slice.Endpoints[i]
-			if t.host == nil || !e.State.Has(model.Ready) || e.Node != "" && e.Node == t.host.Name {
-				continue
-			}
-			for _, p := range slice.Ports {
-				if p.Proto == model.TCP && !yield(Endpoint{netip.AddrPortFrom(e.Addr, p.Port), e.Node}) {
+			for at := range t.remoteOf(slice, &slice.Endpoints[i]) {
+				if !yield(at) {
 					return
 				}
+			}
+		}
+	}
+}
+
+// remoteOf ranges over the TCP ports of one endpoint, if it is ready and on another node.
+func (t *Tracker) remoteOf(slice *model.Slice, e *model.SliceEndpoint) iter.Seq[Endpoint] {
+	return func(yield func(Endpoint) bool) {
+		if t.host == nil || !e.State.Has(model.Ready) || e.Node != "" && e.Node == t.host.Name {
+			return
+		}
+		for _, p := range slice.Ports {
+			if p.Proto == model.TCP && !yield(Endpoint{netip.AddrPortFrom(e.Addr, p.Port), e.Node, ownerOf(slice)}) {
+				return
 			}
 		}
 	}

@@ -12,8 +12,10 @@
 //
 // The files, each using only those before it:
 //
+//	addresses.go     EndpointSlices by name and by the addresses of their endpoints
 //	service.go       one Service: its object, its slices, its ports
 //	claims.go        which Service holds an address that several ask for
+//	overrule.go      what external and load balancer IPs give way to
 //	routes.go        routes and grants, by parent and by backend
 //	trigger.go       changes in the cluster, for the programming latency
 //	track.go         Tracker, and which Services are dirty
@@ -38,7 +40,7 @@ type Tracker struct {
 	configured *model.Host // as set
 	host       *model.Host // and with the API servers that are known from their Service
 	services   map[model.ServiceName]*service
-	slices     map[model.SliceName]*service // which Service a slice belongs to
+	slices     sliceTable
 	claims     claims
 	dirty      []*service
 	flushed    []*service // what the last Flush looked at
@@ -58,22 +60,25 @@ type Tracker struct {
 
 // Stats count work, to prove that cost follows change.
 type Stats struct {
-	Searches uint64 // through all endpoints, for suspects
-	Resolved uint64 // Services resolved
-	Deltas   uint64 // ports that changed
+	Suspected uint64 // slices that were looked at for suspects
+	Resolved  uint64 // Services resolved
+	Deltas    uint64 // ports that changed
+	Backends  uint64 // of routes that were looked up
 }
 
 // New returns an empty Tracker. Nothing resolves before SetHost.
 func New() *Tracker {
-	return &Tracker{
+	t := &Tracker{
 		services: map[model.ServiceName]*service{},
-		slices:   map[model.SliceName]*service{},
-		claims:   claims{holder: map[claim]*service{}, rivals: map[claim][]*service{}, below: map[claim]serviceSet{}},
+		slices:   newSliceTable(),
+		claims:   newClaims(),
 		now:      time.Now,
 		warming:  map[*service]time.Time{},
 		routes:   newRoutes(),
 		slots:    func(model.Proto, netip.AddrPort, model.Origin) []netip.AddrPort { return nil },
 	}
+	t.slices.moved = func(a netip.Addr) { t.claims.change(a) }
+	return t
 }
 
 // KeepSlots makes ports that appear for the first time take the order in which

@@ -63,10 +63,9 @@ func (t *Tracker) Named(n model.ServiceName) []*View {
 func (t *Tracker) Concerned(p model.Proto, to netip.AddrPort) (all []*View) {
 	t.lists++
 	any := model.FamilyOf(to.Addr()).Unspecified()
-	whole := claim{at: netip.AddrPortFrom(to.Addr(), 0)}
-	found := slices.Clone(t.claims.rivals[whole]) // they may hold other ports
-	for _, c := range []claim{whole, {to, p}, {netip.AddrPortFrom(any, to.Port()), p}} {
-		found = append(found, t.claims.holder[c])
+	found := slices.Clone(t.claims.line(whole(to.Addr()))) // they may hold other ports
+	for _, c := range []claim{{to, p}, {netip.AddrPortFrom(any, to.Port()), p}} {
+		found = append(found, t.claims.holder(c))
 	}
 	var once model.Unique[*service]
 	for _, s := range found {
@@ -113,7 +112,7 @@ func (t *Tracker) Unsorted() []*View {
 // resolve none.
 func (t *Tracker) Settled(now time.Time) bool {
 	next := t.Next()
-	return t.host != nil && len(t.dirty)+len(t.resuspect) == 0 && (next.IsZero() || now.Before(next))
+	return t.host != nil && len(t.dirty)+len(t.resuspect)+len(t.claims.changed) == 0 && (next.IsZero() || now.Before(next))
 }
 
 // Len returns how many Services there are.

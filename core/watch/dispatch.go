@@ -86,6 +86,15 @@ func newLatch() *latch { return &latch{ch: make(chan struct{})} }
 
 func (g *latch) open() { g.once.Do(func() { close(g.ch) }) }
 
+func (g *latch) isOpen() bool {
+	select {
+	case <-g.ch:
+		return true
+	default:
+		return false
+	}
+}
+
 func newDispatcher(sink Sink, nodeName string, l limits) *dispatcher {
 	return &dispatcher{
 		sink: sink, nodeName: nodeName, limits: l,
@@ -106,8 +115,8 @@ func (d *dispatcher) put(k *kind, n name, o runtime.Object, before bool) (served
 		k.remove(n)
 	}
 	served = out.served || before && rejected
-	d.note(objectKey{k.resource, n}, out.problems, rejected && !served)
-	if out.served && k.resource == "nodes" && !d.hasNode {
+	d.note(objectKey{k.key(), n}, out.problems, rejected && !served)
+	if out.served && k.key() == "nodes" && !d.hasNode {
 		d.hasNode, d.nodeRead = true, true
 		d.node.open()
 		d.signal()
@@ -122,8 +131,8 @@ func (d *dispatcher) drop(k *kind, n name, served bool) {
 	if served {
 		k.remove(n)
 	}
-	d.note(objectKey{k.resource, n}, nil, false)
-	if k.resource == "nodes" {
+	d.note(objectKey{k.key(), n}, nil, false)
+	if k.key() == "nodes" {
 		d.hasNode = false
 		d.signal()
 	}
@@ -184,7 +193,7 @@ func (d *dispatcher) signal() {
 
 // listed records that a kind of objects is complete, or that the server has no such kind.
 func (d *dispatcher) listed(k *kind) {
-	switch k.resource {
+	switch k.key() {
 	case "services":
 		d.services.open()
 	case "endpointslices":
@@ -197,7 +206,7 @@ func (d *dispatcher) listed(k *kind) {
 
 // goOn has a start no longer wait for a kind that can be done without.
 func (d *dispatcher) goOn(k *kind) {
-	if g := d.optional[k.resource]; g != nil {
+	if g := d.optional[k.key()]; g != nil {
 		g.open()
 	}
 }
@@ -207,11 +216,11 @@ func (d *dispatcher) goOn(k *kind) {
 func (d *dispatcher) ready(k *kind, r readiness) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if r <= d.unread[k.resource] {
+	if r <= d.unread[k.key()] {
 		return
 	}
-	d.unread[k.resource] = r
-	d.nodeRead = d.nodeRead || k.resource == "nodes" && r == read
+	d.unread[k.key()] = r
+	d.nodeRead = d.nodeRead || k.key() == "nodes" && r == read
 	d.signal()
 }
 
@@ -224,9 +233,11 @@ func (d *dispatcher) unknown() (u model.Unread) {
 	}
 	u.Node = !d.nodeRead && d.unread["nodes"] == expected
 	for resource := range d.optional {
-		if resource == "servicecidrs" {
+		switch resource {
+		case "servicecidrs":
 			u.ServiceCIDRs = d.unread[resource] != read
-		} else {
+		case otherNodesKey: // what they decide is decided again
+		default:
 			u.Routes = u.Routes || d.unread[resource] == expected
 		}
 	}

@@ -43,6 +43,7 @@ type kind struct {
 	label, field string // selectors
 	newer        string // a field selector that servers before Kubernetes 1.31 refuse
 	optional     bool   // forwarding does not depend on it: it may be missing or forbidden
+	others       bool   // all Nodes but this machine's, which is a kind of its own
 	// fallbacks are versions to try where there is no version: of custom resources, which may
 	// come and go.
 	fallbacks []schema.GroupVersion
@@ -61,6 +62,16 @@ type outcome struct {
 // "endpointslices.discovery.k8s.io".
 func (k *kind) groupResource() string {
 	return schema.GroupResource{Group: k.version.Group, Resource: k.resource}.String()
+}
+
+const otherNodesKey = "other nodes"
+
+// key names the kind among those that are followed.
+func (k *kind) key() string {
+	if k.others {
+		return otherNodesKey
+	}
+	return k.resource
 }
 
 // setter makes a kind's set of a converter for its type. Anything else that a
@@ -129,6 +140,22 @@ func ownNode(sink Sink, nodeName string) kind {
 			gone.Leaving = true
 			sink.SetNode(&gone)
 		},
+	}
+}
+
+// otherNodes are all Nodes but this machine's, whose addresses external IPs are not to take. What is wrong with
+// them is reported by the proxies that run there.
+func otherNodes(sink Sink, nodeName string) kind {
+	return kind{
+		resource: "nodes", version: corev1.SchemeGroupVersion, optional: true, others: true,
+		field: "metadata.name!=" + nodeName,
+		list:  func() runtime.Object { return &corev1.NodeList{} },
+		set: setter(func(o *corev1.Node) outcome {
+			n, _ := Node(o)
+			sink.SetNode(&model.Node{Name: n.Name, IPs: n.IPs})
+			return outcome{served: true}
+		}),
+		remove: func(n name) { sink.DeleteNode(n.name) },
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // Hooks are callbacks for metrics and facts about the server. They may be nil, and
@@ -65,7 +67,8 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 	}
 	j := newFailureLog(log)
 	lists := make(chan struct{}, 1)
-	kinds := []kind{services(&s.sink), endpointSlices(&s.sink), ownNode(&s.sink, c.NodeName), serviceCIDRs(&s.sink)}
+	s.sink = target{external: newLatch(), allowed: c.ExternalIPs}
+	kinds := []kind{services(&s.sink), endpointSlices(&s.sink), ownNode(&s.sink, c.NodeName), serviceCIDRs(&s.sink), otherNodes(&s.sink, c.NodeName)}
 	if c.GatewayRoutes {
 		kinds = append(kinds, routes(&s.sink)...)
 	}
@@ -85,8 +88,23 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 	return s, nil
 }
 
-// target forwards to the sink that Run is given, since the kinds are made before, in Open.
-type target struct{ Sink }
+// target forwards to the sink that Run is given, since the kinds are made before, in Open. It notes whether
+// there is an external IP that might be another node's.
+type target struct {
+	Sink
+	external *latch
+	allowed  config.ExternalIPs
+}
+
+// SetService implements Sink.
+func (t *target) SetService(s *model.Service) {
+	if !t.allowed.Only && slices.ContainsFunc(s.ExternalIPs, func(ip netip.Addr) bool {
+		return !slices.ContainsFunc(t.allowed.Allowed, func(p netip.Prefix) bool { return p.Contains(ip) })
+	}) {
+		t.external.open()
+	}
+	t.Sink.SetService(s)
+}
 
 // EventWriter returns what writes Events to the same server.
 func (s *Source) EventWriter() (*EventWriter, error) {
@@ -107,21 +125,52 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 	for _, f := range s.followers {
 		f.dispatcher, f.limits = d, s.limits
 		if f.optional {
-			d.optional[f.resource] = newLatch()
+			d.optional[f.key()] = newLatch()
 		}
 	}
 	for _, f := range s.followers {
-		group.Go(func() { f.run(ctx) })
+		group.Go(func() {
+			if !f.others || s.needsOthers(ctx, d, f) {
+				f.run(ctx)
+			}
+		})
 	}
 	group.Go(func() { d.run(ctx) })
 	group.Wait()
 	return nil
 }
 
+// needsOthers waits until the other Nodes matter: most clusters have no external IPs, and each Node changes every
+// five minutes. A start does not wait for that, once all Services are known.
+func (s *Source) needsOthers(ctx context.Context, d *dispatcher, f *follower) bool {
+	select {
+	case <-s.sink.external.ch:
+		return true
+	case <-d.services.ch:
+	case <-ctx.Done():
+		return false
+	}
+	select {
+	case <-s.sink.external.ch: // the last of them may have one
+		return true
+	default:
+		d.listed(&f.kind)
+	}
+	select {
+	case <-s.sink.external.ch:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 // Resources returns the state of following each kind of objects.
 func (s *Source) Resources() []Resource {
 	var all []Resource
 	for _, f := range s.followers {
+		if f.others && !s.sink.external.isOpen() {
+			continue
+		}
 		all = append(all, f.status.resource())
 	}
 	return all

@@ -35,6 +35,7 @@ type record struct {
 	services map[model.ServiceName]*model.Service
 	slices   map[model.SliceName]*model.Slice
 	node     *model.Node
+	others   map[string]*model.Node
 	cidrs    map[string]*model.ServiceCIDR
 	routes   map[model.RouteName]*model.Route
 	grants   map[model.GrantName]*model.Grant
@@ -47,7 +48,7 @@ type record struct {
 }
 
 func newRecord() *record {
-	return &record{services: map[model.ServiceName]*model.Service{}, slices: map[model.SliceName]*model.Slice{}, cidrs: map[string]*model.ServiceCIDR{}, routes: map[model.RouteName]*model.Route{}, grants: map[model.GrantName]*model.Grant{}}
+	return &record{others: map[string]*model.Node{}, services: map[model.ServiceName]*model.Service{}, slices: map[model.SliceName]*model.Slice{}, cidrs: map[string]*model.ServiceCIDR{}, routes: map[model.RouteName]*model.Route{}, grants: map[model.GrantName]*model.Grant{}}
 }
 
 func (r *record) SetService(s *model.Service) {
@@ -87,7 +88,17 @@ func (r *record) DeleteSlice(n model.SliceName) {
 func (r *record) SetNode(n *model.Node) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.node = n
+	if n.Name == thisNode {
+		r.node = n
+	} else {
+		r.others[n.Name] = n
+	}
+}
+
+func (r *record) DeleteNode(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.others, name)
 }
 
 func (r *record) SetServiceCIDR(c *model.ServiceCIDR) {

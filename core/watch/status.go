@@ -68,7 +68,7 @@ type resourceStatus struct {
 }
 
 func newResourceStatus(k *kind, j *failureLog, server string) *resourceStatus {
-	return &resourceStatus{log: j, name: k.resource, server: server, r: Resource{Name: k.resource, Optional: k.optional, Contact: time.Now()}}
+	return &resourceStatus{log: j, name: k.key(), server: server, r: Resource{Name: k.key(), Optional: k.optional, Contact: time.Now()}}
 }
 
 func (v *resourceStatus) resource() Resource {
@@ -136,7 +136,7 @@ func (v *resourceStatus) failed(k *kind, err error) {
 		}
 		r.Err = text
 	})
-	v.log.failed(k.resource, text)
+	v.log.failed(v.name, text)
 }
 
 // missing records that an optional kind of objects is not available. That is an answer: the
@@ -144,8 +144,8 @@ func (v *resourceStatus) failed(k *kind, err error) {
 func (v *resourceStatus) missing(k *kind, err error) {
 	text := explain(k, err, v.server)
 	v.note(func(r *Resource) { r.Failures, r.Failing, r.Err = r.Failures+1, time.Time{}, text })
-	v.log.recovered(k.resource)
-	v.log.missing(k.resource, text)
+	v.log.recovered(v.name)
+	v.log.missing(v.name, text)
 }
 
 const (

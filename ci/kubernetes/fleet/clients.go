@@ -56,6 +56,7 @@ func (*sink) SetGrant(*model.Grant)             {}
 func (*sink) DeleteGrant(model.GrantName)       {}
 func (*sink) SetServiceCIDR(*model.ServiceCIDR) {}
 func (*sink) DeleteServiceCIDR(string)          {}
+func (*sink) DeleteNode(string)                 {}
 func (*sink) Problems([]model.Problem)          {}
 func (s *sink) Unread(model.Unread)             {}
 func (s *sink) Synced(bool)                     { s.client.synced.Store(true) }
