@@ -132,6 +132,7 @@ type Engine struct {
 	withheld     map[model.PortID]*model.Port // ports that the data plane does not know: see withhold
 	unapplied    map[model.PortID]model.Delta // changes that failed so far
 	reported     map[model.PortID][]model.Gap // gaps that were reported
+	lines        map[string]*lines            // of the log, by namespace
 	failing      map[model.ServiceName]error  // Services that failed when last something was written
 	lateTriggers []track.Trigger              // of changes that failed so far
 	states       serviceStates                // of the Services
@@ -168,7 +169,7 @@ func New(o Options) *Engine {
 	e := &Engine{
 		options: o, auditEvery: o.AuditEvery, minGap: o.MinGap, tracker: track.New(), inbox: newInbox(), turns: newTurns(), first: make(chan struct{}),
 		problems: map[string][]model.Problem{}, cidrs: map[string]*model.ServiceCIDR{},
-		withheld: map[model.PortID]*model.Port{}, unapplied: map[model.PortID]model.Delta{}, reported: map[model.PortID][]model.Gap{}, programmed: Since{}, full: true,
+		withheld: map[model.PortID]*model.Port{}, unapplied: map[model.PortID]model.Delta{}, reported: map[model.PortID][]model.Gap{}, programmed: Since{}, lines: map[string]*lines{}, full: true,
 	}
 	e.current.Store(&DataPlane{o.Mode, o.Backend})
 	e.tracker.CollectTriggers(time.Now())
