@@ -54,6 +54,9 @@ func TestTheInboxKeepsTheLatest(t *testing.T) {
 	}
 }
 
+// SetTurn sets how many entries are in a turn. It is for the engine's goroutine.
+func (e *Engine) SetTurn(entries int) { e.turns.limit, e.turns.most = entries, entries }
+
 // A turn has as many entries as fit 50 ms by what turns have taken; where every sync takes long, as many as take as
 // much again, so that large changes are not slowed down many times; and one slow turn is made up for.
 func TestTurnsLearnWhatFits(t *testing.T) {

@@ -30,6 +30,7 @@ import (
 // waits, in the place of the first: a lane is bounded by the objects of its namespace.
 type turns struct {
 	limit int                                  // entries in a turn
+	most  int                                  // that limit may be
 	fixed time.Duration                        // that a sync takes with hardly anything to do
 	used  int                                  // entries in this turn so far
 	seen  map[model.ServiceName]*model.Service // those that this turn resolves, as they will be
@@ -69,7 +70,7 @@ const (
 )
 
 func newTurns() turns {
-	return turns{limit: resolve.MaxEntries, seen: map[model.ServiceName]*model.Service{}, lanes: map[string]*lane{}}
+	return turns{limit: resolve.MaxEntries, most: resolve.MaxEntries, seen: map[model.ServiceName]*model.Service{}, lanes: map[string]*lane{}}
 }
 
 // idle reports whether nothing waits.
@@ -223,6 +224,6 @@ func (t *turns) end(took time.Duration, work dataplane.Work) {
 	case spent > budget:
 		t.limit = max(1, int(float64(t.limit)*float64(budget)/float64(spent)))
 	case used >= t.limit/2:
-		t.limit = min(2*t.limit, resolve.MaxEntries)
+		t.limit = min(2*t.limit, t.most)
 	}
 }
