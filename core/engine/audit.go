@@ -43,6 +43,7 @@ func (e *Engine) check(ctx context.Context) {
 	}
 	e.checkAt = now.Add(checkEvery)
 	e.reportFull()
+	e.logMore(now)
 	if e.auditing != nil {
 		e.abandonHungAudit(ctx, now)
 		return

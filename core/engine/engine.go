@@ -15,6 +15,7 @@
 // The files, each using only those before it:
 //
 //	inbox.go, status.go, states.go   the queue; the published snapshot; the states of Services
+//	turns.go                         which changes the next sync programs
 //	engine.go                        Engine and its state
 //	problems.go                      reports each problem once
 //	record.go                        the history of changes and syncs (core/history)
@@ -131,16 +132,18 @@ type Engine struct {
 	withheld     map[model.PortID]*model.Port // ports that the data plane does not know: see withhold
 	unapplied    map[model.PortID]model.Delta // changes that failed so far
 	reported     map[model.PortID][]model.Gap // gaps that were reported
+	lines        map[string]*lines            // of the log, by namespace
 	failing      map[model.ServiceName]error  // Services that failed when last something was written
 	lateTriggers []track.Trigger              // of changes that failed so far
 	states       serviceStates                // of the Services
-	done         Changes                      // changes of the inputs that were applied
-	full         bool                         // everything is to be recompiled
-	endpoints    int                          // programmed until the first sync that succeeded
-	drift        int                          // objects found changed since the last sync that succeeded
-	drifts       []Drift                      // the latest, oldest first
-	programmed   Since                        // of frontends and endpoints that came after the first sync
-	auditBefore  time.Time                    // start of the last audit that succeeded
+	turns        turns
+	done         Changes   // changes of the inputs that were applied
+	full         bool      // everything is to be recompiled
+	endpoints    int       // programmed until the first sync that succeeded
+	drift        int       // objects found changed since the last sync that succeeded
+	drifts       []Drift   // the latest, oldest first
+	programmed   Since     // of frontends and endpoints that came after the first sync
+	auditBefore  time.Time // start of the last audit that succeeded
 	waiters      []auditWaiter
 	pending      bool      // something was applied since the last sync began
 	since        time.Time // arrival of the oldest event that is pending
@@ -164,9 +167,9 @@ type auditTask struct {
 // New returns an engine that does nothing until Run.
 func New(o Options) *Engine {
 	e := &Engine{
-		options: o, auditEvery: o.AuditEvery, minGap: o.MinGap, tracker: track.New(), inbox: newInbox(), first: make(chan struct{}),
+		options: o, auditEvery: o.AuditEvery, minGap: o.MinGap, tracker: track.New(), inbox: newInbox(), turns: newTurns(), first: make(chan struct{}),
 		problems: map[string][]model.Problem{}, cidrs: map[string]*model.ServiceCIDR{},
-		withheld: map[model.PortID]*model.Port{}, unapplied: map[model.PortID]model.Delta{}, reported: map[model.PortID][]model.Gap{}, programmed: Since{}, full: true,
+		withheld: map[model.PortID]*model.Port{}, unapplied: map[model.PortID]model.Delta{}, reported: map[model.PortID][]model.Gap{}, programmed: Since{}, lines: map[string]*lines{}, full: true,
 	}
 	e.current.Store(&DataPlane{o.Mode, o.Backend})
 	e.tracker.CollectTriggers(time.Now())
@@ -227,7 +230,7 @@ func (e *Engine) SnapshotOf(ctx context.Context, pick func(*track.Tracker) []*tr
 		now := time.Now()
 		s := &Snapshot{
 			At:       now,
-			Settled:  e.tracker.Settled(now),
+			Settled:  e.turns.idle() && e.tracker.Settled(now),
 			Status:   *e.status.Load(),
 			Host:     e.tracker.Host(),
 			Node:     e.node,

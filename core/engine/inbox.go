@@ -35,10 +35,12 @@ type task struct {
 	about subject
 	of    Changes         // the changes of inputs that it includes
 	asks  context.Context // of a question's caller; nil for what is done in any case
+	in    any             // the object that it sets, where its size matters
+	last  bool            // it comes after all that arrived before: it says something about that
 	do    work
 }
 
-// work is given the arrival of the oldest task of its batch.
+// work is given the arrival of the oldest task that it arrived with.
 type work func(since time.Time)
 
 // subject is what a task is about. Of tasks about the same one the latest counts;

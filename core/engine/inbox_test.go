@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/resolve"
 )
 
 // However much is queued about few objects, the queue stays small: of each the
@@ -48,6 +51,46 @@ func TestTheInboxKeepsTheLatest(t *testing.T) {
 	}
 	if counts["asked"] != rounds/1000 || done.Services != 10*rounds {
 		t.Errorf("%d questions answered, %+v", counts["asked"], done)
+	}
+}
+
+// SetTurn sets how many entries are in a turn. It is for the engine's goroutine.
+func (e *Engine) SetTurn(entries int) { e.turns.limit, e.turns.most = entries, entries }
+
+// A turn has as many entries as fit 50 ms by what turns have taken; where every sync takes long, as many as take as
+// much again, so that large changes are not slowed down many times; and one slow turn is made up for.
+func TestTurnsLearnWhatFits(t *testing.T) {
+	for _, c := range []struct {
+		fixed, entry time.Duration // of a sync, and of each of its entries
+		least, most  int           // entries in a turn, once that is known
+	}{
+		{time.Millisecond, time.Microsecond, resolve.MaxEntries, resolve.MaxEntries},
+		{time.Millisecond, 10 * time.Microsecond, 2500, 5000},
+		{time.Millisecond, time.Millisecond, 25, 50},
+		{150 * time.Millisecond, 10 * time.Microsecond, 7500, 15_000},
+		{10 * time.Second, 100 * time.Microsecond, 1, 2000},
+		{0, 0, resolve.MaxEntries, resolve.MaxEntries},
+	} {
+		turns := newTurns()
+		sync := func(entries int, disturbed time.Duration) {
+			turns.used = min(entries, turns.limit)
+			turns.end(c.fixed+time.Duration(turns.used)*c.entry+disturbed, dataplane.Work{})
+		}
+		sync(1, 0)
+		check := func(when string) {
+			for range 20 {
+				if sync(resolve.MaxEntries, 0); turns.limit > 2*c.most {
+					t.Errorf("%s: %d entries a turn at %s each, want %d at most", when, turns.limit, c.entry, 2*c.most)
+				}
+			}
+			if turns.limit < c.least {
+				t.Errorf("%s: %d entries a turn at %s + %s each, want %d at least", when, turns.limit, c.fixed, c.entry, c.least)
+			}
+		}
+		sync(resolve.MaxEntries, 0)
+		check("at first")
+		sync(resolve.MaxEntries, time.Second)
+		check("after a pause")
 	}
 }
 

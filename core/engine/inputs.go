@@ -14,7 +14,7 @@ import (
 
 // SetService adds or replaces a Service.
 func (e *Engine) SetService(s *model.Service) {
-	e.event(aService, s.Name, func(at int64) {
+	e.event(aService, s.Name, s, func(at int64) {
 		e.recordService(s.Name, s, at)
 		e.tracker.SetService(s)
 	})
@@ -22,7 +22,7 @@ func (e *Engine) SetService(s *model.Service) {
 
 // DeleteService removes a Service.
 func (e *Engine) DeleteService(n model.ServiceName) {
-	e.event(aService, n, func(at int64) {
+	e.event(aService, n, nil, func(at int64) {
 		e.recordService(n, nil, at)
 		e.tracker.DeleteService(n)
 	})
@@ -30,7 +30,7 @@ func (e *Engine) DeleteService(n model.ServiceName) {
 
 // SetSlice adds or replaces an EndpointSlice.
 func (e *Engine) SetSlice(s *model.Slice) {
-	e.event(aSlice, model.ServiceName(s.Name), func(at int64) {
+	e.event(aSlice, model.ServiceName(s.Name), s, func(at int64) {
 		e.recordSlice(s.Name, s, at)
 		e.tracker.SetSlice(s)
 	})
@@ -38,7 +38,7 @@ func (e *Engine) SetSlice(s *model.Slice) {
 
 // DeleteSlice removes an EndpointSlice.
 func (e *Engine) DeleteSlice(n model.SliceName) {
-	e.event(aSlice, model.ServiceName(n), func(at int64) {
+	e.event(aSlice, model.ServiceName(n), nil, func(at int64) {
 		e.recordSlice(n, nil, at)
 		e.tracker.DeleteSlice(n)
 	})
@@ -84,9 +84,10 @@ func (e *Engine) grantEvent(n model.GrantName, g *model.Grant, f func()) {
 	}})
 }
 
-// event queues a change of the inputs. F is given the moment of its arrival.
-func (e *Engine) event(of kind, name model.ServiceName, f func(at int64)) {
-	t := task{about: subject{of, name.Namespace, name.Name}, of: Changes{Services: 1}}
+// event queues a change of the inputs: an object that is set, or nil for one that is gone. F is given the moment
+// of its arrival.
+func (e *Engine) event(of kind, name model.ServiceName, in any, f func(at int64)) {
+	t := task{about: subject{of, name.Namespace, name.Name}, of: Changes{Services: 1}, in: in}
 	if of == aSlice {
 		t.of = Changes{Slices: 1}
 	}
@@ -181,7 +182,7 @@ func (e *Engine) setProblems(source string, ps []model.Problem, since time.Time)
 // needs are kept, since they may belong to inputs that were not decoded. Synced may be
 // called again when that changes.
 func (e *Engine) Synced(complete bool) {
-	e.inbox.post(func(since time.Time) {
+	e.inbox.put(task{last: true, do: func(since time.Time) {
 		if e.deliveredAt.IsZero() {
 			e.deliveredAt = time.Now()
 		}
@@ -189,7 +190,7 @@ func (e *Engine) Synced(complete bool) {
 		e.incomplete = !complete
 		e.backend().KeepUnknown(e.incomplete)
 		e.change(since)
-	})
+	}})
 }
 
 // completeNode fills in addresses and podCIDRs that a Node had before: one that is

@@ -31,7 +31,7 @@ const lateLimit = 5 * time.Minute
 // Unread states which kinds of inputs the source could not read yet. It comes before
 // Synced, and again when that changes.
 func (e *Engine) Unread(u model.Unread) {
-	e.inbox.post(func(since time.Time) {
+	e.inbox.put(task{last: true, do: func(since time.Time) {
 		was := e.unread
 		e.unread = u
 		e.rangesRead = e.rangesRead || !u.ServiceCIDRs
@@ -46,7 +46,7 @@ func (e *Engine) Unread(u model.Unread) {
 			e.change(since)
 		}
 		e.begin(since)
-	})
+	}})
 }
 
 // recoverRanges takes the ranges of cluster IPs from what is installed, while the source cannot

@@ -52,6 +52,46 @@ func TestWhatIsLogged(t *testing.T) {
 	})
 }
 
+// The problems of a namespace's twenty thousand objects do not flood the log, and hide no other's. The
+// hook has all of them.
+func TestTheLogIsSharedByNamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		hooked := 0
+		b := start(t, func(o *engine.Options) {
+			o.Log = slog.New(slog.NewTextHandler(&out, nil))
+			o.Hooks.Problem = func(model.Problem) { hooked++ }
+		})
+		b.Synced(true)
+		synctest.Wait()
+		out.Reset()
+		problem := func(of string) model.Problem {
+			return model.Problem{Object: "Service " + of, Why: model.WhyInvalid, Detail: "port 0"}
+		}
+		var all []model.Problem
+		for i := range 20_000 {
+			all = append(all, problem(fmt.Sprint("tenant/s", i)))
+		}
+		b.Problems("API server", append(all, problem("victim/v")))
+		sleep(time.Minute)
+		text := out.String()
+		if n := strings.Count(text, "\n"); n > 120 || hooked != 20_001 {
+			t.Errorf("%d lines, %d problems to the hook", n, hooked)
+		}
+		for _, want := range []string{`object="Service victim/v"`, `msg="more objects not fully programmed" namespace=tenant problems=19900`} {
+			if strings.Count(text, want) != 1 {
+				t.Errorf("no %s in %d bytes", want, len(text))
+			}
+		}
+		sleep(time.Hour)
+		out.Reset()
+		b.Problems("API server", []model.Problem{problem("tenant/x")})
+		if synctest.Wait(); strings.Count(out.String(), "tenant/x") != 1 {
+			t.Errorf("later: %s", out.String())
+		}
+	})
+}
+
 // A data plane that cannot be read for long is one line a minute, and another one for another
 // reason, though it is tried each second.
 func TestAFailedStartIsLoggedOnceAMinute(t *testing.T) {

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -130,13 +133,64 @@ func (e *Engine) reportNew(ps, before []model.Problem) {
 	}
 }
 
+// What of a namespace is logged: as many lines at once, and then one in so long, with how many were left out. The
+// metrics have all of it, and the states of Services (status) the rest.
+const (
+	linesAtOnce = 100
+	linesEvery  = 10 * time.Second
+)
+
+// lines is the budget of a namespace.
+type lines struct {
+	limiter *rate.Limiter
+	left    int // out, since the last line
+}
+
+// mayLog reports whether there may be another line about an object.
+func (e *Engine) mayLog(object string) bool {
+	_, name, _ := strings.Cut(object, " ")
+	namespace, _, namespaced := strings.Cut(name, "/")
+	if !namespaced {
+		return true
+	}
+	l := e.lines[namespace]
+	if l == nil {
+		l = &lines{limiter: rate.NewLimiter(rate.Every(linesEvery), linesAtOnce)}
+		e.lines[namespace] = l
+	}
+	if l.left == 0 && l.limiter.Allow() { // what is left out is told first
+		return true
+	}
+	l.left++
+	return false
+}
+
+// logMore logs how many lines were left out, and forgets namespaces that have all of their budget again.
+func (e *Engine) logMore(now time.Time) {
+	if len(e.lines) == 0 {
+		return
+	}
+	for _, namespace := range slices.Sorted(maps.Keys(e.lines)) {
+		switch l := e.lines[namespace]; {
+		case l.left > 0 && l.limiter.AllowN(now, 1):
+			e.options.Log.Warn("more objects not fully programmed", "namespace", namespace, "problems", l.left)
+			l.left = 0
+		case l.left == 0 && l.limiter.TokensAt(now) >= linesAtOnce:
+			delete(e.lines, namespace)
+		}
+	}
+}
+
 func (e *Engine) report(p model.Problem) {
+	defer e.hookProblem(p)
+	if !e.mayLog(p.Object) {
+		return
+	}
 	log := e.options.Log
 	if p.Fix != "" {
 		log = log.With("fix", p.Fix)
 	}
 	log.Warn("object not fully programmed", "object", p.Object, "reason", p.Why.String(), "detail", p.Detail, "where", p.Where)
-	e.hookProblem(p)
 }
 
 func (e *Engine) hookProblem(p model.Problem) {

@@ -42,7 +42,7 @@ func (e *Engine) turn(ctx context.Context) (next time.Time) {
 	if !e.adopted {
 		return e.adopt(ctx)
 	}
-	if wait := e.minGap - time.Since(e.syncedAt); e.minGap > 0 && wait > 0 && e.status.Load().Deferred == 0 {
+	if wait := e.minGap - time.Since(e.syncedAt); e.minGap > 0 && wait > 0 && e.status.Load().Deferred == 0 && e.turns.idle() {
 		return time.Now().Add(wait)
 	}
 	if e.begin(time.Now()); !e.sourceSynced {
@@ -55,6 +55,9 @@ func (e *Engine) turn(ctx context.Context) (next time.Time) {
 	retry := e.backend().Next()
 	if e.pending || !retry.IsZero() && !time.Now().Before(retry) {
 		e.sync(ctx)
+	}
+	if !e.turns.idle() {
+		return time.Now()
 	}
 	next = e.checkAt
 	if retry = e.backend().Next(); !retry.IsZero() && retry.Before(next) {
@@ -106,15 +109,24 @@ func (e *Engine) finishAdopt(ctx context.Context, err error) {
 	e.checkAt, e.auditAt = now.Add(checkEvery), now.Add(e.auditEvery)
 }
 
-// processInbox applies what is in the inbox.
+// processInbox applies what is in the inbox, as far as it fits the turn.
 func (e *Engine) processInbox() {
 	queue, since := e.inbox.take()
-	if len(queue) == 0 {
+	if len(queue) == 0 && e.turns.idle() {
 		return
 	}
-	for _, t := range queue {
+	do := func(t task, since time.Time) {
 		t.do(since)
 		e.done = e.done.plus(t.of)
+	}
+	if !e.status.Load().Synced { // the first sync is one turn, whatever is in it
+		for _, t := range queue {
+			do(t, since)
+		}
+	} else {
+		for _, t := range e.turns.next(queue, since, e.tracker) {
+			do(t.task, t.since)
+		}
 	}
 	if trusted := e.tracker.Trusted(); len(trusted) > 0 && e.options.Hooks.Trusted != nil {
 		e.options.Hooks.Trusted(trusted)

@@ -24,7 +24,7 @@ type Status struct {
 	Synced       bool      // at least one sync has succeeded
 	SyncedAt     time.Time // end of the last sync that succeeded
 	Err          error     // of the last sync; what failed is retried
-	QueuedAt     time.Time // arrival of the oldest event that is not programmed yet; zero when there is none
+	QueuedAt     time.Time // arrival of the oldest event that is not programmed yet, or the last turn of its namespace; zero when there is none
 	LatestAt     time.Time // arrival of the latest event
 	Deferred     int       // objects that the next syncs program, since the data plane is slow
 	Syncs        uint64

@@ -39,6 +39,7 @@ func (e *Engine) sync(ctx context.Context) {
 	changed := e.changedGaps()
 	e.account(&r, deltas, failing)
 	e.pending, e.syncedAt = false, end
+	e.turns.end(r.Took, r.Work)
 	e.noteRepairs(failing, end)
 	first := e.record(end, r, failing)
 	if first || !e.status.Load().Synced {
@@ -260,7 +261,7 @@ func (e *Engine) record(end time.Time, r Sync, failing failures) (first bool) {
 		case more:
 			s.QueuedAt = end
 		default:
-			s.Synced, s.SyncedAt, s.QueuedAt, s.Done = true, end, time.Time{}, e.done
+			s.Synced, s.SyncedAt, s.QueuedAt, s.Done = true, end, e.turns.oldest(), e.done
 		}
 	})
 	if first {

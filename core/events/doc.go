@@ -8,6 +8,6 @@
 //
 // Events are for people who run kubectl describe, and cost an API server that may be
 // in trouble already. So equal ones are merged into a series, there are budgets per
-// object and in total, the queue is bounded, and Events that cannot be written in a
+// object and in total, which namespaces share fairly, the queue is bounded, and Events that cannot be written in a
 // few attempts are dropped: the logs and metrics are complete.
 package events

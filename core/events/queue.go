@@ -4,6 +4,7 @@ package events
 
 import (
 	"container/list"
+	"fmt"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -11,7 +12,7 @@ import (
 
 // limits are the budgets of a queue.
 type limits struct {
-	waiting int // records that wait to be written
+	waiting int // records that wait to be written; namespaces share the places, and the rate
 	known   int // Events that are remembered, to merge equal ones
 	objects int // objects whose budget is remembered
 
@@ -41,7 +42,10 @@ type queue struct {
 	limits
 	entries map[Event]*list.Element
 	recent  list.List // of *entry: the one that came again last is last
-	waiting list.List // of *entry, in order of arrival
+	lanes   map[string]*list.Element
+	ring    list.List // of *lane, in the order of their turns
+	waiting int       // in all lanes
+	lost    int       // that waited and had to give way; the reader clears it
 	budgets map[Object]*list.Element
 	spent   list.List // of *budget: the one that was used last is last
 	overall *rate.Limiter
@@ -50,11 +54,19 @@ type queue struct {
 // entry is an Event and its state.
 type entry struct {
 	record  Record
-	elem    *list.Element // in waiting; nil when it is not
+	elem    *list.Element // in its lane; nil when it does not wait
 	taken   bool          // it is being written
 	due     time.Time     // not written before
 	written time.Time
 	tries   int
+}
+
+// lane is what waits of a namespace, or of the whole node, in order of arrival.
+type lane struct {
+	namespace string
+	entries   list.List // of *entry
+	more      int       // that had no place; the last of them says so
+	last      Event
 }
 
 // budget is how many records an object may still cause.
@@ -65,7 +77,7 @@ type budget struct {
 
 func newQueue(l limits) *queue {
 	return &queue{
-		limits: l, entries: map[Event]*list.Element{}, budgets: map[Object]*list.Element{},
+		limits: l, entries: map[Event]*list.Element{}, lanes: map[string]*list.Element{}, budgets: map[Object]*list.Element{},
 		overall: rate.NewLimiter(l.overall, l.overallBurst),
 	}
 }
@@ -79,15 +91,69 @@ func (j *queue) add(now time.Time, e Event) bool {
 		}
 		j.drop(at)
 	}
-	if j.waiting.Len() >= j.limits.waiting || !j.budget(e.About).AllowN(now, 1) {
+	if !j.budget(e.About).AllowN(now, 1) || !j.makeRoom(e) {
 		return false
 	}
-	n := &entry{record: Record{Event: e, Count: 1, First: now, Last: now}, due: now}
-	n.elem = j.waiting.PushBack(n)
-	j.entries[e] = j.recent.PushBack(n)
-	j.shrink()
+	j.enter(now, e)
 	return true
 }
+
+// enter has a new Event wait.
+func (j *queue) enter(now time.Time, e Event) {
+	n := &entry{record: Record{Event: e, Count: 1, First: now, Last: now}, due: now}
+	j.wait(n)
+	j.entries[e] = j.recent.PushBack(n)
+	j.shrink()
+}
+
+// wait puts a record at the end of its lane.
+func (j *queue) wait(n *entry) {
+	namespace := n.record.About.Namespace
+	at := j.lanes[namespace]
+	if at == nil {
+		at = j.ring.PushBack(&lane{namespace: namespace})
+		j.lanes[namespace] = at
+	}
+	n.elem = at.Value.(*lane).entries.PushBack(n)
+	j.waiting++
+}
+
+// makeRoom finds a place for an Event. When all are taken, the namespace with most of them loses its newest,
+// and where that is the Event's own, the Event has no place.
+func (j *queue) makeRoom(e Event) bool {
+	if j.waiting < j.limits.waiting {
+		return true
+	}
+	var most *lane
+	for at := j.ring.Front(); at != nil; at = at.Next() {
+		if l := at.Value.(*lane); most == nil || l.entries.Len() > most.entries.Len() {
+			most = l
+		}
+	}
+	own, has := j.lanes[e.About.Namespace], 1 // a last place is kept
+	if own != nil {
+		has = max(has, own.Value.(*lane).entries.Len())
+	}
+	if has >= most.entries.Len() {
+		if own != nil {
+			own.Value.(*lane).lose(e)
+		}
+		return false
+	}
+	newest := most.entries.Back()
+	n := newest.Value.(*entry)
+	most.entries.Remove(newest)
+	most.lose(n.record.Event)
+	j.waiting--
+	j.lost++
+	n.elem = nil
+	if at := j.entries[n.record.Event]; at != nil && !n.record.Written {
+		j.drop(at)
+	}
+	return true
+}
+
+func (l *lane) lose(e Event) { l.more, l.last = l.more+1, e }
 
 // repeat counts an Event that is known. Its new count is written after a while.
 func (j *queue) repeat(now time.Time, at *list.Element) bool {
@@ -98,11 +164,11 @@ func (j *queue) repeat(now time.Time, at *list.Element) bool {
 	if n.elem != nil || n.taken {
 		return true
 	}
-	if j.waiting.Len() >= j.limits.waiting || !j.budget(n.record.About).AllowN(now, 1) {
+	if !j.budget(n.record.About).AllowN(now, 1) || !j.makeRoom(n.record.Event) {
 		return false
 	}
 	n.due = n.written.Add(j.again)
-	n.elem = j.waiting.PushBack(n)
+	j.wait(n)
 	return true
 }
 
@@ -110,9 +176,9 @@ func (j *queue) repeat(now time.Time, at *list.Element) bool {
 // when wait is negative. After it comes done.
 func (j *queue) take(now time.Time) (n *entry, wait time.Duration) {
 	wait = -1
-	for at := j.waiting.Front(); at != nil; at = at.Next() {
-		e := at.Value.(*entry)
-		if d := e.due.Sub(now); d > 0 {
+	for at := j.ring.Front(); at != nil; at = at.Next() {
+		elem, d := at.Value.(*lane).due(now)
+		if elem == nil {
 			if wait < 0 || d < wait {
 				wait = d
 			}
@@ -123,11 +189,50 @@ func (j *queue) take(now time.Time) (n *entry, wait time.Duration) {
 			r.CancelAt(now)
 			return nil, d
 		}
-		j.waiting.Remove(at)
-		e.elem, e.taken = nil, true
-		return e, 0
+		n = elem.Value.(*entry)
+		n.elem, n.taken = nil, true
+		j.leave(now, at, elem)
+		return n, 0
 	}
 	return nil, wait
+}
+
+// due returns the first record that is due, or how long to wait for one.
+func (l *lane) due(now time.Time) (at *list.Element, wait time.Duration) {
+	wait = -1
+	for at := l.entries.Front(); at != nil; at = at.Next() {
+		d := at.Value.(*entry).due.Sub(now)
+		if d <= 0 {
+			return at, 0
+		}
+		if wait < 0 || d < wait {
+			wait = d
+		}
+	}
+	return nil, wait
+}
+
+// leave takes a record from its lane, which has its next turn after all others. Once a lane is empty,
+// the last Event that had no place in it says how many there were.
+func (j *queue) leave(now time.Time, at, elem *list.Element) {
+	l := at.Value.(*lane)
+	l.entries.Remove(elem)
+	j.waiting--
+	j.ring.MoveToBack(at)
+	if l.entries.Len() > 0 {
+		return
+	}
+	j.ring.Remove(at)
+	delete(j.lanes, l.namespace)
+	if l.more == 0 {
+		return
+	}
+	if l.more > 1 {
+		l.last.Note += fmt.Sprintf(" (and %d more Events about objects of this namespace: see the log of the node)", l.more-1)
+	}
+	if j.entries[l.last] == nil {
+		j.enter(now, l.last)
+	}
 }
 
 // done handles the result of a record that was taken with this count, and reports
@@ -138,7 +243,7 @@ func (j *queue) done(now time.Time, n *entry, written int, err error, final bool
 		n.written, n.tries, n.record.Written = now, 0, true
 		if n.record.Count > written {
 			n.due = now.Add(j.again)
-			n.elem = j.waiting.PushBack(n)
+			j.wait(n)
 		}
 		return true
 	}
@@ -148,7 +253,7 @@ func (j *queue) done(now time.Time, n *entry, written int, err error, final bool
 		return true
 	}
 	n.due = now.Add(j.pause << (n.tries - 1))
-	n.elem = j.waiting.PushBack(n)
+	j.wait(n)
 	return false
 }
 

@@ -115,6 +115,56 @@ func TestWhatWaitsIsBoundedAndPaced(t *testing.T) {
 	}
 }
 
+// A namespace with problems in all its objects takes no other's place, and no other's turn; and it is told how
+// many had none.
+func TestNamespacesShareThePlacesAndTheRate(t *testing.T) {
+	c := newClerk()
+	about := func(namespace string, n int) Event {
+		e := event(fmt.Sprint("s", n), namespace)
+		e.About.Namespace = namespace
+		return e
+	}
+	for i := range 20_000 {
+		c.add(c.now, about("tenant", i))
+	}
+	for c.write(nil, false) == "tenant x1" { // the burst
+	}
+	for i := range 20_000 {
+		c.add(c.now, about("tenant", 20_000+i))
+	}
+	if !c.add(c.now, about("victim", 1)) {
+		t.Error("no place is left for another namespace")
+	}
+	c.pass(time.Second)
+	first := c.write(nil, false)
+	c.pass(time.Second)
+	if second := c.write(nil, false); first != "victim x1" && second != "victim x1" {
+		t.Errorf("another namespace's waits longer than one of the tenant's: %s, %s", first, second)
+	}
+	var last string
+	written := 0
+	for range 1000 {
+		c.pass(time.Second)
+		if s := c.write(nil, false); s != "wait -1ns" {
+			last = s
+			written++
+		}
+	}
+	if want := "tenant (and 39719 more Events about objects of this namespace: see the log of the node) x1"; last != want {
+		t.Errorf("the last is %q, want %q", last, want)
+	}
+	if c.waiting != 0 || c.ring.Len()+len(c.lanes) != 0 || written > 300 {
+		t.Errorf("%d written, %d wait in %d lanes", written, c.waiting, c.ring.Len())
+	}
+
+	for i := range 10_000 { // each in a namespace of its own
+		c.add(c.now, about(fmt.Sprint("ns", i), 0))
+		if c.waiting > c.limits.waiting || len(c.lanes) > c.limits.waiting || c.ring.Len() != len(c.lanes) {
+			t.Fatalf("%d wait in %d lanes", c.waiting, len(c.lanes))
+		}
+	}
+}
+
 func TestFailuresAreTriedAgainAFewTimes(t *testing.T) {
 	c := newClerk()
 	c.add(c.now, event("a", "x"))

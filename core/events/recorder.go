@@ -53,9 +53,16 @@ func (r *Recorder) Add(e Event) {
 	e.Note = printable.Text(e.Note) // errors and names of others
 	r.mu.Lock()
 	kept := r.queue.add(time.Now(), e)
+	dropped := r.queue.lost
+	r.queue.lost = 0
 	r.mu.Unlock()
 	if !kept {
+		dropped++
+	}
+	for range dropped {
 		r.counted(Dropped)
+	}
+	if !kept {
 		return
 	}
 	select {

@@ -49,17 +49,18 @@ const (
 	maxSlicePorts = 30_000
 )
 
+// Entries estimates how many entries of a data plane a Service has with so many endpoints: at most MaxEntries.
+func Entries(svc *model.Service, endpoints int) int {
+	if svc == nil {
+		return 0
+	}
+	return min(min(frontendsOf(svc), MaxFrontends)*(MaxEntries/MaxFrontends+min(endpoints, MaxEntries)), MaxEntries)
+}
+
 // Excess reports which limit a Service exceeds by itself, whatever its endpoints. It
 // is rejected as a whole.
 func Excess(svc *model.Service) (p model.Problem, over bool) {
 	all := len(svc.ClusterIPs) + len(svc.ExternalIPs) + len(svc.LoadBalancerIPs)
-	fronts := 0
-	for _, family := range model.Families() {
-		addresses := addressCount(svc, family)
-		for _, port := range svc.Ports {
-			fronts += frontendCount(svc, port, addresses)
-		}
-	}
 	restricted := 0
 	if svc.Restricted {
 		restricted = len(svc.LoadBalancerIPs) * len(svc.Ports)
@@ -70,7 +71,7 @@ func Excess(svc *model.Service) (p model.Problem, over bool) {
 	}{
 		{"addresses", all, MaxAddresses},
 		{"ports", len(svc.Ports), MaxPorts},
-		{"frontends (ports x addresses)", fronts, MaxFrontends},
+		{"frontends (ports x addresses)", frontendsOf(svc), MaxFrontends},
 		{"source ranges of frontends (ports x load balancer IPs x loadBalancerSourceRanges)", restricted * len(svc.SourceRanges), MaxEntries},
 	} {
 		if l.found > l.max {
@@ -81,6 +82,17 @@ func Excess(svc *model.Service) (p model.Problem, over bool) {
 		}
 	}
 	return model.Problem{}, false
+}
+
+// frontendsOf is how many a Service asks for.
+func frontendsOf(svc *model.Service) (n int) {
+	for _, family := range model.Families() {
+		addresses := addressCount(svc, family)
+		for _, port := range svc.Ports {
+			n += frontendCount(svc, port, addresses)
+		}
+	}
+	return n
 }
 
 // addressCount is how many addresses a Service has in a family, those that are
