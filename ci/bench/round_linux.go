@@ -22,7 +22,7 @@ import (
 const (
 	roundChanges = 10
 	roundPace    = 100 * time.Millisecond
-	roundAfter   = time.Second
+	roundAfter   = 4 * time.Second
 )
 
 // round measures what changes cost a running tandem that follows an API server: CPU time
@@ -30,10 +30,10 @@ const (
 //
 //	bench ──Put, Delete──▶ apitest ──watch, TLS──▶ tandem run ──transaction──▶ kernel
 //	  ▲                                                                           │
-//	  └───────────── first generation of the ruleset after it ◀───────────────────┘
+//	  └──────────── ruleset's generation, asked every 100 µs ◀────────────────────┘
 //
-// Endpoints are read from the kernel's notices, which it makes anyway, as tandem listens
-// to them.
+// The kernel's notices of commits would say the same, but with any listener it makes them
+// within tandem's system calls.
 func round() bench {
 	small, large := roundWorlds()[0], roundWorlds()[1]
 	return bench{
@@ -128,8 +128,8 @@ type roundRun struct {
 	world
 	server  *apitest.Server
 	tandem  *process
-	commits chan time.Time // when the ruleset has had a new generation
-	changed int            // Services whose endpoints have changed so far
+	kernel  *netlink.Socket
+	changed int // Services whose endpoints have changed so far
 }
 
 func (r *roundRun) measure(ctx context.Context, o options, s samples) error {
@@ -147,11 +147,11 @@ func (r *roundRun) measure(ctx context.Context, o options, s samples) error {
 	sleep(ctx, rest)
 	rested := preciseCPU(r.tandem.pid())
 	s.add("rest", (rested-started)/rest.Seconds())
-	stop, err := r.follow(ctx)
-	if err != nil {
+	var err error
+	if r.kernel, err = netlink.Open(); err != nil {
 		return err
 	}
-	defer stop()
+	defer r.kernel.Close()
 	for range rounds {
 		before := preciseCPU(r.tandem.pid())
 		if err := r.round(ctx, s); err != nil {
@@ -164,29 +164,18 @@ func (r *roundRun) measure(ctx context.Context, o options, s samples) error {
 	return nil
 }
 
-// follow notes when the kernel has committed a transaction, until stop.
-func (r *roundRun) follow(ctx context.Context) (stop func(), err error) {
-	const group, newGeneration = 7, 10<<8 | 15 // NFNLGRP_NFTABLES; NFT_MSG_NEWGEN
-	l, err := netlink.Listen(group)
-	if err != nil {
-		return nil, err
-	}
-	r.commits = make(chan time.Time, 1)
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = l.Each(ctx, func(m netlink.Message) bool { // an error shows as a change that is not seen
-			if m.Type == newGeneration {
-				select {
-				case r.commits <- time.Now():
-				default:
-				}
+// generation is that of the kernel's ruleset, which each commit raises.
+func (r *roundRun) generation(ctx context.Context) (generation uint32, err error) {
+	const get, attrID = 10<<8 | 16, 1 // NFT_MSG_GETGEN, NFTA_GEN_ID
+	err = r.kernel.Request(ctx, get, 0, 0, nil, func(m netlink.Message) error {
+		for kind, v := range m.Attrs() {
+			if kind == attrID {
+				generation = netlink.Uint32(v)
 			}
-			return false
-		})
-	}()
-	return func() { cancel(); <-done; _ = l.Close() }, nil
+		}
+		return nil
+	})
+	return generation, err
 }
 
 // round makes a round of changes.
@@ -215,33 +204,24 @@ func (r *roundRun) round(ctx context.Context, s samples) error {
 		{"deleted", func(i int) { r.server.Delete(r.slice(extra+i, 0, 0), r.service(extra+i)) }},
 	} {
 		for i := range roundChanges {
-			select {
-			case <-r.commits: // a late one of the last change
-			default:
+			before, err := r.generation(ctx)
+			if err != nil {
+				return err
 			}
 			begin := time.Now()
 			kind.make(i)
-			took, err := r.commit(ctx, begin)
+			err = until(ctx, 10*time.Second, 100*time.Microsecond, func() (bool, error) {
+				now, err := r.generation(ctx)
+				return now != before, err
+			})
 			if err != nil {
 				return fmt.Errorf("%s %d: %w", kind.name, i, err)
 			}
-			s.add(kind.name, took.Seconds())
+			s.add(kind.name, time.Since(begin).Seconds())
 			sleep(ctx, time.Until(begin.Add(roundPace)))
 		}
 	}
 	return nil
-}
-
-// commit waits for the first commit.
-func (r *roundRun) commit(ctx context.Context, begin time.Time) (time.Duration, error) {
-	select {
-	case at := <-r.commits:
-		return at.Sub(begin), nil
-	case <-ctx.Done():
-		return 0, context.Cause(ctx)
-	case <-time.After(10 * time.Second):
-		return 0, errors.New("not programmed within 10 s")
-	}
 }
 
 // preciseCPU returns the processor time in seconds that a process took so far, of threads
