@@ -69,7 +69,8 @@ type network interface {
 // addresses are those of this machine.
 type addresses interface {
 	List() ([]model.LocalAddress, error)
-	Changed() bool // since the last call, as far as is known; cheap
+	Wait(context.Context) // until Changed may be true, or the context's end
+	Changed() bool        // since the last call, as far as is known; cheap
 	io.Closer
 }
 
