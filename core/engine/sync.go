@@ -39,6 +39,7 @@ func (e *Engine) sync(ctx context.Context) {
 	changed := e.changedGaps()
 	e.account(&r, deltas, failing)
 	e.pending, e.syncedAt = false, end
+	e.checkBy(end.Add(checkEvery))
 	e.noteRepairs(failing, end)
 	first := e.record(end, r, failing)
 	if first || !e.status.Load().Synced {
