@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // machine holds the facts of this machine; core/resolve interprets them
@@ -83,26 +84,24 @@ func (m *machine) setAPIServers(all []netip.AddrPort) (changed bool) {
 	return changed
 }
 
-// addressesEvery is how often changes of addresses are looked for.
+// addressesEvery is the least time between two readings of the addresses.
 const addressesEvery = 500 * time.Millisecond
 
-// follow reads the addresses whenever they may have changed, or could not be read,
+// follow reads the addresses when they may have changed, or could not be read,
 // and calls changed when they have, until ctx ends.
 func (m *machine) follow(ctx context.Context, changed func()) {
 	if m.addresses == nil {
 		return
 	}
-	tick := time.NewTicker(addressesEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for sleep.For(ctx, addressesEvery) {
 		again := m.unread
-		if !m.addresses.Changed() && !again {
-			continue
+		if !again {
+			if m.addresses.Wait(ctx); ctx.Err() != nil {
+				return
+			}
+			if !m.addresses.Changed() {
+				continue
+			}
 		}
 		differ, err := m.readAddresses()
 		if err != nil && !again {

@@ -222,7 +222,9 @@ func (p *Proxy) listenForWriters(ctx context.Context) {
 	if p.writers == nil {
 		return
 	}
-	if err := p.writers.Listen(ctx); err != nil {
+	p.engine.Listening(true)
+	defer p.engine.Listening(false)
+	if err := p.writers.Listen(ctx, p.engine.Noticed); err != nil {
 		p.log.Warn("listening for other writers failed; drift is shown without their names", "err", err)
 	}
 }

@@ -70,5 +70,6 @@ func (n simulatedNetwork) Listen(ctx context.Context, network, address string) (
 type simulatedAddresses func() ([]model.LocalAddress, error)
 
 func (a simulatedAddresses) List() ([]model.LocalAddress, error) { return a() }
+func (simulatedAddresses) Wait(context.Context)                  {}
 func (simulatedAddresses) Changed() bool                         { return true }
 func (simulatedAddresses) Close() error                          { return nil }

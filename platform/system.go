@@ -69,7 +69,8 @@ type network interface {
 // addresses are those of this machine.
 type addresses interface {
 	List() ([]model.LocalAddress, error)
-	Changed() bool // since the last call, as far as is known; cheap
+	Wait(context.Context) // until Changed may be true, or the context's end
+	Changed() bool        // since the last call, as far as is known; cheap
 	io.Closer
 }
 
@@ -93,8 +94,8 @@ type writers interface {
 	// Own returns a context in which commands are run for this process: they are no other
 	// programs.
 	Own(ctx context.Context) context.Context
-	// Listen receives until ctx ends.
-	Listen(ctx context.Context) error
+	// Listen receives until ctx ends, and calls told, which must not block, after notices.
+	Listen(ctx context.Context, told func()) error
 	io.Closer
 }
 

@@ -40,6 +40,10 @@ type Mode struct {
 	// Unmarked means that conntrack entries of redirected flows lack the DNAT bit.
 	Unmarked bool
 
+	// Announced means that the system announces each write to the data plane, by whichever
+	// program, so that nothing has to look for them.
+	Announced bool
+
 	// Ephemeral means that what the mode has programmed serves only while its process runs,
 	// by relays. A start has nothing to lose then by what it knows already.
 	Ephemeral bool

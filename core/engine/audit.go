@@ -14,6 +14,7 @@ import (
 // The pace of audits.
 const (
 	checkEvery       = 500 * time.Millisecond // how often a write by others is looked for
+	checkAtRest      = 10 * time.Second       // the same where they are announced and nothing is written
 	maxInterruptions = 3                      // by changes in a row; then these have to wait for an audit
 	auditHold        = 5 * time.Second        // but no longer than that: a reading at 100,000 Services takes half of it
 
@@ -41,7 +42,7 @@ func (e *Engine) check(ctx context.Context) {
 	if now.Before(e.checkAt) {
 		return
 	}
-	e.checkAt = now.Add(checkEvery)
+	e.checkedAt, e.checkAt = now, now.Add(checkEvery)
 	e.reportFull()
 	e.logMore(now)
 	if e.auditing != nil {
@@ -57,8 +58,39 @@ func (e *Engine) check(ctx context.Context) {
 		suspicious = true
 	}
 	due := suspicious && now.After(e.notBefore) || now.After(e.auditAt)
-	if due || len(e.waiters) > 0 {
+	switch {
+	case due || len(e.waiters) > 0:
 		e.audit(ctx, due)
+	case !suspicious && e.announced():
+		e.checkAt = now.Add(checkAtRest)
+		if e.auditAt.Before(e.checkAt) {
+			e.checkAt = e.auditAt
+		}
+	}
+}
+
+// announced reports whether Noticed is called when another program writes.
+func (e *Engine) announced() bool {
+	return e.listening.Load() && e.current.Load().Mode.Announced
+}
+
+// Listening states whether Noticed is called for each write of another program, but for those
+// while Writers are mute. What is written then is looked for after each sync.
+func (e *Engine) Listening(on bool) {
+	e.listening.Store(on)
+	e.Noticed()
+}
+
+// Noticed has the data plane looked at, as another program may have written to it, but not more
+// often than without being told.
+func (e *Engine) Noticed() {
+	e.inbox.post(func(time.Time) { e.checkBy(e.checkedAt.Add(checkEvery)) })
+}
+
+// checkBy has others' writes looked for by then at the latest.
+func (e *Engine) checkBy(at time.Time) {
+	if at.Before(e.checkAt) {
+		e.checkAt = at
 	}
 }
 

@@ -392,3 +392,39 @@ func (fronts) Evaluate(map[string]string, *model.Host) func(oracle.Packet) oracl
 
 func (fronts) Text(_, v string) string    { return v }
 func (fronts) Opaque(string, string) bool { return false }
+
+// Where writes are announced nothing looks for them at rest; one that is announced is found
+// as soon as by looking, and one that is not is found later.
+func TestAnnouncedWritesAreNotLookedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, func(o *engine.Options) { o.Mode.Announced = true })
+		b.SetService(service("a", "10.96.0.1"))
+		b.Synced(true)
+		b.Listening(true)
+		sleep(time.Minute + 3*time.Second) // no look is due soon
+		damage := func() { b.kernel.Disturb(func(o map[string]string) { delete(o, "10.96.0.1:80") }) }
+		after := func(d time.Duration, what string, want uint64) {
+			t.Helper()
+			sleep(d)
+			if got := b.Status().Drift; got != want {
+				t.Errorf("%s: drift %d, want %d", what, got, want)
+			}
+		}
+		damage()
+		after(2*time.Second, "not announced", 0)
+		b.Noticed()
+		after(time.Second, "announced", 1)
+		sleep(time.Minute)
+		damage()
+		after(11*time.Second, "not announced, later", 2)
+		sleep(time.Minute)
+		damage()
+		b.SetService(service("b", "10.96.0.2"))
+		after(time.Second, "at the time of a sync", 3)
+		sleep(time.Minute)
+		b.Listening(false)
+		sleep(time.Second)
+		damage()
+		after(time.Second, "nothing listens", 4)
+	})
+}

@@ -149,12 +149,14 @@ type Engine struct {
 	since        time.Time // arrival of the oldest event that is pending
 	syncedAt     time.Time
 
-	checkAt     time.Time  // when to ask again whether others wrote to the data plane
-	auditAt     time.Time  // when to audit without suspicion
-	notBefore   time.Time  // no audit on suspicion before
-	auditing    *auditTask // the one whose result is waited for; nil for none
-	reader      *auditTask // the last one, whose goroutine may have been abandoned; nil before
-	interrupted int        // audits in a row that our own writes left no moment to read
+	listening   atomic.Bool // other programs' writes are announced to Noticed
+	checkedAt   time.Time   // when others' writes were last looked for
+	checkAt     time.Time   // when to ask again whether others wrote to the data plane
+	auditAt     time.Time   // when to audit without suspicion
+	notBefore   time.Time   // no audit on suspicion before
+	auditing    *auditTask  // the one whose result is waited for; nil for none
+	reader      *auditTask  // the last one, whose goroutine may have been abandoned; nil before
+	interrupted int         // audits in a row that our own writes left no moment to read
 }
 
 // auditTask is an audit that runs concurrently with changes.

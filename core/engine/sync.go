@@ -40,6 +40,7 @@ func (e *Engine) sync(ctx context.Context) {
 	e.account(&r, deltas, failing)
 	e.pending, e.syncedAt = false, end
 	e.turns.end(r.Took, r.Work)
+	e.checkBy(end.Add(checkEvery))
 	e.noteRepairs(failing, end)
 	first := e.record(end, r, failing)
 	if first || !e.status.Load().Synced {

@@ -3,12 +3,15 @@
 package host
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
 	"net"
 	"net/netip"
+	"os"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -20,7 +23,7 @@ import (
 // opened in. One goroutine may use it at a time.
 type Addresses struct {
 	links   *netlink.Handle
-	events  int // a socket that receives address changes
+	events  *os.File // a socket that receives address changes
 	skip    func(netlink.Link) bool
 	skipped map[int]bool // links by index, as last listed
 }
@@ -32,7 +35,7 @@ func Dummies(l netlink.Link) bool { return l.Type() == "dummy" }
 // OpenAddresses opens those of the calling thread's network namespace, except the
 // links to skip.
 func OpenAddresses(skip func(netlink.Link) bool) (a *Addresses, err error) {
-	a = &Addresses{events: -1, skip: skip}
+	a = &Addresses{skip: skip}
 	if a.links, err = netlink.NewHandle(unix.NETLINK_ROUTE); err == nil {
 		a.events, err = subscribe(unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR)
 	}
@@ -44,8 +47,8 @@ func OpenAddresses(skip func(netlink.Link) bool) (a *Addresses, err error) {
 
 // Close closes it.
 func (a *Addresses) Close() (err error) {
-	if a.events >= 0 {
-		err = unix.Close(a.events)
+	if a.events != nil {
+		err = a.events.Close()
 	}
 	if a.links != nil {
 		a.links.Close()
@@ -55,8 +58,26 @@ func (a *Addresses) Close() (err error) {
 
 // Changed reports whether an address has changed since the last call, except those
 // on skipped links: kube-ipvs0 gets one for each Service. It costs a system call.
-func (a *Addresses) Changed() bool {
-	return addressChanged(a.events, func(link int) bool { return a.skipped[link] })
+func (a *Addresses) Changed() (changed bool) {
+	raw, err := a.events.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { changed = addressChanged(int(fd), func(link int) bool { return a.skipped[link] }) })
+	}
+	return changed || err != nil
+}
+
+// Wait waits until Changed has something to look at, or ctx ends.
+func (a *Addresses) Wait(ctx context.Context) {
+	raw, err := a.events.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = a.events.SetReadDeadline(time.Time{})
+	defer context.AfterFunc(ctx, func() { _ = a.events.SetReadDeadline(time.Unix(1, 0)) })()
+	_ = raw.Read(func(fd uintptr) (ready bool) {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		return n > 0 || err != nil
+	})
 }
 
 // List returns all addresses but those of loopback, link-local ones and those on
@@ -116,15 +137,15 @@ func SingleAddr(a netip.Addr) *net.IPNet {
 
 // subscribe opens a socket that receives changes of routing netlink groups, in the
 // network namespace of the calling thread. Reading it never blocks.
-func subscribe(groups uint32) (fd int, err error) {
-	fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+func subscribe(groups uint32) (*os.File, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {
-		return -1, err
+		return nil, err
 	}
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}); err != nil {
-		return -1, errors.Join(err, unix.Close(fd))
+		return nil, errors.Join(err, unix.Close(fd))
 	}
-	return fd, nil
+	return os.NewFile(uintptr(fd), "address notices"), nil
 }
 
 // addressChanged drains a socket of address changes and reports whether one is on a

@@ -3,9 +3,12 @@
 package host
 
 import (
+	"context"
 	"fmt"
 	"net"
+	"os"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -32,13 +35,21 @@ func TestAddressesOfDummies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(sockets[0])
 	defer unix.Close(sockets[1])
-	a := &Addresses{events: sockets[0], skipped: dummies}
+	a := &Addresses{events: os.NewFile(uintptr(sockets[0]), "notices"), skipped: dummies}
+	defer a.events.Close()
+	for range 2 { // nothing comes until the time is over
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		if a.Wait(ctx); ctx.Err() == nil {
+			t.Error("it did not wait")
+		}
+		cancel()
+	}
 	for device, want := range []bool{true, true, false, true} {
 		if err := unix.Send(sockets[1], addressMessage(uint32(device)), 0); err != nil {
 			t.Fatal(err)
 		}
+		a.Wait(t.Context())
 		if got := a.Changed(); got != want || a.Changed() {
 			t.Errorf("an address on device %d is news: %t, want %t, once", device, got, want)
 		}

@@ -37,6 +37,7 @@ type Writers struct {
 	mu   sync.Mutex     // also held from the receipt of a notice until it is judged
 	ring []Writer       // the latest, oldest first
 	lost time.Time      // until when commits may be missing: forgotten, or lost by the socket
+	told func()         // after notices
 	own  map[int]string // children of this process, by process id, and their names: see Child
 }
 
@@ -99,8 +100,11 @@ func generationsOnly() *unix.SockFprog {
 	return &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
 }
 
-// Listen receives until ctx ends. It is called once.
-func (w *Writers) Listen(ctx context.Context) error {
+// Listen receives until ctx ends, and calls told, which must not block, after notices. It is called once.
+func (w *Writers) Listen(ctx context.Context, told func()) error {
+	w.mu.Lock()
+	w.told = told
+	w.mu.Unlock()
 	defer context.AfterFunc(ctx, func() { _ = w.file.SetReadDeadline(time.Unix(1, 0)) })() // fails only where the socket is closed
 	raw, err := w.file.SyscallConn()
 	if err != nil {
@@ -130,6 +134,9 @@ func (w *Writers) receive(fd int) error {
 	buf := make([]byte, noticeSize)
 	for {
 		n, _, err := unix.Recvfrom(fd, buf, unix.MSG_DONTWAIT)
+		if w.told != nil && !errors.Is(err, unix.EAGAIN) {
+			w.told()
+		}
 		switch {
 		case errors.Is(err, unix.EAGAIN):
 			return nil

@@ -14,7 +14,7 @@ import (
 // they fail with an error that they need Linux.
 func Mode() dataplane.Mode {
 	return dataplane.Mode{
-		Name: config.NFTables, System: "linux", Conntrack: true,
+		Name: config.NFTables, System: "linux", Conntrack: true, Announced: true,
 		Probe: probe, Open: openBackend, KubeProxy: kubeProxy, Plan: plan,
 	}
 }

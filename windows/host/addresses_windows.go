@@ -3,6 +3,7 @@
 package host
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sys/windows"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // Addresses knows the addresses of this machine. It is used by one goroutine at a
@@ -22,6 +24,9 @@ const lookEvery = 5 * time.Second
 
 // Changed reports whether it is time to look again.
 func (a *Addresses) Changed() bool { return time.Since(a.looked) >= lookEvery }
+
+// Wait waits until it is, or ctx ends.
+func (a *Addresses) Wait(ctx context.Context) { sleep.For(ctx, time.Until(a.looked.Add(lookEvery))) }
 
 // Close has nothing to close.
 func (*Addresses) Close() error { return nil }
