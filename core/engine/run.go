@@ -116,8 +116,8 @@ func (e *Engine) processInbox() {
 		t.do(since)
 		e.done = e.done.plus(t.of)
 	}
-	if trusted := e.tracker.Trusted(); len(trusted) > 0 && e.options.Hooks.Trusted != nil {
-		e.options.Hooks.Trusted(trusted)
+	if changed := e.tracker.ChangedSuspects(); len(changed) > 0 && e.options.Hooks.Suspects != nil {
+		e.options.Hooks.Suspects(changed)
 	}
 	if !e.pending {
 		return

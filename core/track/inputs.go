@@ -57,7 +57,7 @@ func (t *Tracker) SetSlice(slice *model.Slice) {
 		v.Slices = slices.Insert(v.Slices, i, slice)
 	}
 	t.triggers.add(s, before, slice)
-	t.trustChanged(before, slice)
+	t.noteChanged(before, slice)
 	t.mark(s)
 	t.updateAPIServers(s)
 }
@@ -71,7 +71,7 @@ func (t *Tracker) DeleteSlice(name model.SliceName) {
 	delete(t.slices, name)
 	v := t.change(s)
 	if i, found := s.find(name); found {
-		t.trustChanged(v.Slices[i], nil)
+		t.noteChanged(v.Slices[i], nil)
 		v.Slices = slices.Delete(v.Slices, i, i+1)
 	}
 	t.triggers.forget(s)

@@ -4,7 +4,6 @@ package track
 
 import (
 	"iter"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -52,21 +51,20 @@ func (t *Tracker) touchSuspects() {
 	t.resuspect = nil
 }
 
-// Suspects returns them, as last set, without those that were trusted since.
+// Suspects returns them, as last set.
 func (t *Tracker) Suspects() model.Suspects { return t.suspects }
 
-// Trusted returns the suspects that a source has changed since the last call. They are
-// suspects no more.
-func (t *Tracker) Trusted() []netip.Addr {
-	all := t.trusted
-	t.trusted = nil
+// ChangedSuspects returns the suspects that a source has changed since the last call. They
+// stay suspects: whoever may write an EndpointSlice decides nothing about the addresses in it.
+func (t *Tracker) ChangedSuspects() []netip.Addr {
+	all := t.changed
+	t.changed = nil
 	return all
 }
 
-// trustChanged trusts again the suspects of a slice whose node or conditions have
-// changed, and those that are not in it any more: the new slice is better evidence than
-// earlier timeouts. Either slice may be nil.
-func (t *Tracker) trustChanged(before, now *model.Slice) {
+// noteChanged notes the suspects of a slice whose node or conditions have changed, and those that
+// are not in it any more. Either slice may be nil.
+func (t *Tracker) noteChanged(before, now *model.Slice) {
 	if len(t.suspects) == 0 || before == nil {
 		return
 	}
@@ -80,27 +78,19 @@ func (t *Tracker) trustChanged(before, now *model.Slice) {
 			is[e.Addr] = said{e.Node, e.State}
 		}
 	}
-	changed := model.Suspects{}
 	for _, e := range before.Endpoints {
-		if _, suspect := t.suspects[e.Addr]; suspect && is[e.Addr] != (said{e.Node, e.State}) {
-			changed[e.Addr] = time.Time{}
+		_, suspect := t.suspects[e.Addr]
+		if suspect && is[e.Addr] != (said{e.Node, e.State}) && !slices.Contains(t.changed, e.Addr) {
+			t.changed = append(t.changed, e.Addr)
 		}
-	}
-	if len(changed) == 0 {
-		return
-	}
-	t.suspects = maps.Clone(t.suspects)
-	for a := range changed {
-		delete(t.suspects, a)
-		t.noteSuspect(a)
-		t.trusted = append(t.trusted, a)
 	}
 }
 
 // Endpoint is an address and port on another node that takes connections.
 type Endpoint struct {
-	At   netip.AddrPort
-	Node string // empty where unknown
+	At      netip.AddrPort
+	Node    string // empty where unknown
+	Service model.ServiceName
 }
 
 // RemoteOf returns the ready endpoints, on other nodes, of the Service that has a
@@ -140,16 +130,19 @@ func (t *Tracker) backing(s *service) []*model.Slice {
 	return all
 }
 
-// Remote calls each for the ready endpoints on other nodes: those of all Services,
-// one after the other.
-func (t *Tracker) Remote(each func(Endpoint)) {
+// RemoteAt returns the ready endpoints on other nodes that have an address: those of all Services, each
+// with each of its TCP ports.
+func (t *Tracker) RemoteAt(a netip.Addr) (all []Endpoint) {
 	for _, s := range t.services {
 		for _, slice := range s.Slices {
 			for e := range t.remote(slice) {
-				each(e)
+				if e.At.Addr() == a {
+					all = append(all, e)
+				}
 			}
 		}
 	}
+	return all
 }
 
 func (t *Tracker) remote(slice *model.Slice) iter.Seq[Endpoint] {
@@ -160,7 +153,7 @@ func (t *Tracker) remote(slice *model.Slice) iter.Seq[Endpoint] {
 				continue
 			}
 			for _, p := range slice.Ports {
-				if p.Proto == model.TCP && !yield(Endpoint{netip.AddrPortFrom(e.Addr, p.Port), e.Node}) {
+				if p.Proto == model.TCP && !yield(Endpoint{netip.AddrPortFrom(e.Addr, p.Port), e.Node, model.ServiceName{Namespace: slice.Name.Namespace, Name: slice.Service}}) {
 					return
 				}
 			}
