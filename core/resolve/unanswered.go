@@ -37,7 +37,7 @@ func MarkUnanswered(from []*model.Slice, suspects model.Suspects) []*model.Slice
 	}
 	marked := from
 	for i, s := range from {
-		if !HasSuspect(s, suspects) {
+		if !hasSuspect(s, suspects) {
 			continue
 		}
 		if &marked[0] == &from[0] {
@@ -55,8 +55,8 @@ func MarkUnanswered(from []*model.Slice, suspects model.Suspects) []*model.Slice
 	return marked
 }
 
-// HasSuspect reports whether an endpoint of a slice is one of the suspects.
-func HasSuspect(s *model.Slice, suspects model.Suspects) bool {
+// hasSuspect reports whether an endpoint of a slice is one of the suspects.
+func hasSuspect(s *model.Slice, suspects model.Suspects) bool {
 	return slices.ContainsFunc(s.Endpoints, func(e model.SliceEndpoint) bool {
 		_, is := suspects[e.Addr]
 		return is

@@ -43,16 +43,14 @@ func (t *Tracker) DeleteService(name model.ServiceName) {
 
 // SetSlice adds or replaces a slice, which may have moved to another Service.
 func (t *Tracker) SetSlice(slice *model.Slice) {
-	s := t.get(model.ServiceName{Namespace: slice.Name.Namespace, Name: slice.Service})
-	if old := t.slices[slice.Name]; old != nil && old != s {
+	s := t.get(ownerOf(slice))
+	if old := t.slices.get(slice.Name); old != nil && old.Service != slice.Service {
 		t.DeleteSlice(slice.Name)
 	}
-	t.slices[slice.Name] = s
-	var before *model.Slice
+	before := t.slices.set(slice)
 	v := t.change(s)
-	i, found := s.find(slice.Name)
-	if found {
-		before, v.Slices[i] = v.Slices[i], slice
+	if i, found := s.find(slice.Name); found {
+		v.Slices[i] = slice
 	} else {
 		v.Slices = slices.Insert(v.Slices, i, slice)
 	}
@@ -64,16 +62,16 @@ func (t *Tracker) SetSlice(slice *model.Slice) {
 
 // DeleteSlice removes a slice.
 func (t *Tracker) DeleteSlice(name model.SliceName) {
-	s := t.slices[name]
-	if s == nil {
+	before := t.slices.remove(name)
+	if before == nil {
 		return
 	}
-	delete(t.slices, name)
+	s := t.services[ownerOf(before)]
 	v := t.change(s)
 	if i, found := s.find(name); found {
-		t.noteChanged(v.Slices[i], nil)
 		v.Slices = slices.Delete(v.Slices, i, i+1)
 	}
+	t.noteChanged(before, nil)
 	t.triggers.forget(s)
 	t.mark(s)
 	t.updateAPIServers(s)
@@ -81,10 +79,14 @@ func (t *Tracker) DeleteSlice(name model.SliceName) {
 
 // SliceService returns the Service that a known slice belongs to.
 func (t *Tracker) SliceService(name model.SliceName) (n model.ServiceName, known bool) {
-	if s := t.slices[name]; s != nil {
-		return s.name, true
+	if slice := t.slices.get(name); slice != nil {
+		return ownerOf(slice), true
 	}
 	return n, false
+}
+
+func ownerOf(slice *model.Slice) model.ServiceName {
+	return model.ServiceName{Namespace: slice.Name.Namespace, Name: slice.Service}
 }
 
 // updateAPIServers updates the API servers' addresses, if a Service is theirs.

@@ -15,7 +15,8 @@ import (
 // would change, and costs the claims of all Services.
 func Resume(host *model.Host, all []*View, in *model.Objects, suspects model.Suspects, now time.Time) *Tracker {
 	t := New()
-	t.services, t.slices = make(map[model.ServiceName]*service, len(all)), make(map[model.SliceName]*service, len(all))
+	t.services = make(map[model.ServiceName]*service, len(all))
+	t.slices.putOff(len(all))
 	t.claims.expect(len(all))
 	t.list, t.lists = make([]*View, 0, len(all)), 1 // the other Tracker has the Views, too
 	t.SetClock(func() time.Time { return now })
@@ -33,7 +34,7 @@ func Resume(host *model.Host, all []*View, in *model.Objects, suspects model.Sus
 		s := &service{name: v.Object.Name, View: v, place: uint32(len(t.list))}
 		t.services[s.name], t.list = s, append(t.list, v)
 		for _, slice := range s.Slices {
-			t.slices[slice.Name] = s
+			t.slices.set(slice)
 		}
 		if s.Queued {
 			t.change(s).Queued = false

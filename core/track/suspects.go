@@ -3,20 +3,17 @@
 package track
 
 import (
+	"cmp"
 	"iter"
 	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/resolve"
 )
 
 // SetSuspects replaces the addresses of endpoints that have stopped answering. The next
-// Flush touches the Services that have one of those that are new or gone. It searches once
-// through all endpoints for that, which an index of their addresses would save: it would take
-// more memory than everything else that failover needs, for something as rare as the
-// death of a node.
+// Flush touches the Services that have one of those that are new or gone.
 func (t *Tracker) SetSuspects(suspects model.Suspects) {
 	for _, pair := range [][2]model.Suspects{{suspects, t.suspects}, {t.suspects, suspects}} {
 		for a, back := range pair[0] {
@@ -41,10 +38,10 @@ func (t *Tracker) touchSuspects() {
 	if len(t.resuspect) == 0 {
 		return
 	}
-	t.stats.Searches++
-	for _, s := range t.services {
-		if slices.ContainsFunc(s.Slices, func(slice *model.Slice) bool { return resolve.HasSuspect(slice, t.resuspect) }) {
-			t.mark(s)
+	for a := range t.resuspect {
+		for slice := range t.slices.at(a) {
+			t.stats.Suspected++
+			t.mark(t.services[ownerOf(slice)])
 		}
 	}
 	slices.SortFunc(t.dirty, func(a, b *service) int { return a.name.Compare(b.name) })
@@ -130,32 +127,46 @@ func (t *Tracker) backing(s *service) []*model.Slice {
 	return all
 }
 
-// RemoteAt returns the ready endpoints on other nodes that have an address: those of all Services, each
-// with each of its TCP ports.
+// maxAt is how many endpoints of a namespace at one address RemoteAt returns: a pod has a few ports.
+const maxAt = 16
+
+// RemoteAt returns the ready endpoints on other nodes that have an address: all TCP ports, of all
+// Services, sorted. It costs the EndpointSlices that have the address. Of a namespace that has more than
+// maxAt there it returns as many.
 func (t *Tracker) RemoteAt(a netip.Addr) (all []Endpoint) {
-	for _, s := range t.services {
-		for _, slice := range s.Slices {
-			for e := range t.remote(slice) {
-				if e.At.Addr() == a {
-					all = append(all, e)
-				}
+	found := map[string]int{} // by namespace
+	for slice, e := range t.At(a) {
+		for at := range t.remoteOf(slice, e) {
+			if found[at.Service.Namespace]++; found[at.Service.Namespace] <= maxAt {
+				all = append(all, at)
 			}
 		}
 	}
+	slices.SortFunc(all, func(a, b Endpoint) int { return cmp.Or(a.At.Compare(b.At), a.Service.Compare(b.Service)) })
 	return all
 }
 
 func (t *Tracker) remote(slice *model.Slice) iter.Seq[Endpoint] {
 	return func(yield func(Endpoint) bool) {
 		for i := range slice.Endpoints {
-			e := &slice.Endpoints[i]
-			if t.host == nil || !e.State.Has(model.Ready) || e.Node != "" && e.Node == t.host.Name {
-				continue
-			}
-			for _, p := range slice.Ports {
-				if p.Proto == model.TCP && !yield(Endpoint{netip.AddrPortFrom(e.Addr, p.Port), e.Node, model.ServiceName{Namespace: slice.Name.Namespace, Name: slice.Service}}) {
+			for at := range t.remoteOf(slice, &slice.Endpoints[i]) {
+				if !yield(at) {
 					return
 				}
+			}
+		}
+	}
+}
+
+// remoteOf ranges over the TCP ports of one endpoint, if it is ready and on another node.
+func (t *Tracker) remoteOf(slice *model.Slice, e *model.SliceEndpoint) iter.Seq[Endpoint] {
+	return func(yield func(Endpoint) bool) {
+		if t.host == nil || !e.State.Has(model.Ready) || e.Node != "" && e.Node == t.host.Name {
+			return
+		}
+		for _, p := range slice.Ports {
+			if p.Proto == model.TCP && !yield(Endpoint{netip.AddrPortFrom(e.Addr, p.Port), e.Node, ownerOf(slice)}) {
+				return
 			}
 		}
 	}

@@ -79,7 +79,8 @@ func TestComeback(t *testing.T) {
 	}
 }
 
-func TestWhatASourceChangesIsTrusted(t *testing.T) {
+// What an EndpointSlice says of a suspect ends no suspicion: it is passed on, for the address to be asked.
+func TestASourceChangesSuspects(t *testing.T) {
 	set := func(change func(*model.Slice)) *model.Slice {
 		s := slice("a-1", "a", 80, "10.0.0.1", "10.0.0.2", "10.0.0.3")
 		change(s)
@@ -105,8 +106,11 @@ func TestWhatASourceChangesIsTrusted(t *testing.T) {
 		tr.Flush()
 		c.change(tr)
 		_, suspect := tr.Suspects()[netip.MustParseAddr("10.0.0.2")]
-		if got := slices.Equal(tr.Trusted(), []netip.Addr{netip.MustParseAddr("10.0.0.2")}); got != c.want || suspect == c.want {
-			t.Errorf("%s: trusted %t, suspect %t; want trusted %t", c.what, got, suspect, c.want)
+		if got := slices.Equal(tr.ChangedSuspects(), []netip.Addr{netip.MustParseAddr("10.0.0.2")}); got != c.want || !suspect {
+			t.Errorf("%s: changed %t, suspect %t; want changed %t, and a suspect", c.what, got, suspect, c.want)
+		}
+		if more := tr.ChangedSuspects(); len(more) > 0 {
+			t.Errorf("%s: %v again", c.what, more)
 		}
 	}
 }
@@ -125,7 +129,7 @@ func TestRemote(t *testing.T) {
 	tr.SetSlice(from)
 	tr.Flush()
 	for _, at := range []string{"10.96.0.1:80", "192.0.2.1:30080"} {
-		if got := fmt.Sprint(tr.RemoteOf(netip.MustParseAddrPort(at), model.ServiceName{})); got != "[{10.0.0.2:8080 there} {10.0.0.4:8080 }]" {
+		if got := fmt.Sprint(tr.RemoteOf(netip.MustParseAddrPort(at), model.ServiceName{})); got != "[{10.0.0.2:8080 there ns/a} {10.0.0.4:8080  ns/a}]" {
 			t.Errorf("%s: %s", at, got)
 		}
 	}
@@ -135,15 +139,11 @@ func TestRemote(t *testing.T) {
 	if got := tr.RemoteOf(netip.AddrPort{}, name("a")); len(got) != 2 {
 		t.Errorf("by name: %v", got)
 	}
-	n := 0
-	tr.Remote(func(track.Endpoint) { n++ })
-	if n != 2 {
-		t.Errorf("%d remote endpoints, want 2", n)
-	}
 }
 
-// However many slices of a dead node are changed at once, Services are searched once.
-func TestTrustSearchesOnce(t *testing.T) {
+// What is looked at for suspects are the slices that have them, each once, however many Services there are
+// and however many slices of a dead node are changed at once.
+func TestSuspectsCostTheirSlices(t *testing.T) {
 	tr := track.New()
 	tr.SetHost(host("a"))
 	silent := model.Suspects{}
@@ -153,15 +153,24 @@ func TestTrustSearchesOnce(t *testing.T) {
 		tr.SetSlice(slice(name+"-1", name, 80, ip, "10.0.1.1"))
 		silent[netip.MustParseAddr(ip)] = time.Time{}
 	}
+	for n := range 1000 {
+		other := fmt.Sprint("other", n)
+		tr.SetService(service(other, fmt.Sprintf("10.97.%d.%d", n/250, n%250), 80))
+		tr.SetSlice(slice(other+"-1", other, 80, "10.0.1.1"))
+	}
+	tr.Flush()
 	tr.SetSuspects(silent)
 	tr.Flush()
-	before := tr.Stats().Searches
+	if n := tr.Stats().Suspected; n != 20 {
+		t.Errorf("%d slices looked at, want 20", n)
+	}
+	before := tr.Stats()
 	for n := range 20 {
 		name := fmt.Sprint("s", n)
 		tr.SetSlice(slice(name+"-1", name, 80, "10.0.1.1"))
 	}
 	tr.Flush()
-	if n := tr.Stats().Searches - before; n != 1 || len(tr.Suspects()) > 0 {
-		t.Errorf("%d searches, suspects %v", n, tr.Suspects())
+	if now := tr.Stats(); now.Suspected > before.Suspected || now.Resolved-before.Resolved != 20 || len(tr.ChangedSuspects()) != 20 {
+		t.Errorf("%+v before, %+v now", before, now)
 	}
 }

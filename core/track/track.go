@@ -12,6 +12,7 @@
 //
 // The files, each using only those before it:
 //
+//	addresses.go     EndpointSlices by name and by the addresses of their endpoints
 //	service.go       one Service: its object, its slices, its ports
 //	claims.go        which Service holds an address that several ask for
 //	routes.go        routes and grants, by parent and by backend
@@ -38,7 +39,7 @@ type Tracker struct {
 	configured *model.Host // as set
 	host       *model.Host // and with the API servers that are known from their Service
 	services   map[model.ServiceName]*service
-	slices     map[model.SliceName]*service // which Service a slice belongs to
+	slices     sliceTable
 	claims     claims
 	dirty      []*service
 	flushed    []*service // what the last Flush looked at
@@ -58,16 +59,16 @@ type Tracker struct {
 
 // Stats count work, to prove that cost follows change.
 type Stats struct {
-	Searches uint64 // through all endpoints, for suspects
-	Resolved uint64 // Services resolved
-	Deltas   uint64 // ports that changed
+	Suspected uint64 // slices that were looked at for suspects
+	Resolved  uint64 // Services resolved
+	Deltas    uint64 // ports that changed
 }
 
 // New returns an empty Tracker. Nothing resolves before SetHost.
 func New() *Tracker {
 	return &Tracker{
 		services: map[model.ServiceName]*service{},
-		slices:   map[model.SliceName]*service{},
+		slices:   newSliceTable(),
 		claims:   claims{holder: map[claim]*service{}, rivals: map[claim][]*service{}, below: map[claim]serviceSet{}},
 		now:      time.Now,
 		warming:  map[*service]time.Time{},

@@ -188,7 +188,7 @@ func (f *Follower) States(ctx context.Context, flows []suspect.Flow, each func(i
 		return nil
 	}
 	defer f.account()()
-	return ask(ctx, f.asks, &f.batch, flows, func(i int, e *entry) {
+	return lookUp(ctx, f.asks, &f.batch, flows, func(i int, e *entry) {
 		switch {
 		case e == nil:
 			each(i, suspect.Gone)
@@ -231,16 +231,16 @@ func (f *Follower) account() (end func()) {
 }
 
 func threadTime() time.Duration {
-	var u unix.Rusage
-	if unix.Getrusage(unix.RUSAGE_THREAD, &u) != nil {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) != nil {
 		return 0
 	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	return time.Duration(t.Nano())
 }
 
-// ask looks flows up, and calls each for them by their place, with their entries, which are valid
+// lookUp looks flows up, and calls each for them by their place, with their entries, which are valid
 // during the call: nil where a flow has none any more.
-func ask(ctx context.Context, s *netlink.Socket, b *netlink.Batch, flows []suspect.Flow, each func(i int, e *entry)) error {
+func lookUp(ctx context.Context, s *netlink.Socket, b *netlink.Batch, flows []suspect.Flow, each func(i int, e *entry)) error {
 	const together = 64 // their answers fit into the socket's queue
 	for first := 0; first < len(flows); first += together {
 		some := flows[first:min(first+together, len(flows))]

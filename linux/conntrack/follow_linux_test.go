@@ -4,6 +4,7 @@ package conntrack
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -18,7 +19,7 @@ func tcp(src, dst, replySrc string, status uint32) made {
 	return made{proto: model.TCP, src: src, dst: dst, replySrc: replySrc, status: status}
 }
 
-// handshakes are flows of which an Observer shows the first two.
+// handshakes are flows of which a Follower shows the first three.
 var handshakes = []made{
 	tcp("10.244.1.10:1000", "10.96.0.10:80", "10.244.2.2:8080", 0),
 	tcp("[fd00::1]:1000", "[fd00:10:96::1]:80", "[fd00:2::2]:8080", 0),
@@ -27,43 +28,117 @@ var handshakes = []made{
 	udp("10.244.1.10:1003", "10.96.0.10:53", "10.244.2.2:5353"),
 }
 
-// The kernel marks flows that were redirected itself, and no tool can: a mark is
-// asked for in the tests of the modes.
-func TestObserver(t *testing.T) {
-	for _, filters := range []bool{true, false} {
-		inNetns(t, func(*Table) {
-			createAll(t, handshakes...)
-			o, err := Observe()
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer o.Close()
-			o.SetUnmarked(true)
-			o.table.canFilter = filters
-			show := func(f suspect.Flow) string { return fmt.Sprint(f.Client, " ", f.Frontend, " ", f.Endpoint) }
-			var waiting, seen []string
-			if err := o.Unanswered(t.Context(), func(f suspect.Flow) { waiting = append(waiting, show(f)) }); err != nil {
-				t.Error(err)
-			}
-			slices.Sort(waiting)
-			if want := []string{"10.244.1.10 10.96.0.10:80 10.244.2.2:8080", "fd00::1 [fd00:10:96::1]:80 [fd00:2::2]:8080"}; !slices.Equal(waiting, want) {
-				t.Errorf("unanswered: %v, want %v", waiting, want)
-			}
-			if err := o.Answered(t.Context(), netip.MustParseAddr("10.244.2.2"), func(f suspect.Flow) { seen = append(seen, show(f)) }); err != nil {
-				t.Error(err)
-			}
-			if want := []string{"10.244.1.10 10.96.0.10:80 10.244.2.2:8080"}; !slices.Equal(seen, want) {
-				t.Errorf("answered: %v, want %v", seen, want)
-			}
-			if any, err := o.AnySeen(t.Context()); !any || err != nil {
-				t.Errorf("any answered: %t, %v", any, err)
-			}
-			if o.Spent() <= 0 {
-				t.Error("looks cost nothing")
-			}
-		})
+// follower is one that shows flows without the DNAT mark: the kernel marks those that were redirected
+// itself, and no tool can. A mark is asked for in the tests of the modes.
+func follower(t testing.TB) *Follower {
+	f, err := Follow()
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = f.Close() })
+	f.SetUnmarked(true)
+	if all, err := f.New(t.Context(), func(suspect.Flow, suspect.State, time.Time) { t.Error("a flow before it listens") }); all || err != nil {
+		t.Fatalf("at first: all %t, %v", all, err)
+	}
+	return f
+}
+
+// news returns the new flows.
+func news(t testing.TB, f *Follower) (flows []suspect.Flow, all bool) {
+	all, err := f.New(t.Context(), func(flow suspect.Flow, s suspect.State, _ time.Time) {
+		if s != suspect.Unknown {
+			t.Errorf("%+v is in state %d", flow, s)
+		}
+		flows = append(flows, flow)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return flows, all
+}
+
+func TestFollower(t *testing.T) {
+	inNetns(t, func(table *Table) {
+		f := follower(t)
+		createAll(t, handshakes...)
+		flows, all := news(t, f)
+		var shown []string
+		for _, flow := range flows {
+			shown = append(shown, fmt.Sprint(flow.Client, " ", flow.Frontend, " ", flow.Endpoint))
+		}
+		if want := []string{"10.244.1.10:1000 10.96.0.10:80 10.244.2.2:8080", "[fd00::1]:1000 [fd00:10:96::1]:80 [fd00:2::2]:8080", "10.244.1.10:1001 10.96.0.10:80 10.244.2.2:8080"}; !slices.Equal(shown, want) || !all {
+			t.Errorf("new flows: %v, all %t; want %v", shown, all, want)
+			return
+		}
+		other := flows[0]
+		other.ID++
+		states := map[int]suspect.State{}
+		if err := f.States(t.Context(), append(flows, other), func(i int, s suspect.State) { states[i] = s }); err != nil {
+			t.Error(err)
+		}
+		if want := map[int]suspect.State{0: suspect.Waiting, 1: suspect.Waiting, 2: suspect.Answered, 3: suspect.Gone}; !maps.Equal(states, want) {
+			t.Errorf("states %v, want %v", states, want)
+		}
+		if more, all := news(t, f); len(more) > 0 || !all {
+			t.Errorf("once more: %v, all %t", more, all)
+		}
+		if f.Spent() <= 0 {
+			t.Error("looks cost nothing")
+		}
+	})
+}
+
+// Of more flows than it can show a Follower takes samples, and says so; when there are fewer it shows
+// all of them again.
+func TestFollowerTakesSamples(t *testing.T) {
+	inNetns(t, func(*Table) {
+		f := follower(t)
+		create(t, 4*maxNew, func(n int) made {
+			return tcp(fmt.Sprintf("10.1.%d.%d:1000", n/250, n%250), "10.96.0.10:80", "10.244.2.2:8080", 0)
+		})
+		defer command(t, "", "conntrack", "-F") // all namespaces share one hash table
+		if flows, all := news(t, f); all || len(flows) != maxNew {
+			t.Errorf("%d flows, all %t; want %d and more", len(flows), all, maxNew)
+		}
+		looks := 0
+		for all := false; !all && looks < 20; looks++ {
+			_, all = news(t, f)
+		}
+		if looks == 20 {
+			t.Error("it samples for ever")
+		}
+		createAll(t, handshakes...)
+		if flows, all := news(t, f); len(flows) != 3 || !all {
+			t.Errorf("after that: %d flows, all %t", len(flows), all)
+		}
+		f.Stop()
+		createAll(t, tcp("10.244.1.10:1009", "10.96.0.10:80", "10.244.2.2:8080", 0))
+		if flows, all := news(t, f); len(flows) != 0 || all {
+			t.Errorf("what began while it was stopped: %d flows, all %t", len(flows), all)
+		}
+	})
+}
+
+// What has answered this node itself is known from before the start, and what others were answered is not.
+func TestPrior(t *testing.T) {
+	inNetns(t, func(*Table) {
+		createAll(t,
+			tcp("192.0.2.1:1000", "10.244.2.2:8080", "", seenReply), tcp("192.0.2.1:1001", "10.96.0.10:80", "10.244.2.3:8080", seenReply),
+			tcp("192.0.2.1:1002", "10.244.2.4:8080", "", 0), tcp("10.244.1.1:1000", "10.244.2.5:8080", "", seenReply),
+			tcp("192.0.2.1:1003", "10.244.2.2:8080", "", seenReply), tcp("[fd00::1]:1000", "[fd00:2::2]:8080", "", seenReply))
+		f := follower(t)
+		local := func(a netip.Addr) bool {
+			return a == netip.MustParseAddr("192.0.2.1") || a == netip.MustParseAddr("fd00::1")
+		}
+		all, err := f.Prior(t.Context(), local, 100)
+		slices.SortFunc(all, netip.AddrPort.Compare)
+		if want := "[10.244.2.2:8080 10.244.2.3:8080 [fd00:2::2]:8080]"; fmt.Sprint(all) != want || err != nil {
+			t.Errorf("%v, %v; want %s", all, err, want)
+		}
+		if some, _ := f.Prior(t.Context(), local, 1); len(some) != 1 {
+			t.Errorf("%d of at most one", len(some))
+		}
+	})
 }
 
 // Only handshakes with an endpoint that is gone are deleted; connections are kept.
@@ -81,30 +156,27 @@ func TestHandshakesAreDeleted(t *testing.T) {
 	})
 }
 
-// BenchmarkLook measures a look at a table of DNATed connections, all of them answered.
-func BenchmarkLook(b *testing.B) {
-	for _, size := range []int{1, 10_000, 100_000} {
-		b.Run(fmt.Sprint(size), func(b *testing.B) {
+// BenchmarkFollow measures a look after new flows, and their states, beside connections that are there.
+func BenchmarkFollow(b *testing.B) {
+	for _, fresh := range []int{0, 20, 200} {
+		b.Run(fmt.Sprint(fresh), func(b *testing.B) {
 			inNetns(b, func(*Table) {
-				create(b, size, func(n int) made {
-					m := bystander(n)
-					m.proto, m.status = model.TCP, seenReply
-					return m
-				})
+				f := follower(b)
 				defer command(b, "", "conntrack", "-F") // all namespaces share one hash table
-				o, err := Observe()
-				if err != nil {
-					b.Error(err)
-					return
-				}
-				defer o.Close()
-				o.SetUnmarked(true)
+				n := 0
 				for b.Loop() {
-					if err := o.Unanswered(b.Context(), func(suspect.Flow) {}); err != nil {
+					b.StopTimer()
+					create(b, fresh, func(int) made {
+						n++
+						return tcp(fmt.Sprintf("10.%d.%d.%d:1000", n>>16, n>>8&255, n&255), "10.96.0.10:80", "10.244.2.2:8080", seenReply)
+					})
+					b.StartTimer()
+					flows, _ := news(b, f)
+					if err := f.States(b.Context(), flows, func(int, suspect.State) {}); err != nil {
 						b.Error(err)
 					}
 				}
-				b.ReportMetric(float64(o.Spent())/float64(time.Millisecond)/float64(b.N), "cpu-ms/op")
+				b.ReportMetric(float64(f.Spent())/float64(time.Microsecond)/float64(b.N), "cpu-µs/op")
 			})
 		})
 	}
