@@ -19,6 +19,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
@@ -39,14 +40,15 @@ type proxied interface {
 // failover ejects endpoints that have stopped answering. One goroutine looks at new
 // connections and lets a suspect.Judge decide.
 type failover struct {
-	mode    config.Failover
-	engine  proxied
-	network network
-	flows   tracked // in modes that the kernel's table shows
-	local   func(netip.Addr) bool
-	log     *slog.Logger
-	report  *reporter
-	judge   *suspect.Judge // nil before the first look
+	mode        config.Failover
+	engine      proxied
+	network     network
+	flows       tracked // in modes that the kernel's table shows; nil if that is
+	unavailable error   // why
+	local       func(netip.Addr) bool
+	log         *slog.Logger
+	report      *reporter
+	judge       *suspect.Judge // nil before the first look
 
 	ejections, ejected, unchecked atomic.Int64
 	spent                         atomic.Int64 // nanoseconds
@@ -205,7 +207,7 @@ func (f *failover) logBlind(blind bool) {
 		return // not configured; or a Gap of the mode
 	}
 	f.engine.Problems(failoverSource, []model.Problem{{
-		Object: failoverSource, Why: model.WhyUnsupported, Detail: "unavailable: conntrack cannot be read",
+		Object: failoverSource, Why: model.WhyUnsupported, Detail: fmt.Sprintf("conntrack does not show new connections: %v", f.unavailable),
 	}})
 }
 
@@ -213,11 +215,9 @@ func (f *failover) logBlind(blind bool) {
 // anyway: the Judge decides nothing that it could not look up.
 func (f *failover) look(ctx context.Context, obs observer) (d suspect.Decision, err error) {
 	if f.judge == nil {
-		prior, err := obs.Prior(ctx, f.local, maxPrior)
-		if err != nil {
+		if err := f.begin(ctx, obs); err != nil {
 			return d, err
 		}
-		f.judge = suspect.New(time.Now(), prior...)
 	}
 	f.deliver()
 	if err := f.read(ctx, obs); err != nil {
@@ -236,8 +236,28 @@ func (f *failover) look(ctx context.Context, obs observer) (d suspect.Decision, 
 	return d, nil
 }
 
-// maxPrior is how many endpoints are taken over from before the start.
+// maxPrior is how many endpoints, and flows, are taken over from before the start.
 const maxPrior = 4096
+
+// begin makes a Judge that knows what can be known of the time before.
+func (f *failover) begin(ctx context.Context, obs observer) error {
+	if _, err := obs.New(ctx, func(suspect.Flow, suspect.State, time.Time) {}); err != nil {
+		return err
+	}
+	answered, waiting, err := obs.Prior(ctx, f.local, maxPrior)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	f.judge = suspect.New(now, answered...)
+	for _, flow := range waiting[:min(len(waiting), maxPrior)] {
+		f.judge.Saw(flow, suspect.Waiting, now, now)
+	}
+	if len(waiting) > maxPrior {
+		f.judge.Lost(now)
+	}
+	return nil
+}
 
 // read shows the Judge the flows that are new, and what has become of others.
 func (f *failover) read(ctx context.Context, obs observer) error {
@@ -284,14 +304,43 @@ func (f *failover) answer(ctx context.Context, endpoints []netip.Addr) (all wait
 		f.failed(ctx, err)
 		return all
 	}
-	all.complete = true
+	all.complete = len(endpoints) > 0
 	now := time.Now()
 	for _, a := range endpoints {
-		flows, complete := f.judge.Waiting(a, now)
-		all.flows = append(all.flows, flows...)
+		these, complete := f.judge.Waiting(a, now)
+		all.flows = append(all.flows, these...)
 		all.complete = all.complete && complete
 	}
 	return all
+}
+
+// maxAsked is how many endpoints the flows to which are asked for: of more, to look at the table
+// costs no more.
+const maxAsked = 256
+
+// handshakes deletes the TCP flows that wait for endpoints that are gone: by their addresses where failover knows
+// all of them, so that nothing is searched.
+type handshakes struct {
+	flowTable
+	failover *failover // nil where it is off
+}
+
+// Delete implements flows.Table.
+func (h handshakes) Delete(ctx context.Context, matches []flows.Match, stale func(flows.Flow) bool) (int, error) {
+	gone := map[netip.Addr]struct{}{}
+	for _, m := range matches {
+		for at := range m.Gone {
+			gone[at.Addr()] = struct{}{}
+		}
+	}
+	if h.failover == nil || len(gone) > maxAsked {
+		return h.flowTable.Delete(ctx, matches, stale)
+	}
+	w := h.failover.waiting(ctx, slices.Collect(maps.Keys(gone)))
+	if !w.complete {
+		return h.flowTable.Delete(ctx, matches, stale)
+	}
+	return h.DeleteThese(ctx, w.flows, stale)
 }
 
 // deliver passes the Judge the notices since the last call.

@@ -116,8 +116,8 @@ func (w *silentWorld) States(_ context.Context, flows []suspect.Flow, each func(
 	return w.failing
 }
 
-func (w *silentWorld) Prior(context.Context, func(netip.Addr) bool, int) ([]netip.AddrPort, error) {
-	return []netip.AddrPort{silentEndpoint}, nil
+func (w *silentWorld) Prior(context.Context, func(netip.Addr) bool, int) ([]netip.AddrPort, []suspect.Flow, error) {
+	return []netip.AddrPort{silentEndpoint}, nil, nil
 }
 
 func (w *silentWorld) failover() *failover {

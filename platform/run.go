@@ -114,8 +114,9 @@ func (p *Proxy) openFlows() error {
 	if p.failover == nil {
 		return nil
 	}
+	p.flows[1] = handshakes{p.flows[1], p.failover}
 	flows, err := p.system.observe()
-	if err == nil {
+	if p.failover.unavailable = err; err == nil {
 		p.failover.flows = flows
 	}
 	return err

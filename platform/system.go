@@ -76,6 +76,8 @@ type addresses interface {
 // flowTable is a table of tracked flows, to delete stale ones from.
 type flowTable interface {
 	flows.Table
+	// DeleteThese deletes the stale ones of some flows, without looking for others.
+	DeleteThese(ctx context.Context, all []suspect.Flow, stale func(flows.Flow) bool) (deleted int, err error)
 	io.Closer
 }
 
@@ -157,8 +159,9 @@ type observer interface {
 	New(ctx context.Context, each func(f suspect.Flow, s suspect.State, since time.Time)) (all bool, err error)
 	// States calls each for flows, by their place, with their state now.
 	States(ctx context.Context, flows []suspect.Flow, each func(i int, s suspect.State)) error
-	// Prior returns endpoints that have answered a local address not long ago, at most so many.
-	Prior(ctx context.Context, local func(netip.Addr) bool, most int) ([]netip.AddrPort, error)
+	// Prior returns what is known of before the first New: endpoints that have answered a local
+	// address not long ago, at most so many, and flows that wait, unless those are more.
+	Prior(ctx context.Context, local func(netip.Addr) bool, most int) (answered []netip.AddrPort, waiting []suspect.Flow, err error)
 	// Spent is the CPU time of all this.
 	Spent() time.Duration
 }

@@ -48,6 +48,8 @@ const (
 	oneWayTargets = 3 // that answer SYNs though no client gets an answer through here
 
 	maxGroups = 8 // of a namespace that are reported one by one
+
+	maxElsewhere = 256 // addresses that are no endpoints on other nodes, and have flows that wait
 )
 
 // Judge decides which endpoints are silent. It is used by one goroutine. A cycle is: Saw for each
@@ -64,7 +66,9 @@ type Judge struct {
 	answered []Flow     // of this look, to addresses that may be greeted
 
 	oneWay map[netip.Addr]struct{} // what answers our SYNs though no client has got an answer since
-	lost   time.Time               // when there were more flows than can be checked
+	lost   time.Time               // when there were more flows than can be checked; zero if never
+
+	elsewhere map[netip.Addr]time.Time // when a flow was last given up that waits for an address that is not judged
 }
 
 // sighting is a flow that a look has shown.
@@ -82,7 +86,10 @@ type check struct {
 // New returns a Judge that has ejected nothing. Those of prior have answered connections of
 // this node not long before now.
 func New(now time.Time, prior ...netip.AddrPort) *Judge {
-	j := &Judge{table: newTable(), prior: map[netip.Addr]netip.AddrPort{}, began: now, lost: now, oneWay: map[netip.Addr]struct{}{}}
+	j := &Judge{
+		table: newTable(), prior: map[netip.Addr]netip.AddrPort{}, began: now,
+		oneWay: map[netip.Addr]struct{}{}, elsewhere: map[netip.Addr]time.Time{},
+	}
 	for _, at := range prior[:min(len(prior), maxAddresses)] {
 		j.prior[at.Addr()] = at
 	}
@@ -257,6 +264,7 @@ func (j *Judge) place(now time.Time, w World) {
 		case !known:
 			j.lost = now
 		case a == nil:
+			j.giveUp(addr, now)
 		case a.ejection != nil:
 			a.used, a.dropped = now, now
 		default:
@@ -266,6 +274,17 @@ func (j *Judge) place(now time.Time, w World) {
 		}
 	}
 	j.silent = later
+}
+
+// giveUp gives up a flow that waits for an address that is none of a Service's on another node.
+func (j *Judge) giveUp(addr netip.Addr, now time.Time) {
+	if _, is := j.elsewhere[addr]; !is && len(j.elsewhere) == maxElsewhere {
+		if maps.DeleteFunc(j.elsewhere, func(_ netip.Addr, at time.Time) bool { return now.Sub(at) > remembered }); len(j.elsewhere) == maxElsewhere {
+			j.lost = now
+			return
+		}
+	}
+	j.elsewhere[addr] = now
 }
 
 // greet returns endpoints that get a SYN though nothing is wrong, to see whether they answer
@@ -417,7 +436,7 @@ func (j *Judge) Waiting(addr netip.Addr, now time.Time) (all []Flow, complete bo
 			}
 		}
 	}
-	complete = now.Sub(j.lost) > remembered && now.Sub(j.table.evict) > remembered
+	complete = now.Sub(j.lost) > remembered && now.Sub(j.table.evict) > remembered && now.Sub(j.elsewhere[addr]) > remembered
 	if a := j.table.at[addr]; a != nil {
 		for _, w := range a.waits {
 			all = append(all, w.flow)

@@ -3,6 +3,7 @@
 package conntrack
 
 import (
+	"bytes"
 	"encoding/binary"
 	"net/netip"
 
@@ -80,6 +81,13 @@ func (e *entry) identify(w *netlink.Writer) {
 	w.Buf = append(w.Buf, e.reply...)
 	w.Buf = append(w.Buf, e.zone...)
 	w.Buf = append(w.Buf, e.id...)
+}
+
+// clone returns an entry that shares no memory with the message.
+func (e *entry) clone() entry {
+	c := *e
+	c.reply, c.zone, c.id = bytes.Clone(e.reply), bytes.Clone(e.zone), bytes.Clone(e.id)
+	return c
 }
 
 // number is the number of an id, and zoneNumber that of a zone.

@@ -17,6 +17,9 @@ const (
 	msgNew    = 0x100 // NFNL_SUBSYS_CTNETLINK << 8, IPCTNL_MSG_CT_NEW
 	msgGet    = 0x101
 	msgDelete = 0x102
+	msgStats  = 0x105 // IPCTNL_MSG_CT_GET_STATS
+
+	ctaStatsEntries = 1 // CTA_STATS_GLOBAL_ENTRIES
 
 	ctaTupleOrig                                        = 1
 	ctaTupleReply                                       = 2

@@ -201,23 +201,43 @@ func (f *Follower) States(ctx context.Context, flows []suspect.Flow, each func(i
 }
 
 // Prior returns endpoints that have answered connections of this node itself, as far as conntrack
-// still has them: for two minutes after their end. Its one dump of the table is for the
-// start, when nothing else is known.
-func (f *Follower) Prior(ctx context.Context, local func(netip.Addr) bool, most int) (all []netip.AddrPort, err error) {
+// still has them, for two minutes after their end, and the flows that wait. Its two dumps of the
+// table are for the start, when nothing else is known; New comes before it, so that no flow
+// escapes both.
+func (f *Follower) Prior(ctx context.Context, local func(netip.Addr) bool, most int) (answered []netip.AddrPort, waiting []suspect.Flow, err error) {
 	defer f.account()()
 	seen := map[netip.AddrPort]bool{}
-	err = f.table.dump(ctx, filter{both: true, status: seenReply, mask: seenReply}, func(e *entry) {
+	err = f.dump(ctx, filter{both: true, status: seenReply, mask: seenReply}, func(e *entry) {
 		if e.flow.Proto == model.TCP && e.flow.Answered && len(seen) < most && local(e.client.Addr()) && !local(e.flow.From.Addr()) {
 			seen[e.flow.From] = true
 		}
 	})
+	if err != nil {
+		return nil, nil, err
+	}
 	for at := range seen {
-		all = append(all, at)
+		answered = append(answered, at)
 	}
-	if errors.Is(err, netlink.ErrInterrupted) {
-		err = nil // it lacks some
+	err = f.dump(ctx, filter{both: true, mask: seenReply}, func(e *entry) {
+		if f.endpoint(e) && !e.flow.Answered && len(waiting) <= most {
+			waiting = append(waiting, e.seen())
+		}
+	})
+	return answered, waiting, err
+}
+
+// dump calls each for the entries that pass a filter, and perhaps others. One that a change of the
+// table has interrupted lacks some.
+func (f *Follower) dump(ctx context.Context, which filter, each func(*entry)) error {
+	err := f.table.dump(ctx, which, each)
+	switch {
+	case errors.Is(err, errNoFilter):
+		f.table.canFilter = false
+		return f.dump(ctx, which, each)
+	case errors.Is(err, netlink.ErrInterrupted):
+		return nil
 	}
-	return all, err
+	return err
 }
 
 // account counts the CPU time until its result is called: the kernel works in this thread's time.

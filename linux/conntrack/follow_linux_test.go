@@ -125,18 +125,48 @@ func TestPrior(t *testing.T) {
 		createAll(t,
 			tcp("192.0.2.1:1000", "10.244.2.2:8080", "", seenReply), tcp("192.0.2.1:1001", "10.96.0.10:80", "10.244.2.3:8080", seenReply),
 			tcp("192.0.2.1:1002", "10.244.2.4:8080", "", 0), tcp("10.244.1.1:1000", "10.244.2.5:8080", "", seenReply),
-			tcp("192.0.2.1:1003", "10.244.2.2:8080", "", seenReply), tcp("[fd00::1]:1000", "[fd00:2::2]:8080", "", seenReply))
+			tcp("192.0.2.1:1003", "10.244.2.2:8080", "", seenReply), tcp("[fd00::1]:2000", "[fd00:2::2]:8080", "", seenReply))
 		f := follower(t)
 		local := func(a netip.Addr) bool {
 			return a == netip.MustParseAddr("192.0.2.1") || a == netip.MustParseAddr("fd00::1")
 		}
-		all, err := f.Prior(t.Context(), local, 100)
+		createAll(t, handshakes[:3]...)
+		_, _ = news(t, f)
+		all, waiting, err := f.Prior(t.Context(), local, 100)
 		slices.SortFunc(all, netip.AddrPort.Compare)
 		if want := "[10.244.2.2:8080 10.244.2.3:8080 [fd00:2::2]:8080]"; fmt.Sprint(all) != want || err != nil {
 			t.Errorf("%v, %v; want %s", all, err, want)
 		}
-		if some, _ := f.Prior(t.Context(), local, 1); len(some) != 1 {
-			t.Errorf("%d of at most one", len(some))
+		clients := []string{}
+		for _, w := range waiting {
+			clients = append(clients, w.Client.String())
+		}
+		slices.Sort(clients)
+		if want := "[10.244.1.10:1000 [fd00::1]:1000]"; fmt.Sprint(clients) != want {
+			t.Errorf("%v wait, want %s", clients, want)
+		}
+		if some, waiting, _ := f.Prior(t.Context(), local, 1); len(some) != 1 || len(waiting) != 2 {
+			t.Errorf("of at most one, and one more of those that wait: %d, %d", len(some), len(waiting))
+		}
+	})
+}
+
+// Of some flows those that are stale are deleted, and no others are touched.
+func TestTheseAreDeleted(t *testing.T) {
+	inNetns(t, func(table *Table) {
+		f := follower(t)
+		createAll(t, handshakes...)
+		known, _ := news(t, f)
+		createAll(t, tcp("10.244.1.10:1004", "10.96.0.10:80", "10.244.2.2:8080", 0)) // not known
+		gone := flows.IndexOf([]flows.Match{{Proto: model.TCP, Frontend: netip.MustParseAddrPort("10.96.0.10:80"), Gone: flows.SetOf(netip.MustParseAddrPort("10.244.2.2:8080"))}})
+		if n, err := table.DeleteThese(t.Context(), known, gone.Stale); n != 1 || err != nil {
+			t.Errorf("deleted %d, %v; want the one that has no answer", n, err)
+		}
+		if n, err := table.DeleteThese(t.Context(), known, gone.Stale); n != 0 || err != nil {
+			t.Errorf("again: deleted %d, %v", n, err)
+		}
+		if left := len(snapshot(t)); left != len(handshakes) {
+			t.Errorf("%d entries left, want %d", left, len(handshakes))
 		}
 	})
 }
