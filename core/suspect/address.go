@@ -29,10 +29,11 @@ const (
 // those of looks: what a look shows has happened since the one before.
 type address struct {
 	addr      netip.Addr
-	namespace string    // of the Service whose client was sent to it first
+	namespace string    // for which it counts
 	claims    []claim   // what EndpointSlices say of it, when it was last looked up
 	used      time.Time // a connection to it was last seen
 	heard     time.Time // it has answered anybody, as last known
+	served    time.Time // it has answered a client
 
 	waits   []wait
 	checked time.Time // when these were last checked
@@ -42,7 +43,8 @@ type address struct {
 	replied time.Time      // when that SYN was sent
 	deaf    time.Time      // when one was sent after that, without an answer; zero if none was
 	greeted time.Time      // when one was last sent though nothing was wrong
-	rest    time.Time      // no suspicion before
+	ended   time.Time      // the last suspicion has
+	rest    time.Time      // none before, unless clients get no answers any more
 
 	suspicion *suspicion // nil for none
 	ejection  *ejection  // nil for none
@@ -58,7 +60,8 @@ type wait struct {
 	since time.Time
 }
 
-// suspicion is that an address is silent. Each of its ports gets two SYNs.
+// suspicion is that an address is silent. The port that has answered us gets two SYNs, and with the second one
+// its other ports get one.
 type suspicion struct {
 	opened time.Time
 	since  time.Time // the first of those that wait began
@@ -96,6 +99,9 @@ func (a *address) give(now time.Time, up func(wait) bool) {
 	if a.waits = slices.DeleteFunc(a.waits, up); len(a.waits) < n {
 		a.dropped = now
 	}
+	if len(a.waits) == 0 {
+		a.waits = nil // most never wait again
+	}
 }
 
 // wait adds a flow without an answer.
@@ -114,9 +120,26 @@ func (a *address) wait(f Flow, since, now time.Time) {
 // accused reports whether enough clients wait for a suspicion.
 func (a *address) accused() bool { return len(a.waits) == maxWaits }
 
+// rested reports whether there may be another suspicion.
+func (a *address) rested(now time.Time) bool {
+	return !now.Before(a.rest) || a.served.After(a.ended) && now.Sub(a.served) >= quiet
+}
+
 // since is when the first of those that wait began.
 func (a *address) since() time.Time {
 	return slices.MinFunc(a.waits, func(v, w wait) int { return v.since.Compare(w.since) }).since
+}
+
+// newAddress returns an address, of which EndpointSlices say something. Of several namespaces it counts
+// for the one with the fewest entries: that others have it in theirs, too, costs nobody a place.
+func newAddress(addr netip.Addr, on []Endpoint, entries map[string]int, now time.Time) *address {
+	a := &address{addr: addr, claims: claimsOf(on), used: now}
+	for i, c := range a.claims {
+		if i == 0 || entries[c.namespace] < entries[a.namespace] {
+			a.namespace = c.namespace
+		}
+	}
+	return a
 }
 
 // idle reports whether nothing is to be done about the address.
@@ -124,11 +147,20 @@ func (a *address) idle() bool {
 	return len(a.waits) == 0 && a.suspicion == nil && a.ejection == nil && a.back.IsZero()
 }
 
-// before reports whether an entry gives way to another one: those about which something is known
-// later than others, and by the time of their last connection.
+// before reports whether an entry gives way before another one: the ejected last, and those that have something
+// to do before them; among equals by the time of their last connection.
 func (a *address) before(b *address) bool {
-	if a.idle() != b.idle() {
-		return a.idle()
+	rank := func(a *address) int {
+		switch {
+		case a.ejection != nil:
+			return 2
+		case !a.idle():
+			return 1
+		}
+		return 0
+	}
+	if rank(a) != rank(b) {
+		return rank(a) < rank(b)
 	}
 	return a.used.Before(b.used)
 }

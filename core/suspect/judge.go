@@ -24,11 +24,14 @@ const (
 	maxLookups    = 32  // Services that are looked up in one look
 	maxOpened     = 32  // suspicions that are opened in one look
 	maxSuspicions = 64  // of one namespace at a time
+	maxSYNs       = 48  // in one look
 
 	// suspicionLength ends a suspicion that can neither be proved nor refuted.
 	suspicionLength = 3 * time.Second
-	shortRest       = time.Second     // after that, and after one that was wrong
-	longRest        = 8 * time.Second // of an address that cannot be judged
+	shortRest       = time.Second            // after that, and after one that was wrong
+	quiet           = 300 * time.Millisecond // cuts that short, where clients got answers after it and now get none
+	longRest        = 8 * time.Second        // of an address that cannot be judged
+	retryRest       = 3 * time.Second        // of one that is left to clients again
 
 	// retryAfter ends an ejection that only our own SYNs still support: a policy may
 	// drop those.
@@ -36,7 +39,7 @@ const (
 
 	greetEvery = 10 * time.Minute // SYNs to endpoints that nothing is wrong with
 	greetAgain = time.Minute      // to one that does not answer ours, but clients
-	maxGreeted = 2                // of them in one look
+	maxGreeted = 8                // of them in one look
 
 	// inUse is for how long an answer counts an address among those in use.
 	inUse = time.Minute
@@ -45,7 +48,10 @@ const (
 	// connections of before the start for less.
 	remembered = 127 * time.Second
 
-	oneWayTargets = 3 // that answer SYNs though no client gets an answer through here
+	// Where oneWayTargets answer our SYNs, and no client has got an answer through here for oneWaySilence, answers
+	// take another way.
+	oneWayTargets = 3
+	oneWaySilence = 2 * time.Second
 
 	maxGroups = 8 // of a namespace that are reported one by one
 
@@ -56,9 +62,10 @@ const (
 // flow that is new, Due, Checked for each of those, Review, Decide. Probed and Changed may come at
 // any time.
 type Judge struct {
-	table table
-	prior map[netip.Addr]netip.AddrPort // what answered this node before the Judge began; nil once that is long ago
-	began time.Time
+	known  table                         // all addresses of which something is known
+	active table                         // those of them with something to do
+	prior  map[netip.Addr]netip.AddrPort // what answered this node before the Judge began; nil once that is long ago
+	began  time.Time
 
 	fresh    []sighting // flows that were not checked yet
 	checked  []check    // those that Due has returned
@@ -66,6 +73,7 @@ type Judge struct {
 	answered []Flow     // of this look, to addresses that may be greeted
 
 	oneWay map[netip.Addr]struct{} // what answers our SYNs though no client has got an answer since
+	served time.Time               // when a client last has
 	lost   time.Time               // when there were more flows than can be checked; zero if never
 
 	elsewhere map[netip.Addr]time.Time // when a flow was last given up that waits for an address that is not judged
@@ -87,7 +95,7 @@ type check struct {
 // this node not long before now.
 func New(now time.Time, prior ...netip.AddrPort) *Judge {
 	j := &Judge{
-		table: newTable(), prior: map[netip.Addr]netip.AddrPort{}, began: now,
+		known: newTable(maxAddresses), active: newTable(maxActive), prior: map[netip.Addr]netip.AddrPort{}, began: now,
 		oneWay: map[netip.Addr]struct{}{}, elsewhere: map[netip.Addr]time.Time{},
 	}
 	for _, at := range prior[:min(len(prior), maxAddresses)] {
@@ -118,7 +126,7 @@ func (j *Judge) Lost(now time.Time) { j.lost = now }
 // The slice is the Judge's.
 func (j *Judge) Due(now time.Time) []Flow {
 	j.checked = j.checked[:0]
-	for _, a := range j.table.active {
+	for _, a := range j.active.at {
 		if a.suspicion == nil && now.Sub(a.checked) < checkAgain || len(j.checked) > maxChecks/2 {
 			continue
 		}
@@ -151,7 +159,7 @@ func (j *Judge) Checked(i int, s State, now time.Time) {
 	case s == Waiting && !c.waits:
 		j.silent = append(j.silent, c.sighting)
 	case s == Gone && c.waits:
-		if a := j.table.at[c.flow.Endpoint.Addr()]; a != nil {
+		if a := j.known.at[c.flow.Endpoint.Addr()]; a != nil {
 			a.waits = slices.DeleteFunc(a.waits, func(w wait) bool { return w.flow.ID == c.flow.ID && w.flow.Client == c.flow.Client })
 		}
 	}
@@ -160,9 +168,13 @@ func (j *Judge) Checked(i int, s State, now time.Time) {
 // hear takes an answer to a client that connected at a time, or later.
 func (j *Judge) hear(f Flow, at, now time.Time) {
 	clear(j.oneWay)
-	a := j.table.at[f.Endpoint.Addr()]
+	j.served = now
+	a := j.known.at[f.Endpoint.Addr()]
 	if a != nil {
 		a.used = now
+		if at.After(a.served) {
+			a.served = at
+		}
 		if !a.deaf.IsZero() && at.After(a.deaf) && at.Sub(a.deaf) < recent { // it answers others, but not us: a policy
 			a.port, a.replied, a.deaf = netip.AddrPort{}, time.Time{}, time.Time{}
 			a.greeted = now.Add(greetAgain - greetEvery)
@@ -178,7 +190,7 @@ func (j *Judge) hear(f Flow, at, now time.Time) {
 // forgotten; ejections stay.
 func (j *Judge) Abandon(now time.Time) {
 	j.fresh, j.silent, j.answered = nil, nil, nil
-	for _, a := range j.table.active {
+	for _, a := range j.active.at {
 		a.suspicion = nil
 		a.give(now, func(wait) bool { return true })
 	}
@@ -190,19 +202,20 @@ func (j *Judge) Review(now time.Time, w World, most int) (probe []netip.AddrPort
 	if now.Sub(j.began) > remembered {
 		j.prior = nil
 	}
+	most = min(most, maxSYNs)
 	j.place(now, w)
 	probe = j.greet(now, w, min(maxGreeted, most))
-	if len(j.table.active) == 0 {
+	if len(j.active.at) == 0 {
 		return probe
 	}
 	// By namespace, which take turns.
 	ready, due, open := map[string][]*address{}, map[string][]*address{}, map[string]int{}
-	for _, a := range j.table.active {
+	for _, a := range j.active.at {
 		a.give(now, func(w wait) bool { return now.Sub(w.since) > recent })
 		switch {
 		case a.ejection != nil && a.ejection.due(now), a.suspicion != nil && a.suspicion.due(now):
 			due[a.namespace] = append(due[a.namespace], a)
-		case a.ejection == nil && a.suspicion == nil && !now.Before(a.rest) && a.accused():
+		case a.ejection == nil && a.suspicion == nil && a.accused() && a.rested(now):
 			ready[a.namespace] = append(ready[a.namespace], a)
 		}
 		if a.suspicion != nil {
@@ -226,10 +239,25 @@ func (j *Judge) Review(now time.Time, w World, most int) (probe []netip.AddrPort
 	return probe
 }
 
-// known returns an address that a flow was sent to; nil where that is none of a Service's on another
+// activate enters an address with something to do. What has to go for it is as if nothing were known of
+// it but that it answers us.
+func (j *Judge) activate(a *address, now time.Time) {
+	if gone := j.active.add(a, now); gone != nil {
+		gone.suspicion, gone.ejection, gone.back = nil, nil, time.Time{}
+		gone.give(now, func(wait) bool { return true })
+	}
+}
+
+// forget removes an address that is no endpoint any more.
+func (j *Judge) forget(a *address) {
+	j.known.remove(a)
+	j.active.remove(a)
+}
+
+// find returns an address that a flow was sent to; nil where that is none of a Service's on another
 // node. It is entered if it was not known, and false where that cannot be determined now.
-func (j *Judge) known(f Flow, now time.Time, w World) (*address, bool) {
-	if a := j.table.at[f.Endpoint.Addr()]; a != nil {
+func (j *Judge) find(f Flow, now time.Time, w World) (*address, bool) {
+	if a := j.known.at[f.Endpoint.Addr()]; a != nil {
 		return a, true
 	}
 	of, known := w.Of(f)
@@ -240,8 +268,11 @@ func (j *Judge) known(f Flow, now time.Time, w World) (*address, bool) {
 	if !known || len(on) == 0 {
 		return nil, known
 	}
-	a := j.table.add(f.Endpoint.Addr(), on, now)
+	a := newAddress(f.Endpoint.Addr(), on, j.known.of, now)
 	a.port = j.prior[a.addr]
+	if gone := j.known.add(a, now); gone != nil {
+		j.active.remove(gone)
+	}
 	return a, true
 }
 
@@ -251,13 +282,13 @@ func (j *Judge) place(now time.Time, w World) {
 	later := j.silent[:0]
 	for _, s := range j.silent {
 		addr := s.flow.Endpoint.Addr()
-		if j.table.at[addr] == nil {
+		if j.known.at[addr] == nil {
 			if lookups++; lookups > maxLookups {
 				j.lost = now
 				continue
 			}
 		}
-		a, known := j.known(s.flow, now, w)
+		a, known := j.find(s.flow, now, w)
 		switch {
 		case !known && now.Sub(s.at) < recent && len(later) < maxChecks:
 			later = append(later, s)
@@ -269,8 +300,8 @@ func (j *Judge) place(now time.Time, w World) {
 			a.used, a.dropped = now, now
 		default:
 			a.used = now
+			j.activate(a, now)
 			a.wait(s.flow, s.at, now)
-			j.table.active[addr] = a
 		}
 	}
 	j.silent = later
@@ -297,7 +328,7 @@ func (j *Judge) greet(now time.Time, w World, most int) (probe []netip.AddrPort)
 		i := (int(now.UnixMilli()) + tries*7919) % len(flows)
 		f := flows[i]
 		flows = slices.Delete(flows, i, i+1)
-		a, _ := j.known(f, now, w)
+		a, _ := j.find(f, now, w)
 		if a == nil || now.Sub(a.greeted) < greetEvery {
 			continue
 		}
@@ -317,7 +348,7 @@ func (j *Judge) open(a *address, now time.Time, w World) bool {
 		return false
 	}
 	if len(on) == 0 { // it is gone
-		j.table.remove(a)
+		j.forget(a)
 		return false
 	}
 	a.know(on)
@@ -332,7 +363,7 @@ func (j *Judge) open(a *address, now time.Time, w World) bool {
 			node = of[i].Node
 		}
 		for _, e := range of {
-			other := j.table.at[e.At.Addr()]
+			other := j.known.at[e.At.Addr()]
 			if e.At.Addr() == a.addr || node != "" && e.Node == node || other != nil && other.ejection != nil || slices.Contains(s.others, e.At) {
 				continue
 			}
@@ -353,7 +384,7 @@ func (j *Judge) probes(a *address, now time.Time, w World, most int) (probe []ne
 		on, known := w.At(a.addr)
 		switch {
 		case known && len(on) == 0:
-			j.table.remove(a)
+			j.forget(a)
 		case len(e.ports) <= most:
 			if known {
 				a.know(on)
@@ -367,12 +398,15 @@ func (j *Judge) probes(a *address, now time.Time, w World, most int) (probe []ne
 	if len(s.ports) > most {
 		return nil
 	}
-	probe = append(probe, s.ports...)
 	if s.first.IsZero() {
 		s.first = now
-		return probe
+		if a.port.IsValid() { // most of the time it answers, and the others need not be asked
+			return s.ports[:1]
+		}
+		return s.ports
 	}
 	s.second = now
+	probe = append(probe, s.ports...)
 	if !j.othersAnswer(s) {
 		probe = append(probe, s.others[:min(len(s.others), most-len(probe))]...)
 	}
@@ -382,7 +416,7 @@ func (j *Judge) probes(a *address, now time.Time, w World, most int) (probe []ne
 // othersAnswer reports whether this node's network works, as far as it matters to a suspicion.
 func (j *Judge) othersAnswer(s *suspicion) bool {
 	s.alive = s.alive || slices.ContainsFunc(s.others, func(at netip.AddrPort) bool {
-		other := j.table.at[at.Addr()]
+		other := j.known.at[at.Addr()]
 		return other != nil && other.heard.After(s.since)
 	})
 	return s.alive
@@ -391,9 +425,9 @@ func (j *Judge) othersAnswer(s *suspicion) bool {
 // Probed takes the result of a SYN that was sent at a time: Answered by whatever states that the
 // address is there, refusal included, still Waiting, or Unknown where it could not be sent.
 func (j *Judge) Probed(at netip.AddrPort, s State, sent, now time.Time) {
-	a := j.table.at[at.Addr()]
+	a := j.known.at[at.Addr()]
 	if s == Answered {
-		for _, b := range j.table.active {
+		for _, b := range j.active.at {
 			if b.suspicion != nil && slices.Contains(b.suspicion.others, at) {
 				b.suspicion.alive = true
 			}
@@ -402,7 +436,7 @@ func (j *Judge) Probed(at netip.AddrPort, s State, sent, now time.Time) {
 	switch {
 	case a == nil:
 	case s == Unknown && a.suspicion != nil:
-		a.suspicion, a.rest = nil, now.Add(shortRest)
+		a.suspicion, a.ended, a.rest = nil, now, now.Add(shortRest)
 	case s == Waiting && a.replied.Before(sent):
 		a.deaf = sent
 	case s == Answered:
@@ -420,7 +454,7 @@ func (j *Judge) Probed(at netip.AddrPort, s State, sent, now time.Time) {
 // have changed. That alone is no sign of life.
 func (j *Judge) Changed(all []netip.Addr, now time.Time) {
 	for _, addr := range all {
-		if a := j.table.active[addr]; a != nil && a.ejection != nil {
+		if a := j.active.at[addr]; a != nil && a.ejection != nil {
 			a.ejection.next, a.ejection.pause = now, firstProbe
 		}
 	}
@@ -436,8 +470,8 @@ func (j *Judge) Waiting(addr netip.Addr, now time.Time) (all []Flow, complete bo
 			}
 		}
 	}
-	complete = now.Sub(j.lost) > remembered && now.Sub(j.table.evict) > remembered && now.Sub(j.elsewhere[addr]) > remembered
-	if a := j.table.at[addr]; a != nil {
+	complete = now.Sub(j.lost) > remembered && now.Sub(j.known.evict) > remembered && now.Sub(j.elsewhere[addr]) > remembered
+	if a := j.known.at[addr]; a != nil {
 		for _, w := range a.waits {
 			all = append(all, w.flow)
 		}
@@ -479,11 +513,11 @@ type Group struct {
 
 // Decide ends a cycle.
 func (j *Judge) Decide(now time.Time) (d Decision) {
-	d.OneWay = len(j.oneWay) >= oneWayTargets
+	d.OneWay = len(j.oneWay) >= oneWayTargets && now.Sub(j.served) >= oneWaySilence
 	d.Pause = calmPause
 	ejected := false
-	for _, addr := range slices.SortedFunc(maps.Keys(j.table.active), netip.Addr.Compare) {
-		a := j.table.active[addr]
+	for _, addr := range slices.SortedFunc(maps.Keys(j.active.at), netip.Addr.Compare) {
+		a := j.active.at[addr]
 		if a.suspicion != nil {
 			j.decide(a, now, &d)
 		}
@@ -501,10 +535,11 @@ func (j *Judge) Decide(now time.Time) (d Decision) {
 			d.suspect(addr, a.back)
 		}
 		if a.idle() {
-			delete(j.table.active, addr)
+			j.active.remove(a)
 		}
 	}
-	d.Full = !j.table.evict.IsZero() && now.Sub(j.table.evict) < remembered
+	full := func(t *table) bool { return !t.evict.IsZero() && now.Sub(t.evict) < remembered }
+	d.Full = full(&j.known) || full(&j.active)
 	if ejected {
 		j.eject(now, &d)
 	}
@@ -521,7 +556,7 @@ func (d *Decision) suspect(addr netip.Addr, back time.Time) {
 // decide decides about a suspicion, if that can be.
 func (j *Judge) decide(a *address, now time.Time, d *Decision) {
 	s := a.suspicion
-	end := func(rest time.Duration) { a.suspicion, a.rest = nil, now.Add(rest) }
+	end := func(rest time.Duration) { a.suspicion, a.ended, a.rest = nil, now, now.Add(rest) }
 	switch silent := s.silent(now); {
 	case !a.accused(), a.heard.After(s.since), d.OneWay:
 		end(shortRest)
@@ -549,7 +584,7 @@ func (j *Judge) nameOf(a *address, since time.Time) string {
 	if node == "" {
 		return a.addr.String()
 	}
-	for _, b := range j.table.at {
+	for _, b := range j.known.at {
 		if b.heard.After(since) && b.on(a.namespace) == node {
 			return a.addr.String()
 		}
@@ -567,6 +602,7 @@ func (j *Judge) readmit(a *address, now time.Time, d *Decision) {
 	case v.Elapsed >= retryAfter:
 		v.Detail = "still ready by its EndpointSlice: left to clients again"
 		a.back, a.deaf = now, now // if a client gets an answer, our SYNs say nothing
+		a.ended, a.rest = now, now.Add(retryRest)
 	default:
 		return
 	}
@@ -580,8 +616,8 @@ func (j *Judge) eject(now time.Time, d *Decision) {
 	d.Exempt = slices.Sorted(maps.Keys(exempt))
 	groups := map[string]int{} // place in d.Silent
 	of := map[string]int{}     // groups of a namespace
-	for _, addr := range slices.SortedFunc(maps.Keys(j.table.active), netip.Addr.Compare) {
-		a := j.table.active[addr]
+	for _, addr := range slices.SortedFunc(maps.Keys(j.active.at), netip.Addr.Compare) {
+		a := j.active.at[addr]
 		if a.ejection == nil {
 			continue
 		}
@@ -619,7 +655,7 @@ func (j *Judge) exempt(now time.Time) map[string]bool {
 		nodes        bool // several
 	}
 	of := map[string]*tally{}
-	for _, a := range j.table.at {
+	for _, a := range j.known.at {
 		if a.ejection == nil && now.Sub(a.heard) > inUse {
 			continue
 		}

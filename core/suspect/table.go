@@ -8,51 +8,52 @@ import (
 )
 
 // maxAddresses is how many addresses are known at a time: those to which connections were made
-// last. Each takes some 400 bytes, and 140 for each flow that waits.
-const maxAddresses = 4096
+// last. maxActive is how many of them can have something to do: flows that wait, an ejection. An
+// address takes some 500 bytes, and as many more while it has.
+const (
+	maxAddresses = 4096
+	maxActive    = 1024
+)
 
-// table has the known addresses. Namespaces share it: when it is full, the one with the
-// most entries gives one up, that of longest ago.
+// table has addresses. Namespaces share it: when it is full, the one with the
+// most entries gives one up.
 type table struct {
-	at     map[netip.Addr]*address
-	active map[netip.Addr]*address // those with something to do
-	of     map[string]int          // entries by namespace
-	evict  time.Time               // when one last had to go; zero if never
+	most  int
+	at    map[netip.Addr]*address
+	of    map[string]int // entries by namespace
+	evict time.Time      // when one last had to go; zero if never
 }
 
-func newTable() table {
-	return table{at: map[netip.Addr]*address{}, active: map[netip.Addr]*address{}, of: map[string]int{}}
+func newTable(most int) table {
+	return table{most: most, at: map[netip.Addr]*address{}, of: map[string]int{}}
 }
 
-// add enters an address, of which EndpointSlices say something. Of several namespaces it counts
-// for the one with the fewest entries: that others have it in theirs, too, costs nobody a place.
-func (t *table) add(addr netip.Addr, on []Endpoint, now time.Time) *address {
-	a := &address{addr: addr, claims: claimsOf(on), used: now}
-	for i, c := range a.claims {
-		if i == 0 || t.of[c.namespace] < t.of[a.namespace] {
-			a.namespace = c.namespace
-		}
+// add enters an address, and returns the one that has to go for it, or nil.
+func (t *table) add(a *address, now time.Time) (gone *address) {
+	if t.at[a.addr] != nil {
+		return nil
 	}
-	if len(t.at) >= maxAddresses {
-		t.makeRoom(a.namespace, now)
+	if len(t.at) >= t.most {
+		gone = t.first(a.namespace)
+		t.remove(gone)
+		t.evict = now
 	}
-	t.at[addr] = a
+	t.at[a.addr] = a
 	t.of[a.namespace]++
-	return a
+	return gone
 }
 
-// makeRoom takes an entry from the namespace that has the most; from the one that asks where
-// no other has more.
-func (t *table) makeRoom(asks string, now time.Time) {
+// first returns the entry that is the first to go: one of the namespace that has the most, of that which asks
+// where no other has more.
+func (t *table) first(asks string) (first *address) {
 	most := asks
 	for namespace, n := range t.of {
 		if n > t.of[most] {
 			most = namespace
 		}
 	}
-	// The first to go of some is good enough: to find that of all would take thousands of steps.
+	// The first of some is good enough: to find that of all would take thousands of steps.
 	const some = 16
-	var first *address
 	looked := 0
 	for _, a := range t.at { // in random order
 		if a.namespace != most {
@@ -65,13 +66,14 @@ func (t *table) makeRoom(asks string, now time.Time) {
 			break
 		}
 	}
-	t.remove(first)
-	t.evict = now
+	return first
 }
 
 func (t *table) remove(a *address) {
+	if t.at[a.addr] != a {
+		return
+	}
 	delete(t.at, a.addr)
-	delete(t.active, a.addr)
 	if t.of[a.namespace]--; t.of[a.namespace] == 0 {
 		delete(t.of, a.namespace)
 	}

@@ -26,12 +26,13 @@ type world struct {
 	nextID uint32
 
 	services []service
-	dead     map[netip.Addr]bool     // answers nothing
-	deaf     map[netip.Addr]bool     // answers clients, but no SYN of this node
-	room     int                     // how many SYNs can be sent in a cycle
-	shut     map[netip.AddrPort]bool // answers nothing, though other ports do
-	mute     bool                    // it does not know endpoints
-	oneWay   bool                    // answers do not come through this node
+	at       map[netip.Addr][]suspect.Endpoint // their endpoints; nil before it is used
+	dead     map[netip.Addr]bool               // answers nothing
+	deaf     map[netip.Addr]bool               // answers clients, but no SYN of this node
+	room     int                               // how many SYNs can be sent in a cycle
+	shut     map[netip.AddrPort]bool           // answers nothing, though other ports do
+	mute     bool                              // it does not know endpoints
+	oneWay   bool                              // answers do not come through this node
 	denied   map[[2]netip.Addr]bool
 	closed   map[netip.Addr]bool // answers SYNs of this node, but no client
 
@@ -90,18 +91,19 @@ func (w *world) Of(f suspect.Flow) ([]suspect.Endpoint, bool) {
 	return nil, !w.mute
 }
 
-func (w *world) At(a netip.Addr) (all []suspect.Endpoint, known bool) {
+func (w *world) At(a netip.Addr) ([]suspect.Endpoint, bool) {
 	if w.mute {
 		return nil, false
 	}
-	for _, s := range w.services {
-		for _, e := range s.endpoints {
-			if e.At.Addr() == a {
-				all = append(all, e)
+	if w.at == nil {
+		w.at = map[netip.Addr][]suspect.Endpoint{}
+		for _, s := range w.services {
+			for _, e := range s.endpoints {
+				w.at[e.At.Addr()] = append(w.at[e.At.Addr()], e)
 			}
 		}
 	}
-	return all, true
+	return w.at[a], true
 }
 
 // connect lets the clients connect for a while, evenly.
