@@ -19,6 +19,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
@@ -33,47 +34,47 @@ type proxied interface {
 	Problems(source string, all []model.Problem)
 	SetSuspects(model.Suspects)
 	RemoteOf(ctx context.Context, frontend netip.AddrPort, of model.ServiceName) ([]track.Endpoint, error)
-	RemoteOn(ctx context.Context, node string) ([]track.Endpoint, error)
-	CountRemote(context.Context) (int, error)
+	RemoteAt(ctx context.Context, a netip.Addr) ([]track.Endpoint, error)
 }
 
-// failover has connections pass over endpoints that have stopped answering. One
-// goroutine reads flows and lets a suspect.Judge decide.
+// failover ejects endpoints that have stopped answering. One goroutine looks at new
+// connections and lets a suspect.Judge decide.
 type failover struct {
-	mode    config.Failover
-	engine  proxied
-	network network
-	flows   tracked // in modes that the kernel's table shows
-	log     *slog.Logger
-	report  *reporter
-	judge   *suspect.Judge
-	pace    suspect.Pace
+	mode        config.Failover
+	engine      proxied
+	network     network
+	flows       tracked // in modes that the kernel's table shows; nil if that is
+	unavailable error   // why
+	local       func(netip.Addr) bool
+	log         *slog.Logger
+	report      *reporter
+	judge       *suspect.Judge // nil before the first look
 
-	ejections, suspects atomic.Int64
-	spent               atomic.Int64 // nanoseconds
+	ejections, ejected, unchecked atomic.Int64
+	spent                         atomic.Int64 // nanoseconds
+
+	questions chan question // about flows that wait
 
 	mu      sync.Mutex
-	trusted []netip.Addr
+	changed []netip.Addr
 	probed  []probed
 	probing int
 	group   sync.WaitGroup // of SYNs under way
 
 	given        model.Suspects  // what the engine was last given
-	problems     []model.Problem // of the endpoints passed over now
-	failingSince time.Time       // of looks; zero when the last one did not
-	unanswered   bool            // the engine did not answer during the last look
-	blind        bool            // logged that the mode cannot detect endpoints that do not answer
-
-	remote   int // endpoints of other nodes, when last counted
-	remoteAt time.Time
+	silent       []suspect.Group // what was last reported as ejected
+	problems     []model.Problem
+	failingSince time.Time // of looks; zero when the last one did not
+	unanswered   bool      // the engine did not answer during the last look
+	blind        bool      // logged that the mode cannot detect endpoints that do not answer
 }
 
 // newFailover returns nil where failover is off.
-func newFailover(mode config.Failover, e proxied, n network, r *reporter, log *slog.Logger) *failover {
+func newFailover(mode config.Failover, e proxied, n network, local func(netip.Addr) bool, r *reporter, log *slog.Logger) *failover {
 	if mode == config.FailoverOff {
 		return nil
 	}
-	return &failover{mode: mode, engine: e, network: n, report: r, log: log, judge: suspect.New()}
+	return &failover{mode: mode, engine: e, network: n, local: local, report: r, log: log, questions: make(chan question)}
 }
 
 // close closes what is open; f may be nil. It comes after run.
@@ -86,33 +87,34 @@ func (f *failover) close() error {
 
 // probed is the result of a SYN.
 type probed struct {
-	at       netip.AddrPort
-	answered bool
+	at    netip.AddrPort
+	state suspect.State
+	sent  time.Time
 }
 
 // Bounds of our own SYNs: each is sent once, as the second would follow after a second.
 const (
-	maxProbes    = 64
-	probeTimeout = 900 * time.Millisecond
+	maxProbes    = 256
+	probeTimeout = 500 * time.Millisecond
 )
 
 // failurePause follows a look that failed.
 const failurePause = 10 * time.Second
 
-// decisionLife is how long endpoints stay passed over while looks fail: six looks. One
+// decisionLife is how long endpoints stay ejected while looks fail: six looks. One
 // that fails says nothing of the endpoints.
 const decisionLife = time.Minute
 
 const failoverSource = "endpoint failover"
 
-// trust takes what a source has changed, on the engine's goroutine.
-func (f *failover) trust(all []netip.Addr) {
+// suspectsChanged takes ejected endpoints that a source has changed, on the engine's goroutine.
+func (f *failover) suspectsChanged(all []netip.Addr) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.trusted = append(f.trusted, all...)
+	f.changed = append(f.changed, all...)
 }
 
-// run reads flows until ctx ends.
+// run looks at new connections until ctx ends.
 func (f *failover) run(ctx context.Context) error {
 	defer f.group.Wait()
 	timer := time.NewTimer(0)
@@ -121,6 +123,9 @@ func (f *failover) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case q := <-f.questions:
+			q.answer <- f.answer(ctx, q.endpoints)
+			continue
 		case <-timer.C:
 		}
 		timer.Reset(f.cycle(ctx))
@@ -138,35 +143,36 @@ func (f *failover) cycle(ctx context.Context) time.Duration {
 	}
 	before := obs.Spent()
 	decision, err := f.look(ctx, obs)
-	cost := obs.Spent() - before
-	f.spent.Add(int64(cost))
+	f.spent.Add(int64(obs.Spent() - before))
 	if err != nil {
 		f.failed(ctx, err)
 		return failurePause
 	}
 	f.failingSince = time.Time{}
 	f.apply(decision)
-	return f.pace.Next(time.Now(), cost, decision.Pause)
+	return decision.Pause
 }
 
 // failed keeps the last decision after a look that failed, but no longer than
 // decisionLife.
 func (f *failover) failed(ctx context.Context, err error) {
-	f.judge.Abandon()
+	if f.judge != nil {
+		f.judge.Abandon(time.Now())
+	}
 	switch {
 	case ctx.Err() != nil:
 	case f.failingSince.IsZero():
-		f.log.Warn("reading connections failed; endpoints passed over stay so, and no others are", "err", err, "retry", failurePause, "keep", decisionLife)
+		f.log.Warn("reading conntrack failed; ejections frozen", "err", err, "retry", failurePause, "keep", decisionLife)
 		f.failingSince = time.Now()
 	case time.Since(f.failingSince) >= decisionLife && len(f.given)+len(f.problems) > 0:
-		f.log.Warn("reading connections still fails; endpoints that stop answering are not passed over", "err", err)
+		f.log.Warn("reading conntrack still fails; no endpoint is ejected", "err", err)
 		f.forget()
 	}
 }
 
-// forget ends all suspicions: nothing could refute them any more.
+// forget ends all ejections: nothing could refute them any more.
 func (f *failover) forget() {
-	f.judge = suspect.New()
+	f.judge = nil
 	f.apply(suspect.Decision{})
 }
 
@@ -174,6 +180,9 @@ func (f *failover) forget() {
 func (f *failover) observer() observer {
 	plane := f.engine.Current()
 	if o, ok := plane.Backend.(relay.Observed); ok {
+		if f.flows != nil {
+			f.flows.Stop()
+		}
 		return o.Attempts()
 	}
 	if plane.Mode.Conntrack && f.flows != nil {
@@ -198,49 +207,152 @@ func (f *failover) logBlind(blind bool) {
 		return // not configured; or a Gap of the mode
 	}
 	f.engine.Problems(failoverSource, []model.Problem{{
-		Object: failoverSource, Why: model.WhyUnsupported, Detail: "conntrack cannot be read, so which endpoints do not answer is not known",
+		Object: failoverSource, Why: model.WhyUnsupported, Detail: fmt.Sprintf("conntrack does not show new connections: %v", f.unavailable),
 	}})
 }
 
 // look is one cycle of the Judge. Where the engine does not answer, its last decision is kept
 // anyway: the Judge decides nothing that it could not look up.
 func (f *failover) look(ctx context.Context, obs observer) (d suspect.Decision, err error) {
-	f.deliver()
-	now := time.Now()
-	if err := obs.Unanswered(ctx, func(flow suspect.Flow) { f.judge.Unanswered(flow, now) }); err != nil {
-		return d, err
-	}
-	w := &engineWorld{ctx: ctx, failover: f, obs: obs}
-	orders := f.judge.Review(now, w, f.room())
-	slices.SortFunc(orders.Ask, netip.Addr.Compare)
-	for _, a := range slices.Compact(orders.Ask) {
-		if err := obs.Answered(ctx, a, f.judge.Answered); err != nil {
+	if f.judge == nil {
+		if err := f.begin(ctx, obs); err != nil {
 			return d, err
 		}
 	}
-	for _, at := range orders.Probe {
+	f.deliver()
+	if err := f.read(ctx, obs); err != nil {
+		return d, err
+	}
+	w := &engineWorld{ctx: ctx, failover: f}
+	for _, at := range f.judge.Review(time.Now(), w, f.room()) {
 		f.probe(ctx, at)
 	}
 	f.deliver()
-	d = f.judge.Decide(time.Now(), w)
+	d = f.judge.Decide(time.Now())
 	if w.err != nil && !f.unanswered && ctx.Err() == nil {
-		f.log.Warn("looking up endpoints failed; those that stop answering are passed over later", "err", w.err)
+		f.log.Warn("looking up endpoints failed; ejections are delayed", "err", w.err)
 	}
 	f.unanswered = w.err != nil
 	return d, nil
 }
 
+// maxPrior is how many endpoints, and flows, are taken over from before the start.
+const maxPrior = 4096
+
+// begin makes a Judge that knows what can be known of the time before.
+func (f *failover) begin(ctx context.Context, obs observer) error {
+	if _, err := obs.New(ctx, func(suspect.Flow, suspect.State, time.Time) {}); err != nil {
+		return err
+	}
+	answered, waiting, err := obs.Prior(ctx, f.local, maxPrior)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	f.judge = suspect.New(now, answered...)
+	for _, flow := range waiting[:min(len(waiting), maxPrior)] {
+		f.judge.Saw(flow, suspect.Waiting, now, now)
+	}
+	if len(waiting) > maxPrior {
+		f.judge.Lost(now)
+	}
+	return nil
+}
+
+// read shows the Judge the flows that are new, and what has become of others.
+func (f *failover) read(ctx context.Context, obs observer) error {
+	now := time.Now()
+	all, err := obs.New(ctx, func(flow suspect.Flow, s suspect.State, since time.Time) { f.judge.Saw(flow, s, since, now) })
+	if err != nil {
+		return err
+	}
+	if !all {
+		f.judge.Lost(now)
+	}
+	return obs.States(ctx, f.judge.Due(now), func(i int, s suspect.State) { f.judge.Checked(i, s, now) })
+}
+
+// question asks for the flows to endpoints that have no answer.
+type question struct {
+	endpoints []netip.Addr
+	answer    chan waiting
+}
+
+// waiting are the flows to some endpoints that may have no answer, and whether those are all of them.
+type waiting struct {
+	flows    []suspect.Flow
+	complete bool
+}
+
+// waiting returns the flows to endpoints that may have no answer.
+func (f *failover) waiting(ctx context.Context, endpoints []netip.Addr) waiting {
+	q := question{endpoints, make(chan waiting, 1)}
+	select {
+	case f.questions <- q:
+		return <-q.answer
+	case <-ctx.Done():
+		return waiting{}
+	}
+}
+
+func (f *failover) answer(ctx context.Context, endpoints []netip.Addr) (all waiting) {
+	obs := f.observer()
+	if obs == nil || f.judge == nil {
+		return all
+	}
+	if err := f.read(ctx, obs); err != nil {
+		f.failed(ctx, err)
+		return all
+	}
+	all.complete = len(endpoints) > 0
+	now := time.Now()
+	for _, a := range endpoints {
+		these, complete := f.judge.Waiting(a, now)
+		all.flows = append(all.flows, these...)
+		all.complete = all.complete && complete
+	}
+	return all
+}
+
+// maxAsked is how many endpoints the flows to which are asked for: of more, to look at the table
+// costs no more.
+const maxAsked = 256
+
+// handshakes deletes the TCP flows that wait for endpoints that are gone: by their addresses where failover knows
+// all of them, so that nothing is searched.
+type handshakes struct {
+	flowTable
+	failover *failover // nil where it is off
+}
+
+// Delete implements flows.Table.
+func (h handshakes) Delete(ctx context.Context, matches []flows.Match, stale func(flows.Flow) bool) (int, error) {
+	gone := map[netip.Addr]struct{}{}
+	for _, m := range matches {
+		for at := range m.Gone {
+			gone[at.Addr()] = struct{}{}
+		}
+	}
+	if h.failover == nil || len(gone) > maxAsked {
+		return h.flowTable.Delete(ctx, matches, stale)
+	}
+	w := h.failover.waiting(ctx, slices.Collect(maps.Keys(gone)))
+	if !w.complete {
+		return h.flowTable.Delete(ctx, matches, stale)
+	}
+	return h.DeleteThese(ctx, w.flows, stale)
+}
+
 // deliver passes the Judge the notices since the last call.
 func (f *failover) deliver() {
 	f.mu.Lock()
-	trusted, results := f.trusted, f.probed
-	f.trusted, f.probed = nil, nil
+	changed, results := f.changed, f.probed
+	f.changed, f.probed = nil, nil
 	f.mu.Unlock()
-	if len(trusted) > 0 {
-		f.judge.Trust(trusted)
-	}
+	now := time.Now()
+	f.judge.Changed(changed, now)
 	for _, r := range results {
-		f.judge.Probed(r.at, r.answered)
+		f.judge.Probed(r.at, r.state, r.sent, now)
 	}
 }
 
@@ -256,17 +368,19 @@ func (f *failover) probe(ctx context.Context, at netip.AddrPort) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.probing++
+	sent := time.Now()
 	f.group.Go(func() {
-		answered := f.answers(ctx, at)
+		state := f.connect(ctx, at)
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.probing--
-		f.probed = append(f.probed, probed{at, answered})
+		f.probed = append(f.probed, probed{at, state, sent})
 	})
 }
 
-// answers connects to an endpoint and closes the connection. A refusal is an answer, too.
-func (f *failover) answers(ctx context.Context, at netip.AddrPort) bool {
+// connect connects to an endpoint and closes the connection. A refusal is an answer, too. What fails
+// here, for want of ports or memory, is no silence.
+func (f *failover) connect(ctx context.Context, at netip.AddrPort) suspect.State {
 	err := f.network.Do(func() error {
 		d := net.Dialer{Timeout: probeTimeout}
 		c, err := d.DialContext(ctx, "tcp", at.String())
@@ -275,7 +389,15 @@ func (f *failover) answers(ctx context.Context, at netip.AddrPort) bool {
 		}
 		return c.Close()
 	})
-	return err == nil || errors.Is(err, syscall.ECONNREFUSED)
+	var timeout net.Error
+	switch {
+	case err == nil, errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):
+		return suspect.Answered
+	case ctx.Err() != nil:
+	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, syscall.EHOSTUNREACH):
+		return suspect.Waiting
+	}
+	return suspect.Unknown
 }
 
 // apply passes a decision to the engine, and reports what has changed.
@@ -290,59 +412,88 @@ func (f *failover) apply(d suspect.Decision) {
 			silent++
 		}
 	}
-	f.suspects.Store(int64(silent))
+	f.ejected.Store(int64(silent))
+	f.unchecked.Add(int64(d.Unchecked))
+	f.logReturns(d.Verdicts)
 	problems := f.currentProblems(d)
-	for _, v := range d.Verdicts {
-		if !v.Silent {
-			f.log.Info("endpoints trusted again", "of", v.Name, "addresses", v.Addrs, "why", v.Detail, "after", v.Elapsed.Round(time.Millisecond))
-			continue
+	for i, g := range d.Silent {
+		if !slices.ContainsFunc(f.silent, func(was suspect.Group) bool { return was.Name == g.Name }) {
+			f.report.silent(problems[i], f.mode == config.FailoverObserve)
 		}
-		f.ejections.Add(1)
-		p := model.Problem{Object: objectPrefix + v.Name, Why: model.WhyUnanswered, Detail: f.detail(v)}
-		problems = append(problems, p)
-		f.report.silent(p, f.mode == config.FailoverObserve)
 	}
+	f.silent = d.Silent
 	if !slices.Equal(problems, f.problems) {
 		f.problems = problems
 		f.engine.Problems(failoverSource, slices.Clone(problems))
 	}
 }
 
-// currentProblems returns the problems of endpoints still passed over, and those of the whole node.
-func (f *failover) currentProblems(d suspect.Decision) []model.Problem {
-	all := slices.DeleteFunc(slices.Clone(f.problems), func(p model.Problem) bool {
-		name, is := strings.CutPrefix(p.Object, objectPrefix)
-		return !is || !slices.Contains(d.Silent, name) // back, or trusted again
-	})
-	if d.OneWay {
-		all = append(all, model.Problem{Object: failoverSource, Why: model.WhyUnsupported, Detail: "asymmetric routing: endpoints answer this node, but their answers to clients do not pass it; off for 10 minutes"})
+// logReturns counts the ejections, and logs their ends: those of one node together.
+func (f *failover) logReturns(all []suspect.Verdict) {
+	names := map[string]int{}
+	for _, v := range all {
+		if v.Silent {
+			f.ejections.Add(1)
+		} else {
+			names[v.Name]++
+		}
 	}
-	if d.LocalFault {
-		all = append(all, model.Problem{Object: failoverSource, Why: model.WhyUnanswered, Detail: "more than a third of all remote endpoints do not answer: the fault is more likely this node's network, so none is passed over"})
+	for _, v := range all {
+		if n := names[v.Name]; !v.Silent && n > 0 {
+			f.log.Info("endpoints trusted again", "of", v.Name, "addresses", n, "why", v.Detail, "after", v.Elapsed.Round(time.Millisecond))
+			delete(names, v.Name)
+		}
+	}
+}
+
+// currentProblems returns a problem for each group of a decision, in their order, and those of the whole node.
+func (f *failover) currentProblems(d suspect.Decision) (all []model.Problem) {
+	what := "addresses"
+	if f.mode == config.FailoverObserve {
+		what = "addresses would be ejected (observe)"
+	}
+	for _, g := range d.Silent {
+		all = append(all, model.Problem{Object: "endpoints of " + g.Name, Why: model.WhyUnanswered, Detail: fmt.Sprintf("%d %s: %s", g.Addrs, what, g.Detail)})
+	}
+	add := func(why model.Reason, detail string) {
+		all = append(all, model.Problem{Object: failoverSource, Why: why, Detail: detail})
+	}
+	if d.OneWay {
+		add(model.WhyUnsupported, "asymmetric routing: endpoints answer this node, but their answers to clients bypass it; no endpoint is ejected")
+	}
+	if len(d.Exempt) > 0 {
+		add(model.WhyUnanswered, fmt.Sprintf("more than a third of the endpoints in use of %s do not answer: the fault is more likely this node's network, so none of those is ejected", namespaces(d.Exempt)))
+	}
+	if d.Full {
+		add(model.WhyUnsupported, "more endpoint addresses are in use than can be watched: those used longest ago are not, first of the namespaces with the most")
 	}
 	return all
 }
 
-const objectPrefix = "endpoints of "
-
-func (f *failover) detail(v suspect.Verdict) string {
-	if f.mode == config.FailoverObserve {
-		return fmt.Sprintf("%d addresses would be passed over (observe): %s", v.Addrs, v.Detail)
+// namespaces names some.
+func namespaces(all []string) string {
+	const most = 3
+	if len(all) == 1 {
+		return "namespace " + all[0]
 	}
-	return fmt.Sprintf("%d addresses: %s", v.Addrs, v.Detail)
+	if more := len(all) - most; more > 0 {
+		return fmt.Sprintf("namespaces %s and %d more", strings.Join(all[:most], ", "), more)
+	}
+	return "namespaces " + strings.Join(all, ", ")
 }
 
 // stats are for the metrics.
 func (f *failover) stats() metrics.Failover {
-	return metrics.Failover{Ejections: f.ejections.Load(), Suspects: f.suspects.Load(), Spent: time.Duration(f.spent.Load())}
+	return metrics.Failover{
+		Ejections: f.ejections.Load(), Ejected: f.ejected.Load(), Unchecked: f.unchecked.Load(), Spent: time.Duration(f.spent.Load()),
+	}
 }
 
-// engineWorld is suspect.World by the engine's endpoints, during one reading of flows. After an error
+// engineWorld is suspect.World by the engine's endpoints, during one look. After an error
 // nothing more is asked.
 type engineWorld struct {
 	*failover
 	ctx context.Context
-	obs observer
 	of  map[asked][]suspect.Endpoint
 	err error
 }
@@ -350,71 +501,52 @@ type engineWorld struct {
 // askTimeout is how long a look waits for the engine, which may be busy with a sync.
 const askTimeout = 5 * time.Second
 
-// asked is what endpoints are asked by: either.
+// asked is what endpoints are asked by: any of these.
 type asked struct {
 	frontend netip.AddrPort
-	port     model.PortID
+	service  model.ServiceName
+	addr     netip.Addr
 }
 
 // Of implements suspect.World.
-func (n *engineWorld) Of(f suspect.Flow) ([]suspect.Endpoint, bool) {
-	key := asked{f.Frontend, f.Port}
-	if all, ok := n.of[key]; ok {
+func (w *engineWorld) Of(f suspect.Flow) ([]suspect.Endpoint, bool) {
+	key := asked{frontend: f.Frontend}
+	if f.Port != nil {
+		key.service = f.Port.Service
+	}
+	return w.ask(key, func(ctx context.Context) ([]track.Endpoint, error) {
+		return w.engine.RemoteOf(ctx, key.frontend, key.service)
+	})
+}
+
+// At implements suspect.World.
+func (w *engineWorld) At(a netip.Addr) ([]suspect.Endpoint, bool) {
+	return w.ask(asked{addr: a}, func(ctx context.Context) ([]track.Endpoint, error) { return w.engine.RemoteAt(ctx, a) })
+}
+
+// ask waits for an answer of the engine, unless it has failed to give one already. Each
+// answer holds for the whole look.
+func (w *engineWorld) ask(key asked, question func(context.Context) ([]track.Endpoint, error)) ([]suspect.Endpoint, bool) {
+	if all, ok := w.of[key]; ok {
 		return all, true
 	}
-	all, ok := askEngine(n, func(ctx context.Context) ([]track.Endpoint, error) {
-		return n.engine.RemoteOf(ctx, f.Frontend, f.Port.Service)
-	})
-	if !ok {
+	if w.err != nil {
 		return nil, false
 	}
-	if n.of == nil {
-		n.of = map[asked][]suspect.Endpoint{}
-	}
-	n.of[key] = endpoints(all)
-	return n.of[key], true
-}
-
-// On implements suspect.World.
-func (n *engineWorld) On(node string) ([]suspect.Endpoint, bool) {
-	all, ok := askEngine(n, func(ctx context.Context) ([]track.Endpoint, error) { return n.engine.RemoteOn(ctx, node) })
-	return endpoints(all), ok
-}
-
-// countEvery is how often all remote endpoints are counted, while several are silent.
-const countEvery = 10 * time.Second
-
-// Remote implements suspect.World.
-func (n *engineWorld) Remote() int {
-	if time.Since(n.remoteAt) > countEvery {
-		if all, ok := askEngine(n, n.engine.CountRemote); ok {
-			n.remote, n.remoteAt = all, time.Now()
-		}
-	}
-	return n.remote
-}
-
-// askEngine waits for an answer of the engine, unless it has failed to give one already.
-func askEngine[A any](n *engineWorld, question func(context.Context) (A, error)) (answer A, ok bool) {
-	if n.err != nil {
-		return answer, false
-	}
-	ctx, cancel := context.WithTimeout(n.ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(w.ctx, askTimeout)
 	defer cancel()
-	answer, n.err = question(ctx)
-	return answer, n.err == nil
-}
-
-// AnySeen implements suspect.World.
-func (n *engineWorld) AnySeen() bool {
-	seen, err := n.obs.AnySeen(n.ctx)
-	return seen || err != nil
-}
-
-func endpoints(all []track.Endpoint) []suspect.Endpoint {
-	es := make([]suspect.Endpoint, len(all))
-	for i, e := range all {
-		es[i] = suspect.Endpoint{At: e.At, Node: e.Node}
+	found, err := question(ctx)
+	if err != nil {
+		w.err = err
+		return nil, false
 	}
-	return es
+	all := make([]suspect.Endpoint, len(found))
+	for i, e := range found {
+		all[i] = suspect.Endpoint{At: e.At, Node: e.Node, Namespace: e.Service.Namespace}
+	}
+	if w.of == nil {
+		w.of = map[asked][]suspect.Endpoint{}
+	}
+	w.of[key] = all
+	return all, true
 }

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,18 +28,20 @@ import (
 var silentEndpoint = netip.MustParseAddrPort("10.0.2.1:8080")
 
 // silentWorld is an engine, and the flows of its node, in which one endpoint does not
-// answer any more.
+// answer any more: it has answered this node before.
 type silentWorld struct {
 	network
 	blind    bool
 	failing  error // of looking
-	unasked  int   // how many questions about the node fail, from the second on
+	unasked  int   // how many questions about addresses fail, from the second on
 	asked    int
 	suspects model.Suspects
 	set      int // how often the suspects were
 	problems []model.Problem
 	answers  bool // it answers our SYNs, though no client gets an answer
+	broken   bool // SYNs cannot be sent
 	unseen   bool // no answer to anybody has passed this node
+	last     uint32
 }
 
 func (w *silentWorld) Status() engine.Status { return engine.Status{Synced: true} }
@@ -51,9 +54,10 @@ func (w *silentWorld) SetSuspects(s model.Suspects)           { w.suspects, w.se
 
 // remote are the endpoints that there are.
 func (w *silentWorld) remote() (all []track.Endpoint) {
-	all = []track.Endpoint{{At: silentEndpoint, Node: "b"}}
+	of := model.ServiceName{Namespace: "shop", Name: "web"}
+	all = []track.Endpoint{{At: silentEndpoint, Node: "b", Service: of}}
 	for n := byte(3); w.unseen && n < 6; n++ {
-		all = append(all, track.Endpoint{At: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, n, 1}), 8080), Node: string('a' + rune(n))})
+		all = append(all, track.Endpoint{At: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, n, 1}), 8080), Node: string('a' + rune(n)), Service: of})
 	}
 	return all
 }
@@ -62,53 +66,63 @@ func (w *silentWorld) RemoteOf(context.Context, netip.AddrPort, model.ServiceNam
 	return w.remote(), nil
 }
 
-func (w *silentWorld) RemoteOn(_ context.Context, node string) (on []track.Endpoint, err error) {
+func (w *silentWorld) RemoteAt(_ context.Context, a netip.Addr) (at []track.Endpoint, err error) {
 	if w.asked++; w.asked > 1 && w.asked <= 1+w.unasked {
 		return nil, context.DeadlineExceeded
 	}
-	return slices.DeleteFunc(w.remote(), func(e track.Endpoint) bool { return e.Node != node }), nil
+	return slices.DeleteFunc(w.remote(), func(e track.Endpoint) bool { return e.At.Addr() != a }), nil
 }
-func (w *silentWorld) CountRemote(context.Context) (int, error) { return 1, nil }
-func (w *silentWorld) AnySeen(context.Context) (bool, error)    { return !w.unseen, nil }
-func (w *silentWorld) Spent() time.Duration                     { return 0 }
-func (w *silentWorld) SetUnmarked(bool)                         {}
-func (w *silentWorld) Close() error                             { return nil }
+func (w *silentWorld) Spent() time.Duration { return 0 }
+func (w *silentWorld) SetUnmarked(bool)     {}
+func (w *silentWorld) Stop()                {}
+func (w *silentWorld) Close() error         { return nil }
+
+// timeout is the error of a SYN without an answer.
+type timeout struct{}
+
+func (timeout) Timeout() bool   { return true }
+func (timeout) Temporary() bool { return true }
+func (timeout) Error() string   { return "i/o timeout" }
 
 // Do implements network: it is asked to connect to an endpoint.
 func (w *silentWorld) Do(func() error) error {
-	if w.answers {
+	switch {
+	case w.broken:
+		return syscall.EADDRNOTAVAIL
+	case w.answers:
 		return nil
 	}
-	return errors.New("no answer")
+	time.Sleep(probeTimeout)
+	return timeout{}
 }
 
-func (w *silentWorld) flow(client byte, to netip.AddrPort) suspect.Flow {
-	return suspect.Flow{
-		ID: uint64(client), Client: netip.AddrFrom4([4]byte{10, 0, 1, client}),
-		Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Endpoint: to,
-	}
-}
-
-func (w *silentWorld) Unanswered(_ context.Context, each func(suspect.Flow)) error {
+func (w *silentWorld) New(_ context.Context, each func(suspect.Flow, suspect.State, time.Time)) (bool, error) {
 	for _, e := range w.remote() {
-		each(w.flow(1, e.At))
-		each(w.flow(2, e.At))
+		for client := byte(1); client <= 2; client++ {
+			w.last++
+			each(suspect.Flow{
+				ID: w.last, Client: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 1, client}), uint16(w.last)),
+				Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Endpoint: e.At,
+			}, suspect.Unknown, time.Now())
+		}
+	}
+	return true, w.failing
+}
+
+func (w *silentWorld) States(_ context.Context, flows []suspect.Flow, each func(int, suspect.State)) error {
+	for i := range flows {
+		each(i, suspect.Waiting)
 	}
 	return w.failing
 }
 
-func (w *silentWorld) Answered(_ context.Context, _ netip.Addr, each func(suspect.Flow)) error {
-	if !w.unseen {
-		answered := w.flow(1, silentEndpoint)
-		answered.ID = 100
-		each(answered)
-	}
-	return nil
+func (w *silentWorld) Prior(context.Context, func(netip.Addr) bool, int) ([]netip.AddrPort, []suspect.Flow, error) {
+	return []netip.AddrPort{silentEndpoint}, nil, nil
 }
 
 func (w *silentWorld) failover() *failover {
 	log := slog.New(slog.DiscardHandler)
-	f := newFailover(config.FailoverAuto, w, w, newReporter("a", metrics.Sources{}, log), log)
+	f := newFailover(config.FailoverAuto, w, w, func(netip.Addr) bool { return false }, newReporter("a", metrics.Sources{}, log), log)
 	f.flows = w
 	return f
 }
@@ -134,15 +148,17 @@ func TestFailoverWithSlowEngine(t *testing.T) {
 	}
 }
 
-// A count of endpoints that failed is repeated at once, and none is taken for it.
-func TestFailoverKeepsCount(t *testing.T) {
-	w := &silentWorld{}
-	f := w.failover()
-	f.remote = 7
-	n := &engineWorld{ctx: t.Context(), failover: f, obs: w, err: context.DeadlineExceeded}
-	if got := n.Remote(); got != 7 || !f.remoteAt.IsZero() {
-		t.Errorf("%d remote endpoints at %v after a failure", got, f.remoteAt)
-	}
+// A SYN that cannot be sent is no silence of the endpoint.
+func TestFailoverWithoutPorts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &silentWorld{broken: true}
+		f := w.failover()
+		f.cycles(t.Context(), 30*time.Second)
+		if w.set > 0 || len(w.problems) > 0 {
+			t.Errorf("suspects %v, problems %v", w.suspects, w.problems)
+		}
+		f.group.Wait()
+	})
 }
 
 // A look that fails says nothing of the endpoints: those that are silent stay passed over.
@@ -184,7 +200,7 @@ func TestFailoverForgets(t *testing.T) {
 			}
 			stop(w)
 			f.cycles(t.Context(), decisionLife+failurePause)
-			if len(w.suspects) > 0 || f.stats().Suspects > 0 {
+			if len(w.suspects) > 0 || f.stats().Ejected > 0 {
 				t.Errorf("%s: suspects %v", what, w.suspects)
 			}
 			w.failing, w.blind = nil, false
@@ -201,8 +217,8 @@ func TestFailoverForgets(t *testing.T) {
 // nothing is passed over.
 func TestFailoverReports(t *testing.T) {
 	for mode, want := range map[config.Failover][2]string{
-		config.FailoverOn:      {"1 addresses: at least 2 connections of 2 clients unanswered", "New connections go to other endpoints"},
-		config.FailoverObserve: {"1 addresses would be passed over (observe): at least 2 connections of 2 clients unanswered", "Nothing is changed"},
+		config.FailoverOn:      {"1 addresses: connections of at least 2 clients unanswered", "New connections go to other endpoints"},
+		config.FailoverObserve: {"1 addresses would be ejected (observe): connections of at least 2 clients unanswered", "Nothing is changed"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := &silentWorld{}
@@ -224,7 +240,7 @@ func TestFailoverReports(t *testing.T) {
 			if len(w.problems) != 1 || w.problems[0].Object != "endpoints of b" || w.problems[0].Why != model.WhyUnanswered || !strings.HasPrefix(w.problems[0].Detail, want[0]) {
 				t.Errorf("%s: problems %v", mode, w.problems)
 			}
-			if stats := f.stats(); stats.Ejections != 1 || stats.Suspects != 1 {
+			if stats := f.stats(); stats.Ejections != 1 || stats.Ejected != 1 {
 				t.Errorf("%s: metrics %+v", mode, stats)
 			}
 			if len(written) != 1 || written[0].Reason != "Unanswered" || !strings.Contains(written[0].Note, want[0]) || !strings.Contains(written[0].Note, want[1]) {
@@ -232,7 +248,7 @@ func TestFailoverReports(t *testing.T) {
 			}
 			w.answers = true
 			f.cycles(ctx, 11*time.Second)
-			if silent := slices.ContainsFunc(slices.Collect(maps.Values(w.suspects)), time.Time.IsZero); silent || len(w.problems) > 0 || f.stats().Suspects != 0 {
+			if silent := slices.ContainsFunc(slices.Collect(maps.Values(w.suspects)), time.Time.IsZero); silent || len(w.problems) > 0 || f.stats().Ejected != 0 {
 				t.Errorf("%s: it answers again: suspects %v, problems %v", mode, w.suspects, w.problems)
 			}
 		})

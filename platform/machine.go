@@ -53,6 +53,11 @@ func (m *machine) now() model.Machine {
 	return m.facts
 }
 
+// local reports whether an address is this machine's. It is safe for concurrent use.
+func (m *machine) local(a netip.Addr) bool {
+	return slices.ContainsFunc(m.now().Addresses, func(l model.LocalAddress) bool { return l.Prefix.Addr() == a })
+}
+
 // readAddresses reports whether they are others than before. After an error they
 // are as before.
 func (m *machine) readAddresses() (changed bool, err error) {

@@ -35,7 +35,7 @@ func thisSystem() system {
 	s.dialControl = dialNamespace
 	s.network = func() (network, error) { return host.OpenNamespace() }
 	s.addresses = func() (addresses, error) { return host.OpenAddresses(host.Dummies) }
-	s.observe = func() (tracked, error) { return conntrack.Observe() }
+	s.observe = func() (tracked, error) { return conntrack.Follow() }
 	s.flows = func() (flowTable, error) { return conntrack.Open() }
 	s.live = followLive
 	s.writers = openWriters

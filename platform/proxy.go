@@ -125,10 +125,10 @@ func (p *Proxy) failovers() (metrics.Failover, bool) {
 	return p.failover.stats(), true
 }
 
-// trusted takes the suspects that a source has changed.
-func (p *Proxy) trusted(all []netip.Addr) {
+// suspectsChanged takes ejected endpoints that a source has changed.
+func (p *Proxy) suspectsChanged(all []netip.Addr) {
 	if p.failover != nil {
-		p.failover.trust(all)
+		p.failover.suspectsChanged(all)
 	}
 }
 

@@ -114,8 +114,9 @@ func (p *Proxy) openFlows() error {
 	if p.failover == nil {
 		return nil
 	}
+	p.flows[1] = handshakes{p.flows[1], p.failover}
 	flows, err := p.system.observe()
-	if err == nil {
+	if p.failover.unavailable = err; err == nil {
 		p.failover.flows = flows
 	}
 	return err
@@ -139,13 +140,13 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 		AuditEvery: p.config.AuditPeriod,
 		MinGap:     p.config.MinSyncPeriod,
 		Log:        p.log,
-		Hooks:      engine.Hooks{Writing: p.writing, Synced: p.synced, Drifted: p.report.drifted, Problem: p.report.problem, Trusted: p.trusted, Audited: p.memory.read},
+		Hooks:      engine.Hooks{Writing: p.writing, Synced: p.synced, Drifted: p.report.drifted, Problem: p.report.problem, Suspects: p.suspectsChanged, Audited: p.memory.read},
 	}
 	if p.writers != nil {
 		options.Writers = p.writers
 	}
 	p.engine = engine.New(options)
-	p.failover = newFailover(p.config.Failover, p.engine, p.network, p.report, p.log)
+	p.failover = newFailover(p.config.Failover, p.engine, p.network, p.machine.local, p.report, p.log)
 	p.switcher = &switcher{
 		engine: p.engine, network: p.network, log: p.log, switched: p.switched, running: p.running, group: &p.group,
 		modes: p.system.all(), privileged: p.system.privileged, clean: make(chan struct{}), turn: make(turn, 1), retiring: map[config.Mode]retirement{},

@@ -4,6 +4,7 @@ package platform
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/suspect"
 	"github.com/tandem-proxy/tandem/core/watch"
 )
 
@@ -37,12 +39,7 @@ func (m Simulation) Open(ctx context.Context, c *config.Config, version string, 
 	}
 	s.network = func() (network, error) { return simulatedNetwork{m.Listen}, nil }
 	s.addresses = func() (addresses, error) { return simulatedAddresses(m.Addresses), nil }
-	s.flows = func() (flowTable, error) {
-		return struct {
-			flows.Table
-			io.Closer
-		}{m.Flows, io.NopCloser(nil)}, nil
-	}
+	s.flows = func() (flowTable, error) { return simulatedFlows{m.Flows}, nil }
 	s.modes = func() []dataplane.Mode { return m.Modes }
 	s.collect = func() {}
 	s.dial = m.Dial
@@ -65,6 +62,14 @@ func (simulatedNetwork) Close() error            { return nil }
 
 func (n simulatedNetwork) Listen(ctx context.Context, network, address string) (net.Listener, error) {
 	return n.listen(ctx, network, address)
+}
+
+type simulatedFlows struct{ flows.Table }
+
+func (simulatedFlows) Close() error { return nil }
+
+func (simulatedFlows) DeleteThese(context.Context, []suspect.Flow, func(flows.Flow) bool) (int, error) {
+	return 0, errors.ErrUnsupported // new connections are not shown, so none are known
 }
 
 type simulatedAddresses func() ([]model.LocalAddress, error)

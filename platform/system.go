@@ -77,6 +77,8 @@ type addresses interface {
 // flowTable is a table of tracked flows, to delete stale ones from.
 type flowTable interface {
 	flows.Table
+	// DeleteThese deletes the stale ones of some flows, without looking for others.
+	DeleteThese(ctx context.Context, all []suspect.Flow, stale func(flows.Flow) bool) (deleted int, err error)
 	io.Closer
 }
 
@@ -147,17 +149,20 @@ const gcPercent = 30
 type tracked interface {
 	observer
 	SetUnmarked(bool) // see dataplane.Mode
+	Stop()            // until New is called again
 	io.Closer
 }
 
 // observer shows the TCP flows that are being opened through this node.
 type observer interface {
-	// Unanswered calls each for those that wait for an answer.
-	Unanswered(ctx context.Context, each func(suspect.Flow)) error
-	// Answered calls each for those to an address that have an answer, and perhaps others.
-	Answered(ctx context.Context, a netip.Addr, each func(suspect.Flow)) error
-	// AnySeen reports whether any flow has an answer.
-	AnySeen(context.Context) (bool, error)
+	// New calls each for the flows that have begun since the last call, with their state if it is
+	// known, and tells whether those are all of them.
+	New(ctx context.Context, each func(f suspect.Flow, s suspect.State, since time.Time)) (all bool, err error)
+	// States calls each for flows, by their place, with their state now.
+	States(ctx context.Context, flows []suspect.Flow, each func(i int, s suspect.State)) error
+	// Prior returns what is known of before the first New: endpoints that have answered a local
+	// address not long ago, at most so many, and flows that wait, unless those are more.
+	Prior(ctx context.Context, local func(netip.Addr) bool, most int) (answered []netip.AddrPort, waiting []suspect.Flow, err error)
 	// Spent is the CPU time of all this.
 	Spent() time.Duration
 }

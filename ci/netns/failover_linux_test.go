@@ -371,7 +371,7 @@ func TestFailoverObserves(t *testing.T) {
 	f.silence(true, 2)
 	dead := time.Now()
 	all := f.load(100, 3*time.Second)
-	at, found := f.said("would be passed over (observe)", dead)
+	at, found := f.said("would be ejected (observe)", dead)
 	if !found || failures(all) == 0 {
 		t.Errorf("logged: %t; %d connections failed", found, failures(all))
 	}
@@ -438,7 +438,7 @@ func TestTooManySilentNodes(t *testing.T) {
 	f.silence(true, 0, 1)
 	var load sync.WaitGroup
 	load.Go(func() { f.load(100, 5*time.Second) })
-	f.problem("more than a third of all remote endpoints")
+	f.problem("more than a third of the endpoints in use of namespace default")
 	if now := f.endpointsUsed(); now != before || now == 0 {
 		t.Errorf("%d endpoints used, %d before", now, before)
 	}

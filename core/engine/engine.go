@@ -86,8 +86,8 @@ type Hooks struct {
 	// Drifted follows an audit that found objects changed from outside, with what is
 	// remembered of them.
 	Drifted func(objects int, found []Drift)
-	// Trusted follows changes of a source by which suspects are suspects no more.
-	Trusted func([]netip.Addr)
+	// Suspects follows changes by a source of EndpointSlices that have suspects.
+	Suspects func([]netip.Addr)
 	// Problem reports something newly rejected, skipped or unsupported.
 	Problem func(model.Problem)
 }

@@ -128,8 +128,8 @@ func (e *Engine) processInbox() {
 			do(t.task, t.since)
 		}
 	}
-	if trusted := e.tracker.Trusted(); len(trusted) > 0 && e.options.Hooks.Trusted != nil {
-		e.options.Hooks.Trusted(trusted)
+	if changed := e.tracker.ChangedSuspects(); len(changed) > 0 && e.options.Hooks.Suspects != nil {
+		e.options.Hooks.Suspects(changed)
 	}
 	if !e.pending {
 		return

@@ -54,7 +54,8 @@ const (
 type Cleaner struct {
 	stale func(*model.Host, []model.Delta) []Match
 	grace time.Duration // before stale flows are looked for: some may get an answer
-	idle  int           // pause between attempts as a multiple of an attempt's time
+	spare budget
+	took  time.Duration // by the table, since the last pause
 	table Table
 	hooks Hooks
 	stop  context.CancelFunc
@@ -74,16 +75,42 @@ func Start(ctx context.Context, table Table, hooks Hooks) *Cleaner {
 
 // Handshakes that were under way when their endpoint left get handshakeGrace to end:
 // more than a round trip inside a cluster, and far less than the second after which a
-// client repeats its SYN. TCP endpoints change often and nothing is lost
-// by looking late: handshakeIdle keeps the cost below a twentieth of a core.
+// client repeats its SYN.
+const handshakeGrace = 50 * time.Millisecond
+
+// budget is the time that looking for stale flows may take: a 400th of all time, of which some can be
+// saved up, so that a few changes are handled at once. What takes long is not put off for ever,
+// but for 19 times as long.
+type budget struct {
+	saved time.Duration
+	at    time.Time // when that was
+}
+
 const (
-	handshakeGrace = 50 * time.Millisecond
-	handshakeIdle  = 19
+	budgetShare = 400
+	mostSaved   = 50 * time.Millisecond
+	longestWait = 5 * time.Second
+	leastShare  = 20
 )
+
+// spend takes the time that an attempt took until now, and returns how long the next one has to wait.
+func (b *budget) spend(took time.Duration, now time.Time) time.Duration {
+	b.saved = min(b.saved+now.Sub(b.at)/budgetShare, mostSaved)
+	if b.at.IsZero() {
+		b.saved = mostSaved
+	}
+	b.saved, b.at = b.saved-took, now
+	wait := min(-b.saved*budgetShare, max(longestWait, (leastShare-1)*took))
+	if wait <= 0 {
+		return 0
+	}
+	b.saved = -wait / budgetShare // the rest of a debt is forgiven
+	return wait
+}
 
 // StartHandshakes starts a Cleaner of what Handshakes finds.
 func StartHandshakes(ctx context.Context, table Table, hooks Hooks) *Cleaner {
-	return start(ctx, &Cleaner{stale: Handshakes, grace: handshakeGrace, idle: handshakeIdle, table: table, hooks: hooks})
+	return start(ctx, &Cleaner{stale: Handshakes, grace: handshakeGrace, table: table, hooks: hooks})
 }
 
 func start(ctx context.Context, c *Cleaner) *Cleaner {
@@ -168,11 +195,11 @@ func (c *Cleaner) run(ctx context.Context) {
 		case <-c.wake:
 		}
 		sleep.For(ctx, c.grace)
-		start := time.Now()
+		c.took = 0
 		for pause := minPause; ctx.Err() == nil && c.clean(ctx, pause) != nil; pause = min(2*pause, maxPause) {
 			c.backOff(ctx, pause)
 		}
-		sleep.For(ctx, time.Duration(c.idle)*time.Since(start))
+		sleep.For(ctx, c.spare.spend(c.took, time.Now()))
 	}
 }
 
@@ -201,6 +228,7 @@ func (c *Cleaner) delete(ctx context.Context, f model.Family, stale []Match, pau
 	start := time.Now()
 	deleted, err := c.table.Delete(ctx, stale, c.staleNow)
 	r := Report{Family: f, Frontends: len(stale), Deleted: deleted, Took: time.Since(start), Err: err}
+	c.took += r.Took
 	if err != nil {
 		r.Retry = pause
 	}

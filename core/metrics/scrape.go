@@ -31,8 +31,9 @@ type Sources struct {
 
 // Failover counts what endpoint failover does.
 type Failover struct {
-	Ejections int64         // nodes and single endpoints that were passed over
-	Suspects  int64         // addresses that are now
+	Ejections int64         // of addresses
+	Ejected   int64         // addresses that are now
+	Unchecked int64         // suspicions against addresses that never answered a SYN of this node
 	Spent     time.Duration // CPU time of looking
 }
 
@@ -61,8 +62,9 @@ func (c scrapeCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	if c.Failover != nil {
 		if f, ok := c.Failover(); ok {
-			send(counter, "tandem_failover_ejections_total", "Nodes and endpoints that stopped answering and were passed over.", float64(f.Ejections))
-			send(gauge, "tandem_failover_addresses", "Addresses of endpoints that do not answer.", float64(f.Suspects))
+			send(counter, "tandem_failover_ejections_total", "Addresses of endpoints that stopped answering and were ejected.", float64(f.Ejections))
+			send(gauge, "tandem_failover_addresses", "Addresses of endpoints that are ejected.", float64(f.Ejected))
+			send(counter, "tandem_failover_unchecked_total", "Suspicions dropped because the address never answered a SYN of this node: a network policy may drop those.", float64(f.Unchecked))
 			send(counter, "tandem_failover_cpu_seconds_total", "CPU time spent looking for unanswered connections.", f.Spent.Seconds())
 		}
 	}

@@ -17,18 +17,20 @@ import (
 type attempts struct {
 	on atomic.Bool
 
-	mu               sync.Mutex
-	last             uint64
-	silent, answered []attempt // rings of at most maxAttempts
+	mu   sync.Mutex
+	last uint32    // the number of the latest one
+	ring []attempt // at most maxAttempts, the latest last
+	told uint32    // the number of the last one that New has shown
 }
 
 type attempt struct {
-	flow suspect.Flow
-	at   time.Time
+	flow     suspect.Flow
+	at       time.Time // when it ended
+	answered bool
 }
 
 const (
-	maxAttempts = 256
+	maxAttempts = 512
 	// silentFor is how long an attempt counts as one that waits, though the relay has
 	// gone on to another endpoint.
 	silentFor = 5 * time.Second
@@ -39,20 +41,16 @@ func (a *attempts) note(to *choice, answered bool) {
 	if !a.on.Load() {
 		return
 	}
+	port := to.port
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	ring := &a.silent
-	if answered {
-		ring = &a.answered
-	}
 	a.last++
-	one := attempt{suspect.Flow{ID: a.last, Client: to.client.Addr(), Port: to.port, Endpoint: to.endpoint()}, time.Now()}
-	if len(*ring) == maxAttempts {
-		copy(*ring, (*ring)[1:])
-		(*ring)[maxAttempts-1] = one
-		return
+	one := attempt{suspect.Flow{ID: a.last, Client: to.client, Port: &port, Endpoint: to.endpoint()}, time.Now(), answered}
+	if len(a.ring) == maxAttempts {
+		copy(a.ring, a.ring[1:])
+		a.ring = a.ring[:maxAttempts-1]
 	}
-	*ring = append(*ring, one)
+	a.ring = append(a.ring, one)
 }
 
 // Observed is implemented by backends with relays: it shows which endpoints answer.
@@ -62,37 +60,43 @@ type Observed interface{ Attempts() *Attempts }
 // from the first call on.
 type Attempts struct{ *attempts }
 
-// Unanswered calls each for the tries of the last seconds that had no answer.
-func (a *Attempts) Unanswered(_ context.Context, each func(suspect.Flow)) error {
-	a.on.Store(true)
+// New calls each for the tries that have ended since the last call, with since when the endpoint has been
+// asked, and tells whether those are all of them.
+func (a *Attempts) New(_ context.Context, each func(f suspect.Flow, s suspect.State, since time.Time)) (all bool, err error) {
+	first := !a.on.Swap(true)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, one := range a.silent {
-		if age := time.Since(one.at); age < silentFor {
-			one.flow.Waited = age + dialTimeouts[0]
-			each(one.flow)
+	fresh := min(int(a.last-a.told), len(a.ring))
+	all = !first && fresh == int(a.last-a.told)
+	for _, one := range a.ring[len(a.ring)-fresh:] {
+		if one.answered {
+			each(one.flow, suspect.Answered, one.at)
+		} else {
+			each(one.flow, suspect.Waiting, one.at.Add(-dialTimeouts[0]))
 		}
+	}
+	a.told = a.last
+	return all, nil
+}
+
+// States calls each for tries that had no answer, by their place. They count as ones that wait for
+// some seconds.
+func (a *Attempts) States(_ context.Context, flows []suspect.Flow, each func(i int, s suspect.State)) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i, f := range flows {
+		state := suspect.Gone
+		if back := int(a.last - f.ID); back < len(a.ring) && time.Since(a.ring[len(a.ring)-1-back].at) < silentFor {
+			state = suspect.Waiting
+		}
+		each(i, state)
 	}
 	return nil
 }
 
-// Answered calls each for the tries that an address has answered.
-func (a *Attempts) Answered(_ context.Context, addr netip.Addr, each func(suspect.Flow)) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, one := range a.answered {
-		if one.flow.Endpoint.Addr() == addr {
-			each(one.flow)
-		}
-	}
-	return nil
-}
-
-// AnySeen reports whether any try was answered.
-func (a *Attempts) AnySeen(context.Context) (bool, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.answered) > 0, nil
+// Prior returns nothing: of earlier tries nothing is known.
+func (*Attempts) Prior(context.Context, func(netip.Addr) bool, int) ([]netip.AddrPort, []suspect.Flow, error) {
+	return nil, nil, nil
 }
 
 // Spent is 0: looking costs next to nothing.

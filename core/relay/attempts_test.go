@@ -43,22 +43,37 @@ func TestAttempts(t *testing.T) {
 		_, _ = up.Close(), c.Close()
 	}
 	dial()
-	if any, _ := a.AnySeen(t.Context()); any {
-		t.Error("remembered before any request")
-	}
-	if err := a.Unanswered(t.Context(), func(f suspect.Flow) { t.Errorf("no answer: %+v", f) }); err != nil {
-		t.Error(err)
+	all, err := a.New(t.Context(), func(f suspect.Flow, _ suspect.State, _ time.Time) { t.Errorf("remembered before any request: %+v", f) })
+	if all || err != nil {
+		t.Errorf("before any request: all %t, %v", all, err)
 	}
 	var seen []suspect.Flow
 	for begin := time.Now(); len(seen) == 0 && time.Since(begin) < 10*time.Second; {
 		dial()
-		if err := a.Answered(t.Context(), answers.Addr(), func(f suspect.Flow) { seen = append(seen, f) }); err != nil {
-			t.Error(err)
-		}
+		seen = append(seen, triesOf(t, a, answers.Addr())...)
 	}
-	if len(seen) == 0 || seen[0].Endpoint != answers || seen[0].Port != p.Port || seen[0].Client != netip.MustParseAddr("127.0.0.1") {
+	if len(seen) == 0 || seen[0].Endpoint != answers || *seen[0].Port != p.Port || seen[0].Client.Addr() != netip.MustParseAddr("127.0.0.1") {
 		t.Errorf("answered: %+v", seen)
 	}
+	if more := triesOf(t, a, answers.Addr()); len(more) > 0 {
+		t.Errorf("shown again: %v", more)
+	}
+}
+
+// triesOf returns the new tries to reach an address. All must have been answered, and none be lost.
+func triesOf(t *testing.T, a *relay.Attempts, addr netip.Addr) (seen []suspect.Flow) {
+	t.Helper()
+	all, err := a.New(t.Context(), func(f suspect.Flow, s suspect.State, _ time.Time) {
+		if s != suspect.Answered {
+			t.Errorf("no answer: %+v", f)
+		} else if f.Endpoint.Addr() == addr {
+			seen = append(seen, f)
+		}
+	})
+	if !all || err != nil {
+		t.Errorf("new tries: all %t, %v", all, err)
+	}
+	return seen
 }
 
 // A refusal of the first try is an answer, too.
@@ -78,9 +93,7 @@ func TestRefusalIsAnAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := s.Attempts()
-	if err := a.Unanswered(t.Context(), func(f suspect.Flow) { t.Errorf("no answer: %+v", f) }); err != nil {
-		t.Error(err)
-	}
+	_, _ = a.New(t.Context(), func(suspect.Flow, suspect.State, time.Time) {})
 	refused := 0
 	for n := 0; refused == 0 && n < 64; n++ {
 		c, err := net.Dial("tcp", r.Addr().String())
@@ -92,9 +105,7 @@ func TestRefusalIsAnAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, _ = up.Close(), c.Close()
-		if err := a.Answered(t.Context(), refuses.Addr(), func(suspect.Flow) { refused++ }); err != nil {
-			t.Error(err)
-		}
+		refused += len(triesOf(t, a, refuses.Addr()))
 	}
 	if refused == 0 {
 		t.Error("no refusal was remembered")

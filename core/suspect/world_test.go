@@ -4,6 +4,7 @@ package suspect_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -22,20 +23,23 @@ type world struct {
 	now    time.Time
 	start  time.Time
 	rng    *rand.Rand
-	nextID uint64
+	nextID uint32
 
 	services []service
-	dead     map[netip.Addr]bool     // answers nothing
-	deaf     map[netip.Addr]bool     // answers clients, but no SYN of this node
-	room     int                     // how many SYNs can be sent in a cycle
-	shut     map[netip.AddrPort]bool // answers nothing, though other ports do
-	mute     bool                    // it does not know endpoints
-	oneWay   bool                    // answers do not come through this node
+	at       map[netip.Addr][]suspect.Endpoint // their endpoints; nil before it is used
+	dead     map[netip.Addr]bool               // answers nothing
+	deaf     map[netip.Addr]bool               // answers clients, but no SYN of this node
+	room     int                               // how many SYNs can be sent in a cycle
+	shut     map[netip.AddrPort]bool           // answers nothing, though other ports do
+	mute     bool                              // it does not know endpoints
+	oneWay   bool                              // answers do not come through this node
 	denied   map[[2]netip.Addr]bool
 	closed   map[netip.Addr]bool // answers SYNs of this node, but no client
 
-	open    []suspect.Flow // entries without an answer
-	seen    []suspect.Flow // entries with one
+	began   []suspect.Flow                 // since the last look
+	flows   map[suspect.Flow]suspect.State // of all that are known
+	sent    []netip.AddrPort               // SYNs whose time is not over
+	sentAt  time.Time
 	probes  int
 	looks   int
 	verdict []suspect.Verdict
@@ -43,6 +47,7 @@ type world struct {
 }
 
 type service struct {
+	namespace string
 	frontend  netip.AddrPort
 	endpoints []suspect.Endpoint
 	clients   []netip.Addr
@@ -56,14 +61,15 @@ func ip(format string, args ...any) netip.Addr {
 // newWorld has a number of Services with one endpoint on each of some nodes.
 func newWorld(t *testing.T, services, nodes, clients, perSecond int) *world {
 	w := &world{
-		t: t, room: 64, shut: map[netip.AddrPort]bool{}, judge: suspect.New(), start: time.Unix(1000, 0), rng: rand.New(rand.NewPCG(1, 2)),
+		t: t, room: 64, shut: map[netip.AddrPort]bool{}, start: time.Unix(1000, 0), rng: rand.New(rand.NewPCG(1, 2)), flows: map[suspect.Flow]suspect.State{},
 		dead: map[netip.Addr]bool{}, deaf: map[netip.Addr]bool{}, denied: map[[2]netip.Addr]bool{}, closed: map[netip.Addr]bool{},
 	}
 	w.now = w.start
+	w.judge = suspect.New(w.start)
 	for s := range services {
-		one := service{frontend: netip.AddrPortFrom(ip("10.96.0.%d", s+1), 80), perSecond: perSecond}
+		one := service{namespace: "default", frontend: netip.AddrPortFrom(ip("10.96.0.%d", s+1), 80), perSecond: perSecond}
 		for n := range nodes {
-			one.endpoints = append(one.endpoints, suspect.Endpoint{At: netip.AddrPortFrom(endpoint(n, s), 8080), Node: fmt.Sprintf("node-%d", n+2)})
+			one.endpoints = append(one.endpoints, suspect.Endpoint{At: netip.AddrPortFrom(endpoint(n, s), 8080), Node: fmt.Sprintf("node-%d", n+2), Namespace: one.namespace})
 		}
 		for c := range clients {
 			one.clients = append(one.clients, ip("10.244.1.%d", 10+c))
@@ -85,28 +91,20 @@ func (w *world) Of(f suspect.Flow) ([]suspect.Endpoint, bool) {
 	return nil, !w.mute
 }
 
-func (w *world) On(node string) (all []suspect.Endpoint, known bool) {
+func (w *world) At(a netip.Addr) ([]suspect.Endpoint, bool) {
 	if w.mute {
 		return nil, false
 	}
-	for _, s := range w.services {
-		for _, e := range s.endpoints {
-			if e.Node == node || e.Node == "" && e.At.Addr().String() == node {
-				all = append(all, e)
+	if w.at == nil {
+		w.at = map[netip.Addr][]suspect.Endpoint{}
+		for _, s := range w.services {
+			for _, e := range s.endpoints {
+				w.at[e.At.Addr()] = append(w.at[e.At.Addr()], e)
 			}
 		}
 	}
-	return all, true
+	return w.at[a], true
 }
-
-func (w *world) Remote() (n int) {
-	for _, s := range w.services {
-		n += len(s.endpoints)
-	}
-	return n
-}
-
-func (w *world) AnySeen() bool { return len(w.seen) > 0 }
 
 // connect lets the clients connect for a while, evenly.
 func (w *world) connect(d time.Duration) {
@@ -134,13 +132,13 @@ func (s service) pool(w *world) (kept []suspect.Endpoint) {
 
 func (w *world) flow(s service, client netip.Addr, e suspect.Endpoint) {
 	w.nextID++
-	f := suspect.Flow{ID: w.nextID, Client: client, Frontend: s.frontend, Endpoint: e.At}
+	f := suspect.Flow{ID: w.nextID, Client: netip.AddrPortFrom(client, uint16(w.nextID)), Frontend: s.frontend, Endpoint: e.At}
 	a := e.At.Addr()
+	w.flows[f] = suspect.Answered
 	if w.dead[a] || w.shut[e.At] || w.closed[a] || w.oneWay || w.denied[[2]netip.Addr{client, a}] {
-		w.open = append(w.open, f)
-	} else {
-		w.seen = append(w.seen, f)
+		w.flows[f] = suspect.Waiting
 	}
+	w.began = append(w.began, f)
 }
 
 // run lets time pass.
@@ -149,45 +147,61 @@ func (w *world) run(d time.Duration) {
 	for end := w.now.Add(d); w.now.Before(end); {
 		pause := w.last.Pause
 		if pause == 0 {
-			pause = 500 * time.Millisecond
+			pause = 200 * time.Millisecond
 		}
 		w.connect(pause)
 		w.now = w.now.Add(pause)
 		w.cycle()
-		if len(w.open) > 2000 {
-			w.open = w.open[len(w.open)-2000:]
-		}
-		if len(w.seen) > 2000 {
-			w.seen = w.seen[len(w.seen)-2000:]
-		}
 	}
 }
 
+// synTimeout is when a SYN of this node counts as not answered.
+const synTimeout = 500 * time.Millisecond
+
 func (w *world) cycle() {
 	w.looks++
-	for _, f := range w.open {
-		w.judge.Unanswered(f, w.now)
+	for _, f := range w.began {
+		w.judge.Saw(f, suspect.Unknown, w.now, w.now)
 	}
-	orders := w.judge.Review(w.now, w, w.room)
-	if len(orders.Probe) > w.room {
-		w.t.Fatalf("%d SYNs, of which %d can be sent", len(orders.Probe), w.room)
-	}
-	for _, f := range w.seen {
-		if slices.Contains(orders.Ask, f.Endpoint.Addr()) {
-			w.judge.Answered(f)
+	w.began = nil
+	due := w.judge.Due(w.now)
+	for i, f := range due {
+		state, is := w.flows[f]
+		if !is {
+			state = suspect.Gone
+		}
+		w.judge.Checked(i, state, w.now)
+		if state == suspect.Answered {
+			delete(w.flows, f)
 		}
 	}
-	w.probes += len(orders.Probe)
-	for _, at := range orders.Probe {
+	if w.now.Sub(w.sentAt) >= synTimeout {
+		for _, at := range w.sent {
+			w.judge.Probed(at, suspect.Waiting, w.sentAt, w.now)
+		}
+		w.sent = nil
+	}
+	probe := w.judge.Review(w.now, w, w.room)
+	if len(probe) > w.room {
+		w.t.Fatalf("%d SYNs, of which %d can be sent", len(probe), w.room)
+	}
+	w.probes += len(probe)
+	for _, at := range probe {
 		a := at.Addr()
-		w.judge.Probed(at, !w.dead[a] && !w.deaf[a] && !w.shut[at])
+		if !w.dead[a] && !w.deaf[a] && !w.shut[at] {
+			w.judge.Probed(at, suspect.Answered, w.now, w.now)
+			continue
+		}
+		w.sent, w.sentAt = append(w.sent, at), w.now
 	}
 	before := w.last.Suspects
-	w.last = w.judge.Decide(w.now, w)
+	w.last = w.judge.Decide(w.now)
 	w.verdict = append(w.verdict, w.last.Verdicts...)
-	w.open = slices.DeleteFunc(w.open, func(f suspect.Flow) bool { // as core/flows does
-		return silent(w.last.Suspects, f.Endpoint.Addr()) && !silent(before, f.Endpoint.Addr())
-	})
+	for f, state := range w.flows { // as core/flows does
+		if state == suspect.Waiting && silent(w.last.Suspects, f.Endpoint.Addr()) && !silent(before, f.Endpoint.Addr()) {
+			delete(w.flows, f)
+		}
+	}
 }
 
 func silent(s model.Suspects, a netip.Addr) bool {
@@ -221,6 +235,6 @@ func (w *world) kill(node int) {
 func (w *world) revive(node int) {
 	for s := range w.services {
 		delete(w.dead, endpoint(node, s))
-		w.open = slices.DeleteFunc(w.open, func(f suspect.Flow) bool { return f.Endpoint.Addr() == endpoint(node, s) })
+		maps.DeleteFunc(w.flows, func(f suspect.Flow, _ suspect.State) bool { return f.Endpoint.Addr() == endpoint(node, s) })
 	}
 }

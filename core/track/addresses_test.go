@@ -95,7 +95,11 @@ func TestRemoteAt(t *testing.T) {
 		tr.SetSlice(s) // of no Service yet
 	}
 	want := "[{10.0.0.1:8080 there1 a/a} {10.0.0.1:8080 there0 b/b} {10.0.0.1:8080 there2 flood/flood} {10.0.0.4:8080  a/a} {10.0.0.4:8080  b/b} {10.0.0.4:8080  flood/flood}]"
-	got := tr.RemoteAt([]netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("10.0.0.4"), {}})
+	var got []track.Endpoint
+	for _, a := range []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"} {
+		got = append(got, tr.RemoteAt(netip.MustParseAddr(a))...)
+	}
+	got = append(got, tr.RemoteAt(netip.Addr{})...)
 	if len(got) != 2*(1+1+16) {
 		t.Errorf("%d endpoints, want no more than 16 of a namespace at an address", len(got))
 	}

@@ -55,7 +55,7 @@ func (t *Tracker) SetSlice(slice *model.Slice) {
 		v.Slices = slices.Insert(v.Slices, i, slice)
 	}
 	t.triggers.add(s, before, slice)
-	t.trustChanged(before, slice)
+	t.noteChanged(before, slice)
 	t.mark(s)
 	t.updateAPIServers(s)
 }
@@ -71,7 +71,7 @@ func (t *Tracker) DeleteSlice(name model.SliceName) {
 	if i, found := s.find(name); found {
 		v.Slices = slices.Delete(v.Slices, i, i+1)
 	}
-	t.trustChanged(before, nil)
+	t.noteChanged(before, nil)
 	t.triggers.forget(s)
 	t.mark(s)
 	t.updateAPIServers(s)

@@ -5,7 +5,6 @@ package track
 import (
 	"cmp"
 	"iter"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -49,21 +48,20 @@ func (t *Tracker) touchSuspects() {
 	t.resuspect = nil
 }
 
-// Suspects returns them, as last set, without those that were trusted since.
+// Suspects returns them, as last set.
 func (t *Tracker) Suspects() model.Suspects { return t.suspects }
 
-// Trusted returns the suspects that a source has changed since the last call. They are
-// suspects no more.
-func (t *Tracker) Trusted() []netip.Addr {
-	all := t.trusted
-	t.trusted = nil
+// ChangedSuspects returns the suspects that a source has changed since the last call. They
+// stay suspects: whoever may write an EndpointSlice decides nothing about the addresses in it.
+func (t *Tracker) ChangedSuspects() []netip.Addr {
+	all := t.changed
+	t.changed = nil
 	return all
 }
 
-// trustChanged trusts again the suspects of a slice whose node or conditions have
-// changed, and those that are not in it any more: the new slice is better evidence than
-// earlier timeouts. Either slice may be nil.
-func (t *Tracker) trustChanged(before, now *model.Slice) {
+// noteChanged notes the suspects of a slice whose node or conditions have changed, and those that
+// are not in it any more. Either slice may be nil.
+func (t *Tracker) noteChanged(before, now *model.Slice) {
 	if len(t.suspects) == 0 || before == nil {
 		return
 	}
@@ -77,20 +75,11 @@ func (t *Tracker) trustChanged(before, now *model.Slice) {
 			is[e.Addr] = said{e.Node, e.State}
 		}
 	}
-	changed := model.Suspects{}
 	for _, e := range before.Endpoints {
-		if _, suspect := t.suspects[e.Addr]; suspect && is[e.Addr] != (said{e.Node, e.State}) {
-			changed[e.Addr] = time.Time{}
+		_, suspect := t.suspects[e.Addr]
+		if suspect && is[e.Addr] != (said{e.Node, e.State}) && !slices.Contains(t.changed, e.Addr) {
+			t.changed = append(t.changed, e.Addr)
 		}
-	}
-	if len(changed) == 0 {
-		return
-	}
-	t.suspects = maps.Clone(t.suspects)
-	for a := range changed {
-		delete(t.suspects, a)
-		t.noteSuspect(a)
-		t.trusted = append(t.trusted, a)
 	}
 }
 
@@ -138,32 +127,18 @@ func (t *Tracker) backing(s *service) []*model.Slice {
 	return all
 }
 
-// Remote calls each for the ready endpoints on other nodes: those of all Services,
-// one after the other.
-func (t *Tracker) Remote(each func(Endpoint)) {
-	for _, s := range t.services {
-		for _, slice := range s.Slices {
-			for e := range t.remote(slice) {
-				each(e)
-			}
-		}
-	}
-}
-
 // maxAt is how many endpoints of a namespace at one address RemoteAt returns: a pod has a few ports.
 const maxAt = 16
 
-// RemoteAt returns the ready endpoints on other nodes that have one of some addresses: all TCP ports, of
-// all Services, sorted. It costs the EndpointSlices that have these addresses. Of a namespace that has more than
-// maxAt at an address it returns as many.
-func (t *Tracker) RemoteAt(addrs []netip.Addr) (all []Endpoint) {
-	for _, a := range addrs {
-		found := map[string]int{} // by namespace
-		for slice, e := range t.At(a) {
-			for at := range t.remoteOf(slice, e) {
-				if found[at.Service.Namespace]++; found[at.Service.Namespace] <= maxAt {
-					all = append(all, at)
-				}
+// RemoteAt returns the ready endpoints on other nodes that have an address: all TCP ports, of all
+// Services, sorted. It costs the EndpointSlices that have the address. Of a namespace that has more than
+// maxAt there it returns as many.
+func (t *Tracker) RemoteAt(a netip.Addr) (all []Endpoint) {
+	found := map[string]int{} // by namespace
+	for slice, e := range t.At(a) {
+		for at := range t.remoteOf(slice, e) {
+			if found[at.Service.Namespace]++; found[at.Service.Namespace] <= maxAt {
+				all = append(all, at)
 			}
 		}
 	}

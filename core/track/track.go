@@ -49,7 +49,7 @@ type Tracker struct {
 	lists      uint32  // how often Views were passed on: those from before are not changed
 	suspects   model.Suspects
 	resuspect  model.Suspects // those, and former ones, that changed since the last Flush
-	trusted    []netip.Addr   // suspects that a source has changed
+	changed    []netip.Addr   // those that a source has changed
 	slots      resolve.Slots
 	stats      Stats
 	fresh      []model.Problem

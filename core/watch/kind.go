@@ -149,7 +149,7 @@ func otherNodes(sink Sink, nodeName string) kind {
 	return kind{
 		resource: "nodes", version: corev1.SchemeGroupVersion, optional: true, others: true,
 		field: "metadata.name!=" + nodeName,
-		list:  func() runtime.Object { return &corev1.NodeList{} },
+		item:  func() runtime.Object { return &corev1.Node{} },
 		set: setter(func(o *corev1.Node) outcome {
 			n, _ := Node(o)
 			sink.SetNode(&model.Node{Name: n.Name, IPs: n.IPs})

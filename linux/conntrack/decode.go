@@ -3,6 +3,7 @@
 package conntrack
 
 import (
+	"bytes"
 	"encoding/binary"
 	"net/netip"
 
@@ -15,7 +16,7 @@ import (
 // kernel sent them; they share memory with the message.
 type entry struct {
 	flow            flows.Flow
-	client          netip.Addr
+	client          netip.AddrPort
 	status          uint32
 	bytes           uint64 // in both directions; 0 where they are not counted
 	reply, zone, id []byte // zone is empty for the default zone
@@ -57,7 +58,7 @@ func parseEntry(body []byte) (e entry, err error) {
 	if !okOrig || !okReply || len(e.id) == 0 || !aligned {
 		return e, netlink.ErrMalformed
 	}
-	e.client = o.src.Addr()
+	e.client = o.src
 	e.flow = flows.Flow{Proto: o.proto, Dst: o.dst, From: r.src, Answered: e.status&seenReply != 0}
 	return e, nil
 }
@@ -80,6 +81,23 @@ func (e *entry) identify(w *netlink.Writer) {
 	w.Buf = append(w.Buf, e.reply...)
 	w.Buf = append(w.Buf, e.zone...)
 	w.Buf = append(w.Buf, e.id...)
+}
+
+// clone returns an entry that shares no memory with the message.
+func (e *entry) clone() entry {
+	c := *e
+	c.reply, c.zone, c.id = bytes.Clone(e.reply), bytes.Clone(e.zone), bytes.Clone(e.id)
+	return c
+}
+
+// number is the number of an id, and zoneNumber that of a zone.
+func (e *entry) number() uint32 { return netlink.Uint32(e.id[len(e.id)-4:]) }
+
+func (e *entry) zoneNumber() uint16 {
+	if len(e.zone) < 6 {
+		return 0 // the default zone
+	}
+	return binary.BigEndian.Uint16(e.zone[4:])
 }
 
 // tuple is one direction of a flow.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"golang.org/x/sys/unix"
 
@@ -48,6 +49,23 @@ func (t *Table) dump(ctx context.Context, f filter, each func(*entry)) error {
 		return errNoFilter
 	}
 	return fmt.Errorf("dump: %w", err)
+}
+
+// entries returns how many entries the table has; as many as there can be where that is not known.
+func (t *Table) entries(ctx context.Context) int {
+	n := math.MaxInt
+	err := t.dumps.Request(ctx, msgStats, 0, 0, nil, func(m netlink.Message) error {
+		for kind, value := range m.Attrs() {
+			if kind == ctaStatsEntries && len(value) == 4 {
+				n = int(netlink.Uint32(value))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return math.MaxInt
+	}
+	return n
 }
 
 // delete adds a request to delete e to the batch.

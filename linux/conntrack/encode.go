@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/suspect"
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
@@ -16,6 +17,9 @@ const (
 	msgNew    = 0x100 // NFNL_SUBSYS_CTNETLINK << 8, IPCTNL_MSG_CT_NEW
 	msgGet    = 0x101
 	msgDelete = 0x102
+	msgStats  = 0x105 // IPCTNL_MSG_CT_GET_STATS
+
+	ctaStatsEntries = 1 // CTA_STATS_GLOBAL_ENTRIES
 
 	ctaTupleOrig                                        = 1
 	ctaTupleReply                                       = 2
@@ -97,6 +101,24 @@ func writeTuple(w *netlink.Writer, attr uint16, s side, proto model.Proto, at ne
 	w.NestEnd(protocol)
 	w.NestEnd(tuple)
 	return flags
+}
+
+// writeFlow writes the attributes by which a request looks up a flow: what its client has sent.
+func writeFlow(w *netlink.Writer, f suspect.Flow) {
+	tuple := w.Nest(ctaTupleOrig)
+	ip := w.Nest(ctaTupleIP)
+	side{ipv4: ctaIPv4Src, ipv6: ctaIPv6Src}.writeAddr(w, f.Client.Addr())
+	side{ipv4: ctaIPv4Src + 1, ipv6: ctaIPv6Src + 1}.writeAddr(w, f.Frontend.Addr())
+	w.NestEnd(ip)
+	protocol := w.Nest(ctaTupleProto)
+	w.Uint8(ctaProtoNum, uint8(model.TCP))
+	w.Uint16(ctaProtoSrc, f.Client.Port())
+	w.Uint16(ctaProtoDst, f.Frontend.Port())
+	w.NestEnd(protocol)
+	w.NestEnd(tuple)
+	if f.Zone != 0 {
+		w.Uint16(ctaZone, f.Zone)
+	}
 }
 
 func (s side) writeAddr(w *netlink.Writer, a netip.Addr) {

@@ -42,10 +42,13 @@ func (f *filter) fits(flow flows.Flow) bool {
 	return (f.proto == 0 || f.proto == flow.Proto) && fits(f.dst, flow.Dst) && fits(f.from, flow.From)
 }
 
-// maxNarrow is how many narrow dumps are made before a wide one is cheaper. Each
-// dump walks the whole table in the kernel, about a tenth of what it costs to
-// have all of it sent.
-const maxNarrow = 8
+// A narrow dump has the kernel send fewer entries, but each walks the whole table: with its
+// 262,144 buckets that takes as long as to send walkCost entries, some 3 ms, and of a full
+// table a tenth of sending all. So there are at most maxNarrow, and only one of a table with few entries.
+const (
+	maxNarrow = 8
+	walkCost  = 2500
+)
 
 // plan returns the dumps that together return every entry that may match. Matches
 // share dumps:
@@ -56,7 +59,7 @@ const maxNarrow = 8
 //	one for all of the protocol   none of these is few enough
 //
 // Kernels that cannot filter dump everything of a family.
-func plan(matches []flows.Match, canFilter bool) []filter {
+func plan(matches []flows.Match, canFilter bool, entries int) []filter {
 	type group struct {
 		family model.Family
 		proto  model.Proto
@@ -83,13 +86,13 @@ func plan(matches []flows.Match, canFilter bool) []filter {
 			dumps = append(dumps, wide)
 			continue
 		}
-		dumps = append(dumps, narrow(wide, groups[g])...)
+		dumps = append(dumps, narrow(wide, groups[g], entries)...)
 	}
 	return dumps
 }
 
 // narrow returns the dumps for matches of one family and protocol.
-func narrow(wide filter, matches []*flows.Match) []filter {
+func narrow(wide filter, matches []*flows.Match, entries int) []filter {
 	var endpoints, frontends, ports []filter
 	for _, m := range matches {
 		frontend, port := wide, wide
@@ -109,12 +112,13 @@ func narrow(wide filter, matches []*flows.Match) []filter {
 		}
 	}
 	// The more specific a filter, the fewer entries come that are not stale.
+	most := min(maxNarrow, 1+entries/walkCost)
 	switch {
-	case len(endpoints) <= min(len(frontends), maxNarrow):
+	case len(endpoints) <= min(len(frontends), most):
 		return endpoints
-	case len(frontends) <= maxNarrow:
+	case len(frontends) <= most:
 		return frontends
-	case len(ports) <= maxNarrow:
+	case len(ports) <= most:
 		return ports
 	}
 	return []filter{wide}

@@ -41,6 +41,19 @@ func numbered(format string, n int) (s []string) {
 	return s
 }
 
+// full is more entries than narrow dumps would send.
+const full = 1 << 20
+
+// A table with few entries is walked once.
+func TestPlanForAFewEntries(t *testing.T) {
+	matches := append(many(flows.Translated, 3), match(flows.OnlyGone, "10.96.0.9:54", "10.244.1.3:53"))
+	for entries, want := range map[int]int{0: 1, walkCost - 1: 1, walkCost: 2, 10 * walkCost: 4} {
+		if dumps := plan(matches, true, entries); len(dumps) != want {
+			t.Errorf("%d entries: %d dumps, want %d: %v", entries, len(dumps), want, dumps)
+		}
+	}
+}
+
 func TestPlan(t *testing.T) {
 	at := netip.MustParseAddrPort
 	wide := filter{family: model.IPv4, proto: model.UDP}
@@ -82,11 +95,11 @@ func TestPlan(t *testing.T) {
 			},
 		},
 	} {
-		if got := plan(c.matches, true); fmt.Sprint(got) != fmt.Sprint(c.want) {
+		if got := plan(c.matches, true, full); fmt.Sprint(got) != fmt.Sprint(c.want) {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
-	if got := plan(many(flows.OnlyGone, 3, "10.244.1.2:53"), false); len(got) != 1 || got[0] != (filter{family: model.IPv4}) {
+	if got := plan(many(flows.OnlyGone, 3, "10.244.1.2:53"), false, full); len(got) != 1 || got[0] != (filter{family: model.IPv4}) {
 		t.Errorf("without filters: %v", got)
 	}
 }
@@ -99,14 +112,16 @@ func TestPlanShowsAllStaleFlows(t *testing.T) {
 		append(many(flows.Translated, 2), match(flows.OnlyGone, "0.0.0.0:30053", numbered("10.244.1.%d:53", 9)...)),
 		{match(flows.OnlyGone, "[fd00::1]:53", "[fd00:1::2]:53"), match(flows.Everything, "[fd00::2]:53")},
 	} {
-		dumps := plan(matches, true)
-		for _, f := range sample(matches) {
-			seen := false
-			for i := range dumps {
-				seen = seen || dumps[i].family == model.FamilyOf(f.Dst.Addr()) && dumps[i].fits(f)
-			}
-			if flows.IndexOf(matches).Stale(f) && !seen {
-				t.Errorf("%v from %v is not among %v", f.Dst, f.From, dumps)
+		for _, entries := range []int{0, 10_000, full} {
+			dumps := plan(matches, true, entries)
+			for _, f := range sample(matches) {
+				seen := false
+				for i := range dumps {
+					seen = seen || dumps[i].family == model.FamilyOf(f.Dst.Addr()) && dumps[i].fits(f)
+				}
+				if flows.IndexOf(matches).Stale(f) && !seen {
+					t.Errorf("%v from %v is not among %v", f.Dst, f.From, dumps)
+				}
 			}
 		}
 	}

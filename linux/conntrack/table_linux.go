@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/tandem-proxy/tandem/core/flows"
+	"github.com/tandem-proxy/tandem/core/suspect"
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
@@ -63,8 +64,31 @@ func (t *Table) Delete(ctx context.Context, matches []flows.Match, stale func(fl
 	return deleted, nil
 }
 
+// DeleteThese deletes the stale ones of some flows. It looks each of them up, and walks nothing.
+func (t *Table) DeleteThese(ctx context.Context, all []suspect.Flow, stale func(flows.Flow) bool) (deleted int, err error) {
+	var found []entry
+	err = lookUp(ctx, t.dumps, &t.batch, all, func(_ int, e *entry) {
+		if e != nil && stale(e.flow) {
+			found = append(found, e.clone())
+		}
+	})
+	for i := range found {
+		t.delete(&found[i])
+		if !t.batch.Full() && i != len(found)-1 {
+			continue
+		}
+		n, failed := t.flush(ctx)
+		deleted += n
+		err = errors.Join(err, failed)
+	}
+	if err != nil {
+		return deleted, fmt.Errorf("conntrack: delete stale flows: %w", err)
+	}
+	return deleted, nil
+}
+
 func (t *Table) deleteAll(ctx context.Context, matches []flows.Match, stale func(flows.Flow) bool) (deleted int, err error) {
-	for _, f := range plan(matches, t.canFilter) {
+	for _, f := range plan(matches, t.canFilter, t.entries(ctx)) {
 		n, err := t.sweep(ctx, f, stale)
 		deleted += n
 		if err != nil {

@@ -64,9 +64,10 @@ func ended(m Message, interrupted bool) error {
 	return err
 }
 
-// results calls failed for each of n requests that failed, until the last one, which
-// alone requests an acknowledgement, is answered.
-func results(receive func() ([]byte, error), first uint32, n int, failed func(i int, err error)) error {
+// results calls failed for each of n requests that failed, and answered, unless it is nil, for
+// each other message that answers one, until the last request, which alone requests an
+// acknowledgement, is done.
+func results(receive func() ([]byte, error), first uint32, n int, answered func(i int, m Message), failed func(i int, err error)) error {
 	for {
 		b, err := receive()
 		if err != nil {
@@ -77,8 +78,14 @@ func results(receive func() ([]byte, error), first uint32, n int, failed func(i 
 				return err
 			}
 			i := m.Seq - first // also right when the numbers wrap
-			if m.Type != TypeError || i >= uint32(n) {
-				continue // a late answer to an abandoned batch
+			switch {
+			case i >= uint32(n): // a late answer to an abandoned batch
+				continue
+			case m.Type != TypeError:
+				if answered != nil {
+					answered(int(i), m)
+				}
+				continue
 			}
 			if err := m.Result(); err != nil {
 				failed(int(i), err)

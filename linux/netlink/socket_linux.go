@@ -178,6 +178,11 @@ func (s *Socket) request(ctx context.Context, kind, flags uint16, family byte, m
 // Exchange sends the requests of a batch, calls failed for those that fail, and
 // empties the batch. A returned error is the socket's: then no results are known.
 func (s *Socket) Exchange(ctx context.Context, b *Batch, failed func(i int, err error)) error {
+	return s.Ask(ctx, b, nil, failed)
+}
+
+// Ask is Exchange for requests with answers, which are valid during the call.
+func (s *Socket) Ask(ctx context.Context, b *Batch, answered func(i int, m Message), failed func(i int, err error)) error {
 	if b.n == 0 {
 		return nil
 	}
@@ -189,7 +194,22 @@ func (s *Socket) Exchange(ctx context.Context, b *Batch, failed func(i int, err 
 	if err := s.Send(ctx, b.finish(first)); err != nil {
 		return err
 	}
-	err := results(s.Receive, first, b.n, failed)
+	err := results(s.Receive, first, b.n, answered, failed)
 	s.unfinished = err != nil
 	return err
+}
+
+// Join has the socket receive the notices of a multicast group, until Leave.
+func (s *Socket) Join(group int) error {
+	return unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group)
+}
+
+// Leave ends Join. What is in the queue stays there.
+func (s *Socket) Leave(group int) error {
+	return unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_DROP_MEMBERSHIP, group)
+}
+
+// Filter has the kernel leave out what a program of classic BPF returns 0 for.
+func (s *Socket) Filter(program []unix.SockFilter) error {
+	return unix.SetsockoptSockFprog(s.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 }

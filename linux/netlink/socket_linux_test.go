@@ -71,11 +71,11 @@ func TestResults(t *testing.T) {
 		append(message(TypeError, 0, first+1, -int32(unix.ENOENT)), message(TypeError, 0, first+2, -int32(unix.EBUSY))...),
 		message(TypeError, 0, first+3, 0),
 	}
-	err := results(receiver(ErrNoAnswer, answers...), first, 4, func(i int, err error) { failed[i] = err })
+	err := results(receiver(ErrNoAnswer, answers...), first, 4, nil, func(i int, err error) { failed[i] = err })
 	if err != nil || len(failed) != 2 || failed[1] != unix.ENOENT || failed[2] != unix.EBUSY {
 		t.Errorf("%v, %v", failed, err)
 	}
-	if err := results(receiver(ErrNoAnswer, answers[1]), first, 4, func(int, error) {}); !errors.Is(err, ErrNoAnswer) {
+	if err := results(receiver(ErrNoAnswer, answers[1]), first, 4, nil, func(int, error) {}); !errors.Is(err, ErrNoAnswer) {
 		t.Errorf("no acknowledgement: %v", err)
 	}
 }

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
+	"github.com/tandem-proxy/tandem/core/suspect"
+	"github.com/tandem-proxy/tandem/linux/host"
+	"github.com/tandem-proxy/tandem/linux/netlink"
+)
+
+const (
+	// maxNew is how many new flows a look takes. Where there are more, they are sampled: the
+	// kernel reports for a part of the time, so that its work is bounded, too.
+	maxNew    = 256
+	enoughNew = maxNew / 4 // in a sample: the next one may be longer
+
+	longestSample = 100 * time.Millisecond // then all are reported again
+	leastSample   = time.Millisecond
+
+	eventBuffer = 512 << 10 // holds more than maxNew reports
+)
+
+// Follower shows the TCP flows to endpoints that begin, and whether they have an answer. The kernel
+// reports each new flow (its first packet, when that has passed all rules), and one is then
+// looked up by its addresses: neither walks the table. It is used by one goroutine at a time.
+type Follower struct {
+	events, asks *netlink.Socket
+	table        Table // for the dump of Prior
+	batch        netlink.Batch
+	unmarked     bool
+	joined       bool
+	sample       time.Duration // of the time between two looks; 0 is all of it
+	spent        time.Duration
+}
+
+// Follow opens a Follower of the calling thread's network namespace. It is an error where the
+// kernel reports no new flows.
+func Follow() (*Follower, error) {
+	if on, err := host.Sysctl("net/netfilter/nf_conntrack_events"); err == nil && on == "0" {
+		return nil, errors.New("conntrack reports no new connections: sysctl net.netfilter.nf_conntrack_events is 0")
+	}
+	var sockets [3]*netlink.Socket
+	for i := range sockets {
+		s, err := netlink.Open()
+		if err != nil {
+			for _, open := range sockets[:i] {
+				err = errors.Join(err, open.Close())
+			}
+			return nil, fmt.Errorf("conntrack: %w", err)
+		}
+		sockets[i] = s
+	}
+	f := &Follower{events: sockets[0], asks: sockets[1], table: Table{dumps: sockets[2], canFilter: true, writeFilter: filter.write}}
+	f.events.SetBuffers(0, eventBuffer)
+	f.filter()
+	return f, nil
+}
+
+// SetUnmarked sets whether what redirects flows leaves their DNAT bit unset, as IPVS
+// does: otherwise the kernel leaves out all flows without it.
+func (f *Follower) SetUnmarked(unmarked bool) {
+	if f.unmarked != unmarked {
+		f.unmarked = unmarked
+		f.filter()
+	}
+}
+
+// filter leaves out what New would, before it takes room. Without it there is only more to read.
+func (f *Follower) filter() { _ = f.events.Filter(program(f.unmarked)) }
+
+// Stop ends the reports until the next New.
+func (f *Follower) Stop() {
+	if f.joined {
+		f.joined = f.events.Leave(netlink.GroupNewFlows) != nil
+	}
+}
+
+// Close closes the Follower.
+func (f *Follower) Close() error {
+	return errors.Join(f.events.Close(), f.asks.Close(), f.table.dumps.Close())
+}
+
+// Spent is the CPU time that all looks have taken.
+func (f *Follower) Spent() time.Duration { return f.spent }
+
+// New calls each for the flows that have begun since the last call, and tells whether those
+// are all of them.
+func (f *Follower) New(ctx context.Context, each func(f suspect.Flow, s suspect.State, since time.Time)) (all bool, err error) {
+	defer f.account()()
+	if f.sample > 0 {
+		if err := f.join(); err != nil {
+			return false, err
+		}
+		sleep.For(ctx, f.sample)
+		f.Stop()
+	}
+	now := time.Now()
+	n, lost, err := f.read(func(flow suspect.Flow) { each(flow, suspect.Unknown, now) })
+	if err != nil {
+		return false, fmt.Errorf("conntrack events: %w", err)
+	}
+	all = f.joined && !lost
+	switch {
+	case lost && f.sample == 0:
+		f.Stop()
+		f.sample = longestSample / 2
+	case lost:
+		f.sample = max(f.sample/2, leastSample)
+	case f.sample > 0 && n < enoughNew:
+		if f.sample *= 2; f.sample > longestSample {
+			f.sample = 0
+		}
+	}
+	if f.sample == 0 {
+		return all, f.join()
+	}
+	return false, nil
+}
+
+func (f *Follower) join() error {
+	if f.joined {
+		return nil
+	}
+	if err := f.events.Join(netlink.GroupNewFlows); err != nil {
+		return fmt.Errorf("conntrack events: %w", err)
+	}
+	f.joined = true
+	return nil
+}
+
+// read empties the queue of reports, and calls each for the first ones. It is lost how many there were when
+// that many were not called for, or did not fit into the queue.
+func (f *Follower) read(each func(suspect.Flow)) (n int, lost bool, err error) {
+	const most = eventBuffer / 256 // a report is larger than that: so many fit into the queue
+	for range most {
+		b, err := f.events.Receive()
+		switch {
+		case errors.Is(err, netlink.ErrNoAnswer):
+			return n, lost, nil
+		case errors.Is(err, unix.ENOBUFS):
+			lost = true
+			continue
+		case err != nil:
+			return n, lost, err
+		}
+		for m, err := range netlink.Messages(b) {
+			if err != nil || m.Type != msgNew {
+				continue
+			}
+			e, err := parseEntry(m.Body)
+			if err != nil || !f.endpoint(&e) {
+				continue
+			}
+			if n++; n > maxNew {
+				lost = true
+				continue
+			}
+			each(e.seen())
+		}
+	}
+	return n, true, nil
+}
+
+// endpoint reports whether an entry is a TCP connection to an endpoint.
+func (f *Follower) endpoint(e *entry) bool {
+	return e.flow.Proto == model.TCP && e.flow.Translated() && (f.unmarked || e.status&dstNAT != 0)
+}
+
+// seen returns the flow of an entry.
+func (e *entry) seen() suspect.Flow {
+	return suspect.Flow{ID: e.number(), Zone: e.zoneNumber(), Client: e.client, Frontend: e.flow.Dst, Endpoint: e.flow.From}
+}
+
+// States calls each for flows, by their place, with their state now.
+func (f *Follower) States(ctx context.Context, flows []suspect.Flow, each func(i int, s suspect.State)) error {
+	if len(flows) == 0 {
+		return nil
+	}
+	defer f.account()()
+	return lookUp(ctx, f.asks, &f.batch, flows, func(i int, e *entry) {
+		switch {
+		case e == nil:
+			each(i, suspect.Gone)
+		case e.flow.Answered:
+			each(i, suspect.Answered)
+		default:
+			each(i, suspect.Waiting)
+		}
+	})
+}
+
+// Prior returns endpoints that have answered connections of this node itself, as far as conntrack
+// still has them, for two minutes after their end, and the flows that wait. Its two dumps of the
+// table are for the start, when nothing else is known; New comes before it, so that no flow
+// escapes both.
+func (f *Follower) Prior(ctx context.Context, local func(netip.Addr) bool, most int) (answered []netip.AddrPort, waiting []suspect.Flow, err error) {
+	defer f.account()()
+	seen := map[netip.AddrPort]bool{}
+	err = f.dump(ctx, filter{both: true, status: seenReply, mask: seenReply}, func(e *entry) {
+		if e.flow.Proto == model.TCP && e.flow.Answered && len(seen) < most && local(e.client.Addr()) && !local(e.flow.From.Addr()) {
+			seen[e.flow.From] = true
+		}
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	for at := range seen {
+		answered = append(answered, at)
+	}
+	err = f.dump(ctx, filter{both: true, mask: seenReply}, func(e *entry) {
+		if f.endpoint(e) && !e.flow.Answered && len(waiting) <= most {
+			waiting = append(waiting, e.seen())
+		}
+	})
+	return answered, waiting, err
+}
+
+// dump calls each for the entries that pass a filter, and perhaps others. One that a change of the
+// table has interrupted lacks some.
+func (f *Follower) dump(ctx context.Context, which filter, each func(*entry)) error {
+	err := f.table.dump(ctx, which, each)
+	switch {
+	case errors.Is(err, errNoFilter):
+		f.table.canFilter = false
+		return f.dump(ctx, which, each)
+	case errors.Is(err, netlink.ErrInterrupted):
+		return nil
+	}
+	return err
+}
+
+// account counts the CPU time until its result is called: the kernel works in this thread's time.
+func (f *Follower) account() (end func()) {
+	runtime.LockOSThread()
+	before := threadTime()
+	return func() {
+		f.spent += threadTime() - before
+		runtime.UnlockOSThread()
+	}
+}
+
+func threadTime() time.Duration {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}
+
+// lookUp looks flows up, and calls each for them by their place, with their entries, which are valid
+// during the call: nil where a flow has none any more.
+func lookUp(ctx context.Context, s *netlink.Socket, b *netlink.Batch, flows []suspect.Flow, each func(i int, e *entry)) error {
+	const together = 64 // their answers fit into the socket's queue
+	for first := 0; first < len(flows); first += together {
+		some := flows[first:min(first+together, len(flows))]
+		for _, f := range some {
+			w := b.Begin(msgGet, 0, netlink.FamilyOf(model.FamilyOf(f.Client.Addr())))
+			writeFlow(w, f)
+			w.End()
+		}
+		err := s.Ask(ctx, b, func(i int, m netlink.Message) {
+			e, err := parseEntry(m.Body)
+			if err != nil || e.number() != some[i].ID { // another flow has its addresses now
+				each(first+i, nil)
+				return
+			}
+			each(first+i, &e)
+		}, func(i int, err error) {
+			if errors.Is(err, unix.ENOENT) {
+				each(first+i, nil)
+			}
+		})
+		if err != nil {
+			return fmt.Errorf("conntrack: look up flows: %w", err)
+		}
+	}
+	return nil
+}
