@@ -29,11 +29,11 @@ const (
 // EachWrite changes worlds, and sends packets after every single op: none reaches an
 // endpoint that it reaches neither before the change nor after it, and one that has endpoints before
 // and after has some in between. So it does not matter where a transaction or a process ends.
-// A third of the changes is found by a process that starts. There are half as many random worlds as for Run.
+// A third of the changes is found by a process that starts. There are a quarter of the random worlds of Run.
 func (s Suite[K, V]) EachWrite(t *testing.T) {
 	worlds := s.Worlds
 	if worlds == 0 {
-		worlds = *worldCount / 2
+		worlds = *worldCount / 4
 	}
 	if testing.Short() {
 		worlds = min(worlds, 5)
