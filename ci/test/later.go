@@ -44,6 +44,10 @@ func later() []deferred {
 			why: "dead nodes and what looks like them, under load: 4 min", alone: true,
 		},
 		{
+			pkg: "ci/netns", tests: "TestHostileNamespace",
+			why: "another namespace attacks failover in each mode, under load: 3 min", alone: true,
+		},
+		{
 			pkg: "ci/netns", tests: "TestConnectivityOfTheRunningProxy TestDisruptRestartAndSwitch TestDisruptUpgrade TestTraceLive",
 			why: "restarts and switches of each mode under load, real packets followed: 3 min", alone: true,
 		},
