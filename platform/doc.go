@@ -56,7 +56,7 @@
 //	flows cleaner  deletes stale flows after syncs; only in modes with Conntrack
 //	health         answers load balancers and kubelets, from the engine's status
 //	metrics        answers Prometheus and people, from status and snapshots
-//	failover       watches unanswered flows and reports suspects to the engine
+//	failover       follows new connections and has endpoints ejected that do not answer
 //	writers        records which other programs write to the data plane
 //	progress       until the first sync: logs what a long start waits for
 //	checks         opens and closes the health check node ports of Services

@@ -65,6 +65,7 @@ type failover struct {
 	silent       []suspect.Group // what was last reported as ejected
 	problems     []model.Problem
 	failingSince time.Time // of looks; zero when the last one did not
+	idle         bool      // the last look found nothing to do before a new flow comes
 	unanswered   bool      // the engine did not answer during the last look
 	blind        bool      // logged that the mode cannot detect endpoints that do not answer
 }
@@ -119,6 +120,8 @@ func (f *failover) run(ctx context.Context) error {
 	defer f.group.Wait()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	news, stop := f.news(ctx)
+	defer func() { stop() }()
 	for {
 		select {
 		case <-ctx.Done():
@@ -126,14 +129,37 @@ func (f *failover) run(ctx context.Context) error {
 		case q := <-f.questions:
 			q.answer <- f.answer(ctx, q.endpoints)
 			continue
+		case <-news:
 		case <-timer.C:
 		}
+		stop()
 		timer.Reset(f.cycle(ctx))
+		news, stop = f.news(ctx)
 	}
 }
 
+// news returns a channel that is closed when there may be new flows, until stop is called, if the last look
+// found nothing else to do.
+func (f *failover) news(ctx context.Context) (news chan struct{}, stop context.CancelFunc) {
+	obs := f.observer()
+	if !f.idle || obs == nil {
+		return nil, func() {}
+	}
+	ctx, stop = context.WithCancel(ctx)
+	news = make(chan struct{})
+	f.group.Go(func() {
+		obs.Wait(ctx)
+		close(news)
+	})
+	return news, stop
+}
+
+// idlePause is the time between looks while there are no new flows: other things change, too.
+const idlePause = 10 * time.Second
+
 // cycle looks once, and returns the time until the next look.
 func (f *failover) cycle(ctx context.Context) time.Duration {
+	f.idle = false
 	if !f.engine.Status().Synced {
 		return time.Second
 	}
@@ -150,6 +176,9 @@ func (f *failover) cycle(ctx context.Context) time.Duration {
 	}
 	f.failingSince = time.Time{}
 	f.apply(decision)
+	if f.idle = decision.Idle && f.room() == maxProbes; f.idle {
+		return idlePause
+	}
 	return decision.Pause
 }
 

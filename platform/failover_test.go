@@ -109,6 +109,8 @@ func (w *silentWorld) New(_ context.Context, each func(suspect.Flow, suspect.Sta
 	return true, w.failing
 }
 
+func (w *silentWorld) Wait(ctx context.Context) {}
+
 func (w *silentWorld) States(_ context.Context, flows []suspect.Flow, each func(int, suspect.State)) error {
 	for i := range flows {
 		each(i, suspect.Waiting)

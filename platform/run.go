@@ -91,7 +91,7 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 // logFlowsError warns if a mode needs the tracked flows that could not be opened, once.
 func (p *Proxy) logFlowsError(mode dataplane.Mode) {
 	if p.flowsErr != nil && mode.Conntrack {
-		p.log.Warn("opening conntrack failed; stale UDP flows are kept, and endpoints that stop answering not passed over", "mode", mode.Name, "err", p.flowsErr)
+		p.log.Warn("opening conntrack failed; no UDP cleanup, no failover", "mode", mode.Name, "err", p.flowsErr)
 		p.flowsErr = nil
 	}
 }

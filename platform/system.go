@@ -163,6 +163,8 @@ type observer interface {
 	// Prior returns what is known of before the first New: endpoints that have answered a local
 	// address not long ago, at most so many, and flows that wait, unless those are more.
 	Prior(ctx context.Context, local func(netip.Addr) bool, most int) (answered []netip.AddrPort, waiting []suspect.Flow, err error)
+	// Wait waits until there may be new flows, or ctx ends. It may be called beside the others.
+	Wait(ctx context.Context)
 	// Spent is the CPU time of all this.
 	Spent() time.Duration
 }

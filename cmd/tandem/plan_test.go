@@ -93,7 +93,7 @@ func TestFailoverHasNoRules(t *testing.T) {
 // all where it was not.
 func TestFailoverThatTheModeCannotDo(t *testing.T) {
 	dir := folder(t, map[string]string{"web.yaml": webYAML, "lb.yaml": rangesYAML})
-	const text = "endpoints that stop answering are not passed over"
+	const text = "endpoints that stop answering are not ejected"
 	for _, c := range []struct {
 		mode, failover string
 		plan, explain  int

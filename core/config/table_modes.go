@@ -23,7 +23,7 @@ func modeSettings() []Setting {
 		},
 		{
 			Flag: "endpoint-failover", BesideFile: true, Restart: restartStart,
-			Doc: "What to do when a ready endpoint on another node stops answering: auto and on give it no new connections within a second, until it answers again; observe only reports it; " +
+			Doc: "What to do when a ready endpoint on another node stops answering: auto and on give it no new connections, on an idle machine after 0.6 to 0.8 s, until it answers again; observe only reports it; " +
 				"off disables it. Modes without detection (kernelspace) do nothing; with on they report it.",
 			Value: func(c *Config) Value {
 				return choice(&c.Failover, FailoverAuto, FailoverOff, FailoverObserve, FailoverOn)

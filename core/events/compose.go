@@ -64,7 +64,7 @@ func (t Composer) Drifted(by engine.Candidates) Event {
 		"%s changed or removed rules of Services; they were repaired. See the log, or tandem drift, for the objects and times", who)
 }
 
-// Silent: endpoints that have stopped answering are passed over, or are only observed.
+// Silent: endpoints that have stopped answering are ejected, or are only observed.
 func (t Composer) Silent(p model.Problem, observed bool) Event {
 	then := "New connections go to other endpoints until they answer again"
 	if observed {

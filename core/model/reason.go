@@ -181,7 +181,7 @@ type Gap struct {
 	// Source means that nothing is missing but the client's address: endpoints
 	// see one of this host where Action.SNAT says otherwise.
 	Source bool
-	// Failover means that endpoints which stop answering are not passed over, as the
+	// Failover means that endpoints which stop answering are not ejected, as the
 	// configuration asks for.
 	Failover bool
 	// Missing means that the frontend, or the whole port, is not programmed at all.

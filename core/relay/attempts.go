@@ -15,7 +15,8 @@ import (
 // attempts remember the latest tries to reach endpoints, for core/suspect, once a caller
 // has asked for them. They are safe for concurrent use.
 type attempts struct {
-	on atomic.Bool
+	on   atomic.Bool
+	news chan struct{} // holds a token after a try, once it is made
 
 	mu   sync.Mutex
 	last uint32    // the number of the latest one
@@ -51,6 +52,10 @@ func (a *attempts) note(to *choice, answered bool) {
 		a.ring = a.ring[:maxAttempts-1]
 	}
 	a.ring = append(a.ring, one)
+	select {
+	case a.news <- struct{}{}:
+	default: // it is told already, or nobody has asked
+	}
 }
 
 // Observed is implemented by backends with relays: it shows which endpoints answer.
@@ -66,6 +71,9 @@ func (a *Attempts) New(_ context.Context, each func(f suspect.Flow, s suspect.St
 	first := !a.on.Swap(true)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.news == nil {
+		a.news = make(chan struct{}, 1)
+	}
 	fresh := min(int(a.last-a.told), len(a.ring))
 	all = !first && fresh == int(a.last-a.told)
 	for _, one := range a.ring[len(a.ring)-fresh:] {
@@ -97,6 +105,17 @@ func (a *Attempts) States(_ context.Context, flows []suspect.Flow, each func(i i
 // Prior returns nothing: of earlier tries nothing is known.
 func (*Attempts) Prior(context.Context, func(netip.Addr) bool, int) ([]netip.AddrPort, []suspect.Flow, error) {
 	return nil, nil, nil
+}
+
+// Wait waits until a try has ended since the last New, or before it, or ctx ends.
+func (a *Attempts) Wait(ctx context.Context) {
+	a.mu.Lock()
+	news := a.news
+	a.mu.Unlock()
+	select {
+	case <-news:
+	case <-ctx.Done():
+	}
 }
 
 // Spent is 0: looking costs next to nothing.

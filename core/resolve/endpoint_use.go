@@ -131,7 +131,7 @@ func whyUnused(host *model.Host, port *model.Port, slice *model.Slice, u Endpoin
 	case slice.Weighted && slice.Weight == 0:
 		return "its slice has weight 0"
 	case u.State.Has(model.Unanswered) && passesOver(port):
-		return "stopped answering, and is passed over"
+		return "ejected: unresponsive"
 	case port.Route != nil:
 		return port.Route.String() + " has this port: its connections go to the backends of the route"
 	case len(used) > 0 && allLocal(used) && !(u.Node != "" && u.Node == host.Name):

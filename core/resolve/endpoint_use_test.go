@@ -79,7 +79,7 @@ func TestEndpointUseReasons(t *testing.T) {
 				got[u.Addr.Addr().String()] = u.Why
 			}
 		}
-		if len(got) != 2 || !strings.Contains(got["10.0.0.2"], "stopped answering") || !strings.Contains(got["10.0.0.3"], "weight 0") {
+		if len(got) != 2 || !strings.Contains(got["10.0.0.2"], "ejected") || !strings.Contains(got["10.0.0.3"], "weight 0") {
 			t.Errorf("%v: %v", others, got)
 		}
 	}

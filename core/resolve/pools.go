@@ -25,7 +25,7 @@ type pools struct {
 // local pool is chosen in the same way among this node's endpoints alone, and
 // independently: a node whose last endpoint terminates continues to serve policy
 // Local though other nodes have ready ones. Hints never narrow the local pool.
-// Endpoints that have stopped answering are passed over last, and only in the
+// Endpoints that have stopped answering are ejected last, and only in the
 // cluster's pool (unanswered.go).
 //
 // Behind a route this is done for the endpoints of each of its backends.

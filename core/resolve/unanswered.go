@@ -9,8 +9,8 @@ import (
 )
 
 // passOver divides the endpoints of the cluster's pool into those that get new
-// connections and those that are passed over, because they have stopped answering.
-// At most half of a pool is passed over, the first by address, and so never its last
+// connections and those that are ejected, because they have stopped answering.
+// At most half of a pool is ejected, the first by address, and so never its last
 // endpoint: a suspicion against most of a pool is more likely wrong than right, and the
 // rest could not carry the load. Endpoints of this node answer to it in any case.
 func passOver(pool []endpoint) (kept, passed []endpoint) {

@@ -145,7 +145,7 @@ func TestPassedOverEndpointIsListed(t *testing.T) {
 	}
 	for _, e := range list.Services[0].Endpoints {
 		silent := strings.HasPrefix(e.Address, "10.0.3.1:")
-		if e.Used == silent || silent && !strings.Contains(e.Why, "stopped answering") {
+		if e.Used == silent || silent && !strings.Contains(e.Why, "ejected") {
 			t.Errorf("%+v", e)
 		}
 	}

@@ -490,6 +490,7 @@ type Decision struct {
 	Full      bool           // more addresses are in use than can be known
 	Unchecked int            // addresses whose clients wait that have never answered a SYN of this node
 	Pause     time.Duration  // until the next look
+	Idle      bool           // there is nothing to look at before a new flow comes
 }
 
 // Verdict is what has become of an address.
@@ -539,6 +540,7 @@ func (j *Judge) Decide(now time.Time) (d Decision) {
 		}
 	}
 	full := func(t *table) bool { return !t.evict.IsZero() && now.Sub(t.evict) < remembered }
+	d.Idle = len(j.active.at)+len(j.fresh)+len(j.silent) == 0
 	d.Full = full(&j.known) || full(&j.active)
 	if ejected {
 		j.eject(now, &d)

@@ -128,6 +128,13 @@ func (f *Follower) New(ctx context.Context, each func(f suspect.Flow, s suspect.
 	return false, nil
 }
 
+// Wait waits until there may be new flows, or ctx ends. It may be called beside the other methods.
+func (f *Follower) Wait(ctx context.Context) {
+	if f.events.Wait(ctx) != nil && ctx.Err() == nil {
+		sleep.For(ctx, longestSample) // then it is looked for
+	}
+}
+
 func (f *Follower) join() error {
 	if f.joined {
 		return nil

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -207,6 +208,27 @@ func (s *Socket) Join(group int) error {
 // Leave ends Join. What is in the queue stays there.
 func (s *Socket) Leave(group int) error {
 	return unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_DROP_MEMBERSHIP, group)
+}
+
+// Wait waits until there is something to receive, or ctx ends. It may be called beside other methods.
+func (s *Socket) Wait(ctx context.Context) error {
+	fd, err := unix.FcntlInt(uintptr(s.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	// In the poller only now: it would wake up at every message while nobody waits.
+	file := os.NewFile(uintptr(fd), "netlink")
+	defer file.Close()
+	defer context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) })()
+	conn, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var peek [1]byte
+	return conn.Read(func(fd uintptr) bool {
+		_, _, err := unix.Recvfrom(int(fd), peek[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		return !errors.Is(err, unix.EAGAIN)
+	})
 }
 
 // Filter has the kernel leave out what a program of classic BPF returns 0 for.

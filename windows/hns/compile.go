@@ -21,7 +21,7 @@ type Options struct {
 	Affinity  bool // HNS can keep a client with its endpoint
 	DualStack bool // HNS can balance IPv6
 	Trust     bool // source ranges are left to the cloud's load balancers (--winkernel-source-ranges)
-	Failover  bool // endpoints that stop answering are to be passed over, or reported
+	Failover  bool // endpoints that stop answering are to be ejected, or reported
 	Probes    Probes
 }
 
@@ -144,7 +144,7 @@ func (p *portCompiler) add(g model.Gap) {
 // failover reports that HNS cannot show which endpoints do not answer, where that is requested.
 func (p *portCompiler) failover() {
 	if p.options.Failover && p.port.ID.Proto == model.TCP {
-		p.add(model.Gap{Failover: true, Detail: "endpoints that stop answering are not passed over: HNS does not show which connections wait for an answer"})
+		p.add(model.Gap{Failover: true, Detail: "endpoints that stop answering are not ejected: HNS does not show which connections wait for an answer"})
 	}
 }
 
