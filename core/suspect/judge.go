@@ -56,6 +56,8 @@ const (
 	maxGroups = 8 // of a namespace that are reported one by one
 
 	maxElsewhere = 256 // addresses that are no endpoints on other nodes, and have flows that wait
+	maxIgnored   = 512 // such addresses, which are not looked up again for ignoredFor
+	ignoredFor   = 10 * time.Second
 )
 
 // Judge decides which endpoints are silent. It is used by one goroutine. A cycle is: Saw for each
@@ -77,6 +79,7 @@ type Judge struct {
 	lost   time.Time               // when there were more flows than can be checked; zero if never
 
 	elsewhere map[netip.Addr]time.Time // when a flow was last given up that waits for an address that is not judged
+	ignored   map[netip.Addr]time.Time // when such an address was looked up
 }
 
 // sighting is a flow that a look has shown.
@@ -96,7 +99,7 @@ type check struct {
 func New(now time.Time, prior ...netip.AddrPort) *Judge {
 	j := &Judge{
 		known: newTable(maxAddresses), active: newTable(maxActive), prior: map[netip.Addr]netip.AddrPort{}, began: now,
-		oneWay: map[netip.Addr]struct{}{}, elsewhere: map[netip.Addr]time.Time{},
+		oneWay: map[netip.Addr]struct{}{}, elsewhere: map[netip.Addr]time.Time{}, ignored: map[netip.Addr]time.Time{},
 	}
 	for _, at := range prior[:min(len(prior), maxAddresses)] {
 		j.prior[at.Addr()] = at
@@ -181,7 +184,7 @@ func (j *Judge) hear(f Flow, at, now time.Time) {
 		}
 		a.hear(at, now)
 	}
-	if (a == nil || now.Sub(a.greeted) >= greetEvery) && len(j.answered) < maxChecks {
+	if (a == nil && !j.ignores(f.Endpoint.Addr(), now) || a != nil && now.Sub(a.greeted) >= greetEvery) && len(j.answered) < maxChecks {
 		j.answered = append(j.answered, f)
 	}
 }
@@ -260,20 +263,33 @@ func (j *Judge) find(f Flow, now time.Time, w World) (*address, bool) {
 	if a := j.known.at[f.Endpoint.Addr()]; a != nil {
 		return a, true
 	}
-	of, known := w.Of(f)
-	if !known || !slices.ContainsFunc(of, func(e Endpoint) bool { return e.At == f.Endpoint }) {
-		return nil, known
+	addr := f.Endpoint.Addr()
+	if j.ignores(addr, now) {
+		return nil, true
 	}
-	on, known := w.At(f.Endpoint.Addr())
-	if !known || len(on) == 0 {
-		return nil, known
+	on, known := w.At(addr)
+	if !known {
+		return nil, false
 	}
-	a := newAddress(f.Endpoint.Addr(), on, j.known.of, now)
+	if !slices.ContainsFunc(on, func(e Endpoint) bool { return e.At == f.Endpoint }) {
+		if len(j.ignored) == maxIgnored {
+			clear(j.ignored)
+		}
+		j.ignored[addr] = now
+		return nil, true
+	}
+	a := newAddress(addr, on, j.known.of, now)
 	a.port = j.prior[a.addr]
 	if gone := j.known.add(a, now); gone != nil {
 		j.active.remove(gone)
 	}
 	return a, true
+}
+
+// ignores reports whether an address was looked up not long ago, and is no endpoint on another node.
+func (j *Judge) ignores(addr netip.Addr, now time.Time) bool {
+	at, is := j.ignored[addr]
+	return is && now.Sub(at) < ignoredFor
 }
 
 // place gives the flows without an answer to their addresses.
@@ -282,7 +298,7 @@ func (j *Judge) place(now time.Time, w World) {
 	later := j.silent[:0]
 	for _, s := range j.silent {
 		addr := s.flow.Endpoint.Addr()
-		if j.known.at[addr] == nil {
+		if j.known.at[addr] == nil && !j.ignores(addr, now) {
 			if lookups++; lookups > maxLookups {
 				j.lost = now
 				continue
@@ -358,12 +374,9 @@ func (j *Judge) open(a *address, now time.Time, w World) bool {
 		if !known {
 			return false
 		}
-		node, n := "", 0
-		if i := slices.IndexFunc(of, func(e Endpoint) bool { return e.At == wait.flow.Endpoint }); i >= 0 {
-			node = of[i].Node
-		}
+		n := 0
 		for _, e := range of {
-			other := j.known.at[e.At.Addr()]
+			other, node := j.known.at[e.At.Addr()], a.on(e.Namespace)
 			if e.At.Addr() == a.addr || node != "" && e.Node == node || other != nil && other.ejection != nil || slices.Contains(s.others, e.At) {
 				continue
 			}

@@ -32,8 +32,8 @@ const (
 // World is what the Judge may ask about endpoints of Services that are served here. What
 // cannot be determined now is asked again in a later cycle.
 type World interface {
-	// Of returns the ready endpoints on other nodes that a flow could have been sent to; none if
-	// it is none of a Service's; false where that cannot be determined now.
+	// Of returns ready endpoints on other nodes that a flow could have been sent to, perhaps not all
+	// of them; none if it is none of a Service's; false where that cannot be determined now.
 	Of(Flow) ([]Endpoint, bool)
 	// At returns the ready endpoints on other nodes that have an address, those of all
 	// Services, each with each of its TCP ports; false where that cannot be determined now.

@@ -90,7 +90,10 @@ type Endpoint struct {
 	Service model.ServiceName
 }
 
-// RemoteOf returns the ready endpoints, on other nodes, of the Service that has a
+// maxOf is how many endpoints of a Service RemoteOf returns: more than one node has of it.
+const maxOf = 256
+
+// RemoteOf returns ready endpoints, on other nodes, of the Service that has a
 // TCP frontend, or of the named one where the frontend is the zero value. One that is no
 // Service's own address may be a node port.
 func (t *Tracker) RemoteOf(frontend netip.AddrPort, name model.ServiceName) (all []Endpoint) {
@@ -107,7 +110,9 @@ func (t *Tracker) RemoteOf(frontend netip.AddrPort, name model.ServiceName) (all
 	}
 	for _, slice := range t.backing(s) {
 		for e := range t.remote(slice) {
-			all = append(all, e)
+			if all = append(all, e); len(all) == maxOf {
+				return all
+			}
 		}
 	}
 	return all
