@@ -114,6 +114,16 @@ func (c *Compiler) Rank(k Key) int {
 	return 10
 }
 
+// Admits implements ledger.Guards: source ranges do, to a restricted frontend.
+func (*Compiler) Admits(k Key) (guard Key, clients netip.Prefix) {
+	if k.Kind != kindEntry || k.Set != SourceRanges {
+		return guard, clients
+	}
+	clients = k.Peer.network()
+	k.Set, k.Peer = Restricted, Peer{}
+	return k, clients
+}
+
 // Port implements dataplane.Compiler.
 func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) []model.Gap {
 	if !slices.Contains(c.options.families(), port.ID.Family) {
