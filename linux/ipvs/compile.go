@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
@@ -113,6 +114,8 @@ func (c *Compiler) Rank(k Key) int {
 	}
 	return 10
 }
+
+var _ ledger.Guards[Key] = (*Compiler)(nil)
 
 // Admits implements ledger.Guards: source ranges do, to a restricted frontend.
 func (*Compiler) Admits(k Key) (guard Key, clients netip.Prefix) {

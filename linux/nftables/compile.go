@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
@@ -115,6 +116,8 @@ func (c *Compiler) Rank(k nft.Key) int {
 	}
 	return 9
 }
+
+var _ ledger.Guards[nft.Key] = (*Compiler)(nil)
 
 // Admits implements ledger.Guards: source ranges do, to a restricted frontend.
 func (*Compiler) Admits(k nft.Key) (guard nft.Key, clients netip.Prefix) {
