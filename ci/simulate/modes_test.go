@@ -37,7 +37,7 @@ func newPlane(name config.Mode, rng *rand.Rand, dir string) plane {
 	case "ipvs":
 		return newTable(name, ipvs.NewCompiler(ipvs.Options{}), dataplane.Limits{}, func(o map[ipvs.Key]ipvs.Value, h *model.Host) decide {
 			return ipvs.NewSim(ipvs.Options{}, o, h).Decide
-		}, nil, rng)
+		}, lastDestination, rng)
 	case "userspace":
 		return newTable(name, userspace.NewCompiler(1<<14), dataplane.Limits{Batch: 4 + rng.IntN(40)}, func(o map[userspace.Key]userspace.Value, h *model.Host) decide {
 			return userspace.NewSim(o, h).Decide
@@ -46,8 +46,13 @@ func newPlane(name config.Mode, rng *rand.Rand, dir string) plane {
 	return newWindows(rng, dir)
 }
 
+// lastDestination reports whether a destination is the last one of a virtual server that lacks another.
+func lastDestination(objects map[ipvs.Key]ipvs.Value, failed []ipvs.Key, key ipvs.Key) bool {
+	return slices.ContainsFunc(failed, func(k ipvs.Key) bool { return ipvs.SameServer(k, key) }) && ipvs.Last(objects, key)
+}
+
 // relayInUse reports whether a rule leads to a relay: the driver does not delete it then.
-func relayInUse(objects map[userspace.Key]userspace.Value, key userspace.Key) bool {
+func relayInUse(objects map[userspace.Key]userspace.Value, _ []userspace.Key, key userspace.Key) bool {
 	for k, v := range objects {
 		if userspace.UsesRelay(k, v, key) {
 			return true
@@ -58,7 +63,7 @@ func relayInUse(objects map[userspace.Key]userspace.Value, key userspace.Key) bo
 
 // nftInUse reports whether an element or a rule leads to a chain: nf_tables refuses to
 // delete it (EBUSY, nf_tables_delchain).
-func nftInUse(objects map[nft.Key]nft.Value, key nft.Key) bool {
+func nftInUse(objects map[nft.Key]nft.Value, _ []nft.Key, key nft.Key) bool {
 	if key.Kind != nft.KindChain {
 		return false
 	}
@@ -77,7 +82,7 @@ func leadsTo(chain string) func(nft.Rule) bool {
 }
 
 // iptablesInUse reports whether a rule leads to a chain: iptables refuses to delete it.
-func iptablesInUse(objects map[iptables.Key]iptables.Value, key iptables.Key) bool {
+func iptablesInUse(objects map[iptables.Key]iptables.Value, _ []iptables.Key, key iptables.Key) bool {
 	if key.Position != (iptables.Position{}) {
 		return false
 	}

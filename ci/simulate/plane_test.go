@@ -65,7 +65,7 @@ type table[K comparable, V any] struct {
 	name     config.Mode
 	compiler dataplane.Compiler[K, V]
 	sim      func(map[K]V, *model.Host) decide
-	inUse    func(map[K]V, K) bool // others refer to an object, so that it cannot be deleted; nil for never
+	inUse    inUse[K, V]
 	limits   dataplane.Limits
 	rng      *rand.Rand
 
@@ -78,7 +78,11 @@ type table[K comparable, V any] struct {
 	watcher   looker
 }
 
-func newTable[K comparable, V any](name config.Mode, c dataplane.Compiler[K, V], limits dataplane.Limits, sim func(map[K]V, *model.Host) decide, inUse func(map[K]V, K) bool, rng *rand.Rand) plane {
+// inUse reports whether an object cannot be deleted: others refer to it, or would replace it and
+// are among those of the same Commit that could not be written. nil is never.
+type inUse[K comparable, V any] func(objects map[K]V, failed []K, key K) bool
+
+func newTable[K comparable, V any](name config.Mode, c dataplane.Compiler[K, V], limits dataplane.Limits, sim func(map[K]V, *model.Host) decide, inUse inUse[K, V], rng *rand.Rand) plane {
 	return &table[K, V]{name: name, compiler: c, sim: sim, inUse: inUse, limits: limits, rng: rng, objects: map[K]V{}}
 }
 
@@ -229,12 +233,16 @@ func (d *driver[K, V]) Commit(_ context.Context, ops []ledger.Op[K, V]) []error 
 	case t.limits.Atomic:
 		return d.whole(ops, errs, fail)
 	}
+	var failed []K
 	for i, op := range ops {
 		if !d.process.step() {
 			return fail(i, errDead)
 		}
-		if errs[i] = t.check(op); errs[i] == nil && op.Verb == ledger.Delete && t.inUse != nil && t.inUse(t.objects, op.Key) {
+		if errs[i] = t.check(op); errs[i] == nil && op.Verb == ledger.Delete && t.inUse != nil && t.inUse(t.objects, failed, op.Key) {
 			errs[i] = errInUse
+		}
+		if errs[i] != nil && op.Verb != ledger.Delete {
+			failed = append(failed, op.Key)
 		}
 		if errs[i] == nil {
 			apply(t.objects, op)
@@ -257,7 +265,7 @@ func (d *driver[K, V]) whole(ops []ledger.Op[K, V], errs []error, fail func(int,
 	next := maps.Clone(t.objects)
 	for i, op := range ops {
 		errs[i] = t.check(op)
-		if errs[i] == nil && op.Verb == ledger.Delete && t.inUse != nil && t.inUse(next, op.Key) {
+		if errs[i] == nil && op.Verb == ledger.Delete && t.inUse != nil && t.inUse(next, nil, op.Key) {
 			errs[i] = errInUse
 		}
 		apply(next, op)

@@ -293,6 +293,7 @@ func (s *simulation) table() string {
 func TestSeedsThatViolated(t *testing.T) {
 	for _, j := range []job{
 		{"userspace", "F10", 179549307350}, // I2: pods had endpoints of clients from outside, between two writes
+		{"ipvs", "F06+F21", 91000012},      // I8: the last endpoint went when the next could not be created
 	} {
 		if res := play(t, j, j.plan(), *verbose); len(res.violations) > 0 {
 			t.Errorf("%s: %s\n%s", j, strings.Join(res.violations, "\n  "), res.log)

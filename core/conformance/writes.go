@@ -54,15 +54,10 @@ func (s Suite[K, V]) EachWrite(t *testing.T) {
 }
 
 // EachWriteOfPassing does the same with worlds in which an address passes from one Service to
-// an older one and back. Their policies and source ranges differ, or do not. Where both have
-// ranges, and others, and a mode knows the ranges of an address but not whose they are, clients of one
-// Service may reach the other's endpoints between two writes: apart leaves those worlds out.
-func (s Suite[K, V]) EachWriteOfPassing(t *testing.T, apart bool) {
-	for name, of := range passing() {
-		had, has := of[0].Services[0], of[1].Services[1]
-		if apart && had.Restricted && has.Restricted && !slices.Equal(had.SourceRanges, has.SourceRanges) {
-			continue
-		}
+// an older one and back. Their source ranges differ, or do not; the newer Service has each of the
+// policies, the older one Cluster.
+func (s Suite[K, V]) EachWriteOfPassing(t *testing.T, policies ...model.TrafficPolicy) {
+	for name, of := range passing(policies) {
 		t.Run(name, func(t *testing.T) {
 			n := 0
 			s.through(t, NewRand(1), of[0], 4, func(*rand.Rand, Random) Random {
@@ -75,10 +70,10 @@ func (s Suite[K, V]) EachWriteOfPassing(t *testing.T, apart bool) {
 
 // passing are pairs of worlds: in the second, an older Service has a load balancer's address that is
 // another's in the first.
-func passing() map[string][2]Random {
+func passing(policies []model.TrafficPolicy) map[string][2]Random {
 	host, c := randomHost(NewRand(1))
 	host.Pods = model.PodMatch{CIDRs: prefixes("10.244.1.0/24")}
-	ranges := map[string][]netip.Prefix{"open": nil, "some": prefixes("198.51.100.0/24"), "others": prefixes("192.0.2.0/24 203.0.113.0/24 10.244.1.0/24")}
+	ranges := map[string][]netip.Prefix{"open": nil, "some": prefixes("198.51.100.0/24"), "others": prefixes("192.0.2.0/24 203.0.113.0/24 10.244.1.0/24"), "within": prefixes("198.51.100.0/28 192.0.2.0/24 10.244.0.0/16")}
 	service := func(i int, policy model.TrafficPolicy, allow []netip.Prefix) (*model.Service, *model.Slice) {
 		s := &model.Service{
 			Name: model.ServiceName{Namespace: "default", Name: fmt.Sprintf("s%d", i)}, Type: model.LoadBalancer, External: policy,
@@ -96,7 +91,7 @@ func passing() map[string][2]Random {
 	all := map[string][2]Random{}
 	for from, had := range ranges {
 		for to, has := range ranges {
-			for _, policy := range model.TrafficPolicies() {
+			for _, policy := range policies {
 				a, itsSlice := service(1, policy, had)
 				b, bsSlice := service(2, model.Cluster, has)
 				first := Random{Host: host, Config: c, Services: []*model.Service{a}, Slices: []*model.Slice{itsSlice}}

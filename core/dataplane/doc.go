@@ -52,6 +52,7 @@
 //   - A compiler whose objects number a pool's endpoints is a Slotter, and writes
 //     them in the pool's order: the order is stable, and after a restart it is
 //     the one that is installed. Without Slotter the order means nothing.
+//   - A compiler whose source ranges are objects of their own implements ledger.Guards.
 //   - The simulator gets objects, and of the host only what a kernel knows by
 //     itself: addresses and interfaces. How pods are recognised, and which
 //     addresses node ports have, it must find in objects: those of Base.

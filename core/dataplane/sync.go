@@ -212,16 +212,17 @@ func (s *run[K, V]) bisect(batch []ledger.Op[K, V], failed error) {
 	s.commit(right)
 }
 
-// splitDeletions cuts a batch of one owner before its deletions, which come last, or
-// between them: what is not wanted any more must not hold up what is. A part is empty
-// when there is nothing to cut.
+// splitDeletions cuts a batch of one owner where its deletions begin or end, or
+// between them: what is not wanted any more must not hold up what is, but where that shuts
+// clients out first. A part is empty when there is nothing to cut.
 func splitDeletions[K comparable, V any](batch []ledger.Op[K, V]) (left, right []ledger.Op[K, V]) {
-	n := slices.IndexFunc(batch, func(op ledger.Op[K, V]) bool { return op.Verb == ledger.Delete })
+	deletes := func(op ledger.Op[K, V]) bool { return op.Verb == ledger.Delete }
+	n := slices.IndexFunc(batch, func(op ledger.Op[K, V]) bool { return deletes(op) != deletes(batch[0]) })
 	switch {
+	case n < 0 && deletes(batch[0]):
+		n = len(batch) / 2
 	case n < 0:
 		n = len(batch)
-	case n == 0:
-		n = len(batch) / 2
 	}
 	return batch[:n], batch[n:]
 }

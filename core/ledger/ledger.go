@@ -15,6 +15,7 @@ package ledger
 
 import (
 	"iter"
+	"net/netip"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -32,9 +33,15 @@ type Ledger[K comparable, V any] struct {
 	adopted bool           // keys that an adoption found and nothing wanted yet are not queued
 	founds  int            // how many entries have the mark found
 
-	// joined are owners between which queued keys have moved, each with another one of its
-	// set: what one of them deletes may be in use until the other has replaced the key.
+	// joined are owners between which keys have moved, each with another one of its
+	// set: what one of them deletes may be in use until the other has replaced it.
 	joined map[model.PortID]model.PortID
+	// second are the second owners of keys since the last Plan: where the first one is released, the
+	// key has moved.
+	second map[K]*model.PortID
+
+	guards Guards[K]    // nil for none
+	moment map[K]moment // of what Plan has planned, where it is not the usual one
 
 	review *Review[K, V] // the one in progress; nil for none
 
@@ -48,6 +55,15 @@ type Rules[K comparable, V any] interface {
 	Rank(K) int                  // order of creation
 	DeleteDelay(K) time.Duration // how long an unneeded object stays
 	Equal(a, b V) bool
+}
+
+// Guards are Rules of which some objects shut out clients: a guard shuts out all but those whom other
+// objects admit. These may belong to another owner than the guarded address does by now.
+type Guards[K comparable] interface {
+	// Admits returns the guard of an object that admits clients, and which ones; the zero
+	// prefix for all other keys. An object that admits has a lower rank than its guard, and that a
+	// lower one than where admitted clients go.
+	Admits(K) (guard K, clients netip.Prefix)
 }
 
 // entry is the state of one key. There is one for every object, so it is small:
@@ -105,8 +121,9 @@ func (d deferral) failed() bool { return d.err != nil && !d.untried }
 
 // New returns an empty ledger.
 func New[K comparable, V any](rules Rules[K, V]) *Ledger[K, V] {
+	guards, _ := rules.(Guards[K])
 	return &Ledger[K, V]{
-		rules: rules, entries: map[K]*entry[V]{}, stale: map[K]V{}, waiting: map[K]deferral{}, kept: map[K]struct{}{},
+		rules: rules, guards: guards, entries: map[K]*entry[V]{}, stale: map[K]V{}, waiting: map[K]deferral{}, kept: map[K]struct{}{}, second: map[K]*model.PortID{},
 	}
 }
 
@@ -116,6 +133,12 @@ func (l *Ledger[K, V]) Want(owner *model.PortID, key K, value V) {
 	e := l.entry(key)
 	e.refs++
 	l.setFound(e, false)
+	switch pos := e.queuePos(); {
+	case e.refs == 1 && pos != 0:
+		l.join(l.dirty[pos-1].owner, owner)
+	case e.refs == 2 && owner != nil:
+		l.second[key] = owner
+	}
 	if e.refs == 1 || !l.rules.Equal(e.value, value) {
 		have := l.have(key, e)
 		e.value = value
@@ -142,8 +165,13 @@ func (l *Ledger[K, V]) Release(owner *model.PortID, key K) {
 	if e.refs == 0 {
 		l.setInstalled(key, e, have)
 		l.enqueue(e, key, owner)
-	} else if pos := e.queuePos(); pos != 0 {
+		return
+	}
+	if pos := e.queuePos(); pos != 0 {
 		l.join(owner, l.dirty[pos-1].owner)
+	}
+	if e.refs == 1 {
+		l.join(owner, l.second[key])
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -878,4 +879,79 @@ func BenchmarkRestart(b *testing.B) {
 			}
 		})
 	}
+}
+
+// guarded are rules where keys such as "10.0.0.0/8@1" admit clients to what guard2 shuts them out of.
+type guarded struct{ rules }
+
+func (guarded) Admits(k string) (guard string, clients netip.Prefix) {
+	if text, _, ok := strings.Cut(k, "@"); ok {
+		return "guard2", netip.MustParsePrefix(text)
+	}
+	return guard, clients
+}
+
+// passing is a ledger of an address that a's endpoint serves to some clients, and then b's to others.
+func passing(l *ledger.Ledger[string, string], b *model.PortID) {
+	for _, k := range []string{"10.1.0.0/16@1", "10.2.0.0/16@1", "192.0.2.0/28@1", "guard2", "b3"} {
+		l.Want(b, k, "v")
+	}
+}
+
+// Where a guarded address passes to another owner, those whom one of both admits are shut out before
+// and admitted after it, and those whom both admit are admitted all the time.
+func TestGuardedAddressPasses(t *testing.T) {
+	a, b := owner("a"), owner("b")
+	had := []string{"10.1.0.0/24@1", "172.16.0.0/12@1", "192.0.2.0/24@1", "guard2", "a3"}
+	for _, limit := range []int{0, 1} {
+		l := ledger.New[string, string](guarded{})
+		for _, k := range had {
+			l.Want(a, k, "v")
+		}
+		record(l, l.Plan(epoch, 0), epoch)
+		passing(l, b)
+		for _, k := range had {
+			l.Release(a, k)
+		}
+		expect(t, render(l.Plan(epoch, limit)),
+			"0 create 192.0.2.0/28@1 >v", "0 delete 172.16.0.0/12@1 v>", "0 delete 192.0.2.0/24@1 v>",
+			"0 create b3 >v", "0 delete a3 v>",
+			"0 create 10.1.0.0/16@1 >v", "0 create 10.2.0.0/16@1 >v", "0 delete 10.1.0.0/24@1 v>")
+	}
+}
+
+// The same at a start: whose the ranges were is not known, nor, while there is doubt, whether they are
+// of an input that could not be read. They are of the one whose address it is now, or of nobody.
+func TestGuardedAddressHasPassedAtAStart(t *testing.T) {
+	l := ledger.New[string, string](guarded{})
+	adopt(l, map[string]string{"172.16.0.0/12@1": "v", "guard2": "v", "a3": "v"})
+	l.KeepUnknown(true)
+	passing(l, owner("b"))
+	p := l.Plan(epoch, 1)
+	expect(t, render(p),
+		"0 delete 172.16.0.0/12@1 v>", "0 create b3 >v",
+		"0 create 10.1.0.0/16@1 >v", "0 create 10.2.0.0/16@1 >v", "0 create 192.0.2.0/28@1 >v")
+	record(l, p, epoch)
+	l.KeepUnknown(false)
+	expect(t, render(l.Plan(epoch, 1)), "0 delete a3 v>")
+
+	l = ledger.New[string, string](guarded{})
+	adopt(l, map[string]string{"172.16.0.0/12@1": "v", "guard2": "v", "a3": "v"})
+	passing(l, owner("b"))
+	expect(t, render(l.Plan(epoch, 1)),
+		"0 delete 172.16.0.0/12@1 v>", "0 create b3 >v", "1 delete a3 v>",
+		"2 create 10.1.0.0/16@1 >v", "2 create 10.2.0.0/16@1 >v", "2 create 192.0.2.0/28@1 >v")
+}
+
+// An address that gets ranges, or none, is open until it has all, and from before they go.
+func TestGuardComesAndGoes(t *testing.T) {
+	l, b := ledger.New[string, string](guarded{}), owner("b")
+	passing(l, b)
+	p := l.Plan(epoch, 0)
+	expect(t, render(p), "0 create 10.1.0.0/16@1 >v", "0 create 10.2.0.0/16@1 >v", "0 create 192.0.2.0/28@1 >v", "0 create guard2 >v", "0 create b3 >v")
+	record(l, p, epoch)
+	for _, k := range []string{"10.1.0.0/16@1", "10.2.0.0/16@1", "192.0.2.0/28@1", "guard2"} {
+		l.Release(b, k)
+	}
+	expect(t, render(l.Plan(epoch, 0)), "0 delete guard2 v>", "0 delete 10.1.0.0/16@1 v>", "0 delete 10.2.0.0/16@1 v>", "0 delete 192.0.2.0/28@1 v>")
 }

@@ -5,6 +5,7 @@ package ledger
 import (
 	"cmp"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -13,7 +14,8 @@ import (
 
 // Plan turns the queued differences, and the deferred keys that are due, into
 // batches of ops. Each batch is in the order in which it must be committed:
-// creations and replacements by rising rank, then deletions by falling rank. The
+// creations and replacements by rising rank, then deletions by falling rank; but who is
+// admitted to a guarded address changes in steps: see moments. The
 // ops of one owner are in one batch, together with those of owners to which keys of
 // it have moved since the last Plan, or the other way round; a batch has at most limit ops (0: no limit)
 // unless these alone are more.
@@ -31,7 +33,7 @@ func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
 			l.keep(t.key, e)
 			continue
 		}
-		if e.refs == 0 && l.keepUnknown && e.is(found) {
+		if e.refs == 0 && l.keepUnknown && e.is(found) && !l.guarded(t.key) {
 			l.kept[t.key] = struct{}{}
 			delete(l.waiting, t.key) // a deletion that failed before the doubt
 			continue
@@ -46,8 +48,9 @@ func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
 		l.dirty[n] = *t
 		n++
 	}
+	l.moments(l.dirty[:n])
 	batches := l.batches(l.dirty[:n], limit)
-	l.joined = nil
+	l.joined, l.moment, l.second = nil, nil, map[K]*model.PortID{}
 	clear(l.dirty)
 	l.dirty = l.dirty[:0]
 	if cap(l.dirty) > 4096 { // after a full sync: free it
@@ -167,35 +170,137 @@ func (l *Ledger[K, V]) sorted(batch []queued[K, V]) []Op[K, V] {
 // position is the place of an op in a batch: creations and replacements by rising
 // rank, then deletions by falling rank.
 func (l *Ledger[K, V]) position(t *queued[K, V]) int {
-	const deletions = 1 << 30 // greater than any rank
+	const end = 1 << 30 // greater than two of any rank
 	rank := l.rules.Rank(t.key)
-	if t.entry.refs == 0 {
-		return 2*deletions - rank
+	switch m := l.moment[t.key]; {
+	case m == first:
+		return 2*rank + 1
+	case m != usual:
+		return end + int(m)
+	case t.entry.refs == 0:
+		return end - 2*rank
 	}
-	return rank
+	return 2 * rank
+}
+
+// moment is when the change of an object that admits clients to a guarded address is written.
+type moment int
+
+const (
+	usual   moment = iota
+	first          // clients are shut out
+	last           // clients are admitted
+	covered        // they were admitted by another object
+)
+
+// moments decides when those who are admitted to addresses change, where the guard is
+// there and stays. An address may have another holder now, or other endpoints, and those
+// change in between; so only clients who are admitted both before and after are admitted
+// then. Those who are not any more are shut out first, new ones are admitted last. A range inside one
+// that goes comes first, and one inside a range that comes goes last.
+func (l *Ledger[K, V]) moments(planned []queued[K, V]) {
+	if l.guards == nil {
+		return
+	}
+	changes := map[K]*admission{}
+	for i := range planned {
+		t := &planned[i]
+		guard, clients := l.guards.Admits(t.key)
+		if !clients.IsValid() || !l.wants(guard) {
+			continue
+		}
+		c := changes[guard]
+		if c == nil {
+			c = &admission{}
+			changes[guard] = c
+		}
+		switch {
+		case t.entry.refs == 0:
+			c.leave = append(c.leave, clients)
+		case !t.entry.is(installed):
+			c.come, c.owner = append(c.come, clients), t.owner
+		}
+	}
+	if len(changes) == 0 {
+		return
+	}
+	l.moment = map[K]moment{}
+	for _, c := range changes {
+		slices.SortFunc(c.come, netip.Prefix.Compare)
+		slices.SortFunc(c.leave, netip.Prefix.Compare)
+	}
+	for i := range planned {
+		t := &planned[i]
+		guard, clients := l.guards.Admits(t.key)
+		switch c := changes[guard]; {
+		case !clients.IsValid() || c == nil:
+		case t.entry.refs == 0:
+			l.moment[t.key] = first
+			if inside(clients, c.come) {
+				l.moment[t.key] = covered
+			}
+			if t.owner == nil { // a left-over
+				t.owner = c.owner
+			}
+		case !t.entry.is(installed) && l.entries[guard].is(installed) && !inside(clients, c.leave):
+			l.moment[t.key] = last
+		}
+	}
+}
+
+// admission is a change of who is admitted to a guarded address: what is created and deleted. Of
+// either, no range is inside another one.
+type admission struct {
+	come, leave []netip.Prefix
+	owner       *model.PortID // of what comes
+}
+
+// inside reports whether a range is inside one of some, which are sorted.
+func inside(p netip.Prefix, some []netip.Prefix) bool {
+	i, found := slices.BinarySearchFunc(some, p, netip.Prefix.Compare)
+	return found || i > 0 && some[i-1].Overlaps(p) && some[i-1].Bits() <= p.Bits()
+}
+
+// wants reports whether an object is wanted.
+func (l *Ledger[K, V]) wants(key K) bool {
+	e := l.entries[key]
+	return e != nil && e.refs > 0
+}
+
+// guarded reports whether an object admits clients to an address that is wanted, with other ranges.
+func (l *Ledger[K, V]) guarded(key K) bool {
+	if l.guards == nil {
+		return false
+	}
+	guard, clients := l.guards.Admits(key)
+	return clients.IsValid() && l.wants(guard)
 }
 
 // group sorts what is planned by owner, joined ones as one, in the order of their first op. Ops without
 // an owner come first, by position, since all others depend on the base; but deletions
 // without an owner are left-overs, which others may use until they are replaced, and
-// come last.
+// come last. Where there are any, clients are admitted after them.
 func (l *Ledger[K, V]) group(planned []queued[K, V]) {
-	first := map[model.PortID]int{}
+	begins, left := map[model.PortID]int{}, false
 	for i := range planned {
-		if by := l.leader(planned[i].owner); planned[i].owner != nil {
-			if _, ok := first[by]; !ok {
-				first[by] = i
-			}
+		if planned[i].owner == nil {
+			left = left || planned[i].entry.refs == 0
+			continue
+		}
+		if by := l.leader(planned[i].owner); begins[by] == 0 {
+			begins[by] = i + 1
 		}
 	}
 	place := func(t *queued[K, V]) int {
-		switch {
+		switch m := l.moment[t.key]; {
+		case left && m > first:
+			return len(planned) + 2
 		case t.owner != nil:
-			return first[l.leader(t.owner)]
-		case t.entry.refs == 0:
-			return len(planned)
+			return begins[l.leader(t.owner)]
+		case t.entry.refs == 0 && m != first:
+			return len(planned) + 1
 		}
-		return -1
+		return 0
 	}
 	slices.SortStableFunc(planned, func(a, b queued[K, V]) int {
 		if c := cmp.Compare(place(&a), place(&b)); c != 0 {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
@@ -112,6 +113,18 @@ func (c *Compiler) Rank(k Key) int {
 		return 11
 	}
 	return 10
+}
+
+var _ ledger.Guards[Key] = (*Compiler)(nil)
+
+// Admits implements ledger.Guards: source ranges do, to a restricted frontend.
+func (*Compiler) Admits(k Key) (guard Key, clients netip.Prefix) {
+	if k.Kind != kindEntry || k.Set != SourceRanges {
+		return guard, clients
+	}
+	clients = k.Peer.network()
+	k.Set, k.Peer = Restricted, Peer{}
+	return k, clients
 }
 
 // Port implements dataplane.Compiler.

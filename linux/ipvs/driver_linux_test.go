@@ -5,6 +5,7 @@ package ipvs
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -81,6 +82,47 @@ func TestDrain(t *testing.T) {
 	s.driver.drains.check()
 	if out := s.run("ipvsadm", "-Ln"); strings.Contains(out, first+":8080") {
 		t.Errorf("it drains forever:\n%s", out)
+	}
+}
+
+// destinations are the endpoints that new connections to vip go to.
+func (s *site) destinations() (all []string) {
+	s.t.Helper()
+	have, err := s.driver.kernel.servers.Destinations(virtualserver.ID{Addr: vip, Proto: model.TCP})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, d := range have {
+		if d.Weight > 0 {
+			all = append(all, d.Addr.Addr().String())
+		}
+	}
+	return all
+}
+
+// An endpoint that cannot be added does not leave a Service without one: the last that is there goes
+// when another has come. Where others are there, what is gone goes.
+func TestLastEndpointStaysUntilAnotherComes(t *testing.T) {
+	const impossible = "224.0.0.1" // the kernel has no destination with a multicast address
+	s := newSite(t)
+	s.open()
+	s.set(web(first))
+	port := web(impossible)
+	s.Update([]model.Delta{{Old: s.ports[port.ID], New: port}})
+	if _, err := s.Sync(t.Context()); err == nil {
+		t.Fatal("a multicast address is an endpoint")
+	}
+	if got := s.dial(); got != first {
+		t.Errorf("a new connection reached %q", got)
+	}
+	next := web(impossible, second)
+	s.Update([]model.Delta{{Old: port, New: next}})
+	for begun := time.Now(); time.Since(begun) < 5*time.Second && slices.Contains(s.destinations(), first); {
+		_, _ = s.Sync(t.Context()) // the other endpoint fails still
+		time.Sleep(100 * time.Millisecond)
+	}
+	if got := s.destinations(); !slices.Equal(got, []string{second}) {
+		t.Errorf("new connections go to %v", got)
 	}
 }
 

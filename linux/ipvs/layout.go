@@ -242,6 +242,26 @@ func (k Key) dest(to netip.AddrPort) Key {
 	return k
 }
 
+// Last reports whether a key is the only destination of its virtual server. Such a one is not deleted by
+// a Commit in which another one could not be created: the virtual server would have none until
+// that is tried again.
+func Last(objects map[Key]Value, k Key) bool {
+	if k.Kind != kindDest {
+		return false
+	}
+	for other := range objects {
+		if other != k && other.Kind == kindDest && other.serverOf() == k.serverOf() {
+			return false
+		}
+	}
+	return true
+}
+
+// SameServer reports whether both keys are destinations of one virtual server.
+func SameServer(a, b Key) bool {
+	return a.Kind == kindDest && b.Kind == kindDest && a.serverOf() == b.serverOf()
+}
+
 func compareKeys(a, b Key) int {
 	return cmp.Or(
 		cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Family, b.Family), cmp.Compare(a.Set, b.Set),

@@ -30,12 +30,13 @@ type serverCommit struct {
 
 	deleted map[Key]bool // servers that are deleted, with their destinations
 	failed  map[Key]bool // servers that could not be created or changed
+	short   map[Key]bool // servers that lack a destination, which could not be created
 
 	wanted map[Key]map[Peer]bool // destinations by server; filled by wants
 }
 
 func (s *servers) begin(ops []ledger.Op[Key, Value]) *serverCommit {
-	c := &serverCommit{servers: s, ops: ops, deleted: map[Key]bool{}, failed: map[Key]bool{}}
+	c := &serverCommit{servers: s, ops: ops, deleted: map[Key]bool{}, failed: map[Key]bool{}, short: map[Key]bool{}}
 	for _, op := range ops {
 		if op.Verb == ledger.Delete && op.Key.Kind == kindServer {
 			c.deleted[op.Key] = true
@@ -140,8 +141,8 @@ func (c *serverCommit) wants(server Key, to Peer) bool {
 }
 
 // dest creates a destination or drains it. An existing one, draining or not, is
-// reused.
-func (c *serverCommit) dest(op ledger.Op[Key, Value]) error {
+// reused. The last one stays while those that come instead cannot be created: see Last.
+func (c *serverCommit) dest(op ledger.Op[Key, Value]) (err error) {
 	server := op.Key.serverOf()
 	if c.deleted[server] {
 		return nil
@@ -154,8 +155,14 @@ func (c *serverCommit) dest(op ledger.Op[Key, Value]) error {
 		return wrap(op.Key.String(), err)
 	}
 	if op.Verb == ledger.Delete {
+		if c.short[server] {
+			if err := c.spare(op.Key, id); err != nil {
+				return wrap(op.Key.String(), err)
+			}
+		}
 		return wrap(op.Key.String(), c.removeDest(op.Key, id))
 	}
+	defer func() { c.short[server] = c.short[server] || err != nil }()
 	to := op.Key.Peer.endpoint()
 	if c.drains.cancel(op.Key) {
 		if err = c.kernel.servers.SetWeight(id, to, int(op.New.Weight)); !errors.Is(err, virtualserver.ErrNoDestination) {
@@ -169,6 +176,22 @@ func (c *serverCommit) dest(op ledger.Op[Key, Value]) error {
 		err = deletedExternally(err)
 	}
 	return wrap(op.Key.String(), err)
+}
+
+// errLast is why a destination is not deleted.
+var errLast = errors.New("kept: it is the last one, and the next could not be created")
+
+// spare returns an error if a destination is the last one that takes new connections.
+func (c *servers) spare(k Key, id virtualserver.ID) error {
+	have, err := c.kernel.servers.Destinations(id)
+	if err != nil {
+		return err
+	}
+	others := slices.ContainsFunc(have, func(d virtualserver.Destination) bool { return d.Weight > 0 && d.Addr != k.Peer.endpoint() })
+	if !others {
+		return errLast
+	}
+	return nil
 }
 
 // deletedExternally turns "no such virtual server" into an external change: more may

@@ -15,9 +15,14 @@ import (
 
 // gathered returns the indices of ops in an order that keeps ranges that may overlap
 // together, deletions first. If ranges of the same frontend are added, deletions come
-// as early as those; else they stay behind the ops that need them.
+// as early as those; else they stay behind the ops that need them. Those that are added after deletions
+// do not overlap these, and stay where they are: see ledger.Plan.
 func gathered(ops []Op) (order []int) {
-	begins := map[Key]int{} // where ranges of a group are
+	type run struct {
+		begin   int
+		deletes bool
+	}
+	runs := map[Key]run{} // the last one of each group
 	at := make([]int, len(ops))
 	order = make([]int, len(ops))
 	for i, o := range ops {
@@ -26,10 +31,14 @@ func gathered(ops []Op) (order []int) {
 		if !ok {
 			continue
 		}
-		if _, known := begins[group]; !known {
-			begins[group] = i
+		r, known := runs[group]
+		if deletes := o.Verb == ledger.Delete; !known || r.deletes && !deletes {
+			r = run{i, deletes}
+		} else {
+			r.deletes = deletes
 		}
-		at[i] = begins[group]
+		runs[group] = r
+		at[i] = r.begin
 	}
 	slices.SortFunc(order, func(a, b int) int {
 		return cmp.Or(cmp.Compare(at[a], at[b]), cmp.Compare(stays(ops[a]), stays(ops[b])), cmp.Compare(a, b))

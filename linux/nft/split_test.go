@@ -4,6 +4,7 @@ package nft
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
@@ -36,10 +37,12 @@ func TestCut(t *testing.T) {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
 		}
 	}
-	order := gathered([]Op{slot, come, other, slot, goes})
-	for i, want := range []int{0, 4, 1, 2, 3} {
-		if order[i] != want {
-			t.Fatalf("order %v", order)
-		}
+	if order := gathered([]Op{slot, come, other, slot, goes}); !slices.Equal(order, []int{0, 4, 1, 2, 3}) {
+		t.Errorf("order %v", order)
+	}
+	// Whoever is shut out first, and admitted last, when an address passes to another Service.
+	inside, outside := Op{Key: key("10.96.0.1:80", "10.0.0.0/28")}, Op{Key: key("10.96.0.1:80", "192.0.2.0/24")}
+	if order := gathered([]Op{inside, goes, slot, slot, outside}); !slices.Equal(order, []int{1, 0, 2, 3, 4}) {
+		t.Errorf("order %v", order)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
@@ -88,7 +89,7 @@ func NewCompiler(o Options) *Compiler {
 func (c *Compiler) Equal(a, b nft.Value) bool { return a.Equal(b) }
 
 // Rank implements dataplane.Compiler: referenced objects come before those that
-// refer to them, and slots and source ranges before the answer that needs them. The
+// refer to them, source ranges before slots, and both before the answer that needs them. The
 // answer for one origin comes before the one that all origins look up last, which
 // it would get otherwise. A large port may take several transactions, and after each of them
 // packets find the slots that they are sent to, and none of another policy.
@@ -102,14 +103,28 @@ func (c *Compiler) Rank(k nft.Key) int {
 		return 2 + depth(k.Name())
 	}
 	switch k.Set {
-	case setAffinitySlots, setAffinityNodeSlots: // an endpoint's handle
+	case setAllowed:
+		return 7
+	case setRestricted:
 		return 8
-	case setVIPsPod, setVIPsHost, setNodePortsPod, setNodePortsHost:
-		return 9
-	case setVIPs, setNodePorts:
+	case setAffinitySlots, setAffinityNodeSlots: // an endpoint's handle
 		return 10
+	case setVIPsPod, setVIPsHost, setNodePortsPod, setNodePortsHost:
+		return 11
+	case setVIPs, setNodePorts:
+		return 12
 	}
-	return 7
+	return 9
+}
+
+var _ ledger.Guards[nft.Key] = (*Compiler)(nil)
+
+// Admits implements ledger.Guards: source ranges do, to a restricted frontend.
+func (*Compiler) Admits(k nft.Key) (guard nft.Key, clients netip.Prefix) {
+	if k.Kind != nft.KindElement || k.Set != setAllowed {
+		return guard, clients
+	}
+	return nft.AddrPortKey(setRestricted, k.Proto, k.AddrPort()), k.Prefix()
 }
 
 // depth orders chains: those that go to others are deeper.

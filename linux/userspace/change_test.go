@@ -17,7 +17,7 @@ func TestEachWriteOfAChange(t *testing.T) {
 }
 
 // An address passes to another Service.
-func TestEachWriteOfPassing(t *testing.T) { suite().EachWriteOfPassing(t, true) }
+func TestEachWriteOfPassing(t *testing.T) { suite().EachWriteOfPassing(t, model.Cluster, model.Local) }
 
 func suite() conformance.Suite[Key, Value] {
 	return conformance.Suite[Key, Value]{

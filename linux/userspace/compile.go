@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/linux/xtables"
@@ -21,7 +22,10 @@ type Compiler struct {
 	families []model.Family
 }
 
-var _ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
+var (
+	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
+	_ ledger.Guards[Key]             = (*Compiler)(nil)
+)
 
 // NewCompiler returns a compiler for some families; none means both. Packets from
 // relays carry the fwmark bit mark.
@@ -188,22 +192,34 @@ func (p portals) target(from model.Origin) Target {
 	return p.own(Drop)
 }
 
-// Rank implements dataplane.Compiler. Of the entries of a frontend come first those for
-// allowed source ranges, then the one that drops the rest: a restricted frontend is
-// never open to all. Then come those for this node's pods, since without one a pod uses
+// Rank implements dataplane.Compiler. Before relays and all that leads to them come the entries
+// for allowed source ranges of a frontend, then the one that drops the rest: a restricted frontend is
+// never open to all. Of the other entries come first those for this node's pods, since without one a pod uses
 // those for all others: it would get their endpoints between two writes, when they
 // lead to a relay already, or still.
 func (c *Compiler) Rank(k Key) int {
 	rank := 4 * int(k.Kind)
 	switch {
-	case k.Kind != kindEntry || k.Chain == chainGuard && k.From.IsValid():
+	case k.Kind != kindEntry:
 		return rank
+	case k.Chain == chainGuard && k.From.IsValid():
+		return 4*int(kindRelay) - 2
 	case k.Chain == chainGuard:
-		return rank + 1
+		return 4*int(kindRelay) - 1
 	case k.Chain == chainPod || k.Chain == chainNodePod:
-		return rank + 2
+		return rank
 	}
-	return rank + 3
+	return rank + 1
+}
+
+// Admits implements ledger.Guards: source ranges do, to a restricted frontend.
+func (c *Compiler) Admits(k Key) (guard Key, clients netip.Prefix) {
+	if k.Kind != kindEntry || k.Chain != chainGuard || !k.From.IsValid() {
+		return guard, clients
+	}
+	clients = k.From
+	k.From = netip.Prefix{}
+	return k, clients
 }
 
 // DeleteDelay implements dataplane.Compiler.
