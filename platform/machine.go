@@ -65,13 +65,12 @@ func (m *machine) readAddresses() (changed bool, err error) {
 	if m.unread = err != nil; m.unread {
 		return false, err
 	}
-	slices.SortFunc(all, func(a, b model.LocalAddress) int {
-		if c := a.Prefix.Addr().Compare(b.Prefix.Addr()); c != 0 {
-			return c
-		}
-		return a.Prefix.Bits() - b.Prefix.Bits()
+	seen := make(map[model.LocalAddress]bool, len(all))
+	all = slices.DeleteFunc(all, func(a model.LocalAddress) bool {
+		again := seen[a]
+		seen[a] = true
+		return again
 	})
-	all = slices.Compact(all)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	changed = !slices.Equal(all, m.facts.Addresses)

@@ -172,5 +172,5 @@ func (p *Proxy) connected(all []netip.AddrPort) {
 // and the machine's facts. The engine calls it on its own goroutine.
 func (p *Proxy) host(n *model.Node, cidrs []*model.ServiceCIDR) (*model.Host, []model.Problem) {
 	c, machine := p.live.Load(), p.machine.now()
-	return resolve.Host(c, n, cidrs, machine), resolve.HostProblems(c, n, cidrs, machine)
+	return resolve.Host(c, n, cidrs, machine), resolve.HostProblems(c, n, cidrs, machine, true)
 }

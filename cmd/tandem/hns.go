@@ -127,7 +127,7 @@ func diffHNS(ctx context.Context, open openHNS, c *config.Config) (hns.Diff, []m
 	node := ownNode(in.Nodes, c.NodeName)
 	host := resolve.Host(c, node, in.ServiceCIDRs, in.machine)
 	services, ports := track.Once(host, &in.Objects)
-	problems := slices.Concat(in.problems, resolve.HostProblems(c, node, in.ServiceCIDRs, in.machine))
+	problems := slices.Concat(in.problems, resolve.HostProblems(c, node, in.ServiceCIDRs, in.machine, resolve.AnyNodePort(in.Services)))
 	for _, s := range services {
 		problems = append(problems, s.Problems...)
 	}

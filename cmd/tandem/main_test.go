@@ -41,6 +41,8 @@ endpoints:
 - addresses: [10.244.1.3]
 `
 
+var nodePortYAML = strings.Replace(strings.Replace(webYAML, "spec:\n", "spec:\n  type: NodePort\n", 1), "port: 80,", "port: 80, nodePort: 30080,", 1)
+
 // tandem runs the program and returns its output.
 func tandem(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
@@ -256,9 +258,14 @@ status: {loadBalancer: {ingress: [{ip: 203.0.113.9}, {ip: "2001:db8:cafe::9"}]}}
 	}
 }
 
-// A mode that names its node port addresses by the Node needs the Node.
+// A mode that names its node port addresses by the Node needs the Node, where a Service has
+// node ports.
 func TestPlanSaysThatTheNodeIsUnknown(t *testing.T) {
 	files := map[string]string{"web.yaml": webYAML}
+	if code, _, stderr := tandem(t, "plan", "--manifests", folder(t, files), "--node", "node-1", "--proxy-mode", "nftables"); code != exitOK || stderr != "" {
+		t.Errorf("no node ports: exit code %d: %s", code, stderr)
+	}
+	files["web.yaml"] = nodePortYAML
 	args := []string{"plan", "--manifests", folder(t, files), "--node", "node-1", "--proxy-mode", "nftables"}
 	if code, _, stderr := tandem(t, args...); code != exitFailure || !strings.Contains(stderr, "Node node-1: nodePorts are not served") {
 		t.Errorf("exit code %d: %s", code, stderr)
@@ -267,6 +274,25 @@ func TestPlanSaysThatTheNodeIsUnknown(t *testing.T) {
 	args[2] = folder(t, files)
 	if code, _, stderr := tandem(t, args...); code != exitOK || stderr != "" {
 		t.Errorf("with its Node: exit code %d: %s", code, stderr)
+	}
+}
+
+// Without a Node object and a name, manifests are meant for this machine, and its addresses.
+func TestManifestsForThisMachine(t *testing.T) {
+	all, err := platform.LocalAddresses()
+	if err != nil || !slices.ContainsFunc(all, func(a model.LocalAddress) bool { return a.Prefix.Addr().Is4() && !a.Prefix.IsSingleIP() }) {
+		t.Skipf("this machine has no IPv4 address on a network: %v, %v", all, err)
+	}
+	dir := folder(t, map[string]string{"web.yaml": nodePortYAML})
+	if code, _, stderr := tandem(t, "plan", "--manifests", dir, "--proxy-mode", "nftables"); code != exitOK || stderr != "" {
+		t.Errorf("plan: exit code %d: %s", code, stderr)
+	}
+	code, stdout, stderr := tandem(t, "explain", "host", "default/web", "--manifests", dir)
+	if code != exitOK || !strings.Contains(stdout, "10.244.1.2:8080") {
+		t.Errorf("explain host: exit code %d: %s%s", code, stdout, stderr)
+	}
+	if code, _, stderr := tandem(t, "explain", "host", "default/web", "--manifests", dir, "--node", "node-1"); code == exitOK || !strings.Contains(stderr, "this node has no IPv4 address") {
+		t.Errorf("another node: exit code %d: %s", code, stderr)
 	}
 }
 

@@ -125,14 +125,24 @@ func readWorld(cmd *cobra.Command, c *config.Config) (*world, error) {
 		w.problems = append(w.problems, p.Model())
 	}
 	node := ownNode(found.Nodes, c.NodeName)
-	w.host = resolve.Host(c, node, found.ServiceCIDRs, model.Machine{})
-	w.problems = append(w.problems, resolve.HostProblems(c, node, found.ServiceCIDRs, model.Machine{})...)
+	machine := hereWithout(node, c)
+	w.host = resolve.Host(c, node, found.ServiceCIDRs, machine)
+	w.problems = append(w.problems, resolve.HostProblems(c, node, found.ServiceCIDRs, machine, resolve.AnyNodePort(found.Services))...)
 	w.services, w.ports = track.Once(w.host, &found.Objects)
 	for _, s := range w.services {
 		w.problems = append(w.problems, s.Problems...)
 	}
 	w.plan = w.mode.Plan(c, w.host, w.ports)
 	return w, nil
+}
+
+// hereWithout is this machine where manifests have no Node object that would say more, and
+// where no name says that another is meant. Where its addresses cannot be read it has none.
+func hereWithout(node *model.Node, c *config.Config) (m model.Machine) {
+	if node == nil && c.NodeIsHost {
+		m.Addresses, _ = platform.LocalAddresses()
+	}
+	return m
 }
 
 func ownNode(nodes []*model.Node, name string) *model.Node {

@@ -145,13 +145,18 @@ func TestAnswersEnd(t *testing.T) {
 		w := &connLimiter{max: 1}
 		one := w.add(near, nil)
 		_ = one.SetWriteDeadline(time.Now().Add(2 * time.Second))
-		go func() { _, _ = io.Copy(io.Discard, slow{far}) }()
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_, _ = io.Copy(io.Discard, slow{far})
+		}()
 		start := time.Now()
 		if _, err := one.Write(make([]byte, 64*writeStep)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(start) != 2*time.Second {
 			t.Errorf("after %s: %v", time.Since(start), err)
 		}
 		one.Close()
 		far.Close()
+		<-ended // time stands still once this function returns
 	})
 }
 

@@ -211,7 +211,7 @@ type Node struct {
 
 // Machine is the facts of this machine that its Node object does not have.
 type Machine struct {
-	Addresses []LocalAddress
+	Addresses []LocalAddress // in the order of the system's interfaces
 	// APIServers are the addresses of the API server that Services come from: those
 	// that its name resolves to and those connected to. Empty without one.
 	APIServers []netip.AddrPort

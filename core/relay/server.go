@@ -35,11 +35,17 @@ type Server struct {
 
 // NewServer returns a server without relays. Close it after use.
 func NewServer(o Options) *Server {
-	s := &Server{shared: newShared(o), relays: map[*Relay]struct{}{}}
-	var err error
-	if s.engine, err = newEngine(s.shared); err != nil {
-		s.options.Log.Warn("no epoll; connections are served by goroutines", "err", err)
+	all := newShared(o)
+	e, err := newEngine(all)
+	if err != nil {
+		all.options.Log.Warn("no epoll; connections are served by goroutines", "err", err)
 	}
+	return serve(all, e)
+}
+
+// serve returns a server with an engine, or with nil for goroutines alone.
+func serve(all *shared, e engine) *Server {
+	s := &Server{shared: all, engine: e, relays: map[*Relay]struct{}{}}
 	s.sweeper.Go(func() { s.sweep(s.connections) })
 	return s
 }

@@ -24,11 +24,22 @@ var anyPort = netip.MustParseAddrPort("127.0.0.1:0")
 // descriptors behind.
 func newServer(t *testing.T, o Options) *Server {
 	t.Helper()
+	return leavesNothing(t, func() *Server { return NewServer(o) })
+}
+
+// newGoroutines is newServer without an engine: goroutines serve all.
+func newGoroutines(t *testing.T, o Options) *Server {
+	t.Helper()
+	return leavesNothing(t, func() *Server { return serve(newShared(o), nil) })
+}
+
+func leavesNothing(t *testing.T, start func() *Server) *Server {
+	t.Helper()
 	if l, err := net.Listen("tcp", "127.0.0.1:0"); err == nil { // the first one opens the runtime's poller, which stays
 		l.Close()
 	}
 	goroutines, files := runtime.NumGoroutine(), descriptors()
-	s := NewServer(o)
+	s := start()
 	t.Cleanup(func() {
 		if err := s.Close(0); err != nil {
 			t.Error(err)
@@ -47,17 +58,6 @@ func newServer(t *testing.T, o Options) *Server {
 			t.Errorf("after the end: %+v", st)
 		}
 	})
-	return s
-}
-
-// newGoroutines returns a server without an engine: goroutines serve all.
-func newGoroutines(t *testing.T, o Options) *Server {
-	t.Helper()
-	s := newServer(t, o)
-	if s.engine != nil {
-		s.engine.Close()
-		s.engine = nil
-	}
 	return s
 }
 

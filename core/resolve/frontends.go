@@ -87,6 +87,13 @@ func addressesOf(svc *model.Service, port model.ServicePort, family model.Family
 	return all
 }
 
+// AnyNodePort reports whether one of the Services has a node port.
+func AnyNodePort(all []*model.Service) bool {
+	return slices.ContainsFunc(all, func(s *model.Service) bool {
+		return slices.ContainsFunc(s.Ports, func(p model.ServicePort) bool { return hasNodePort(s, p) })
+	})
+}
+
 func hasNodePort(svc *model.Service, port model.ServicePort) bool {
 	return svc.Type != model.ClusterIP && port.NodePort != 0
 }

@@ -16,7 +16,7 @@ import (
 // machine itself.
 func Host(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR, machine model.Machine) *model.Host {
 	if node == nil {
-		node = &model.Node{Name: c.NodeName}
+		node = standIn(c, machine)
 	}
 	h := &model.Host{Name: c.NodeName, Zone: node.Zone, IPs: ownIPs(c.NodeIP, node.IPs), MasqueradeAll: c.MasqueradeAll}
 	h.Pods = pods(c, node)
@@ -25,6 +25,36 @@ func Host(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR, machin
 	h.ServiceCIDRs = rangesFor(c, node, h.Guard.NodeIPs, cidrs).alone
 	h.Guard.Reserved = usesReserved(c, node, h)
 	return h
+}
+
+// standIn takes the place of a Node object that is not known. An API server will have one:
+// until then nothing is known of it. Manifests need not have one: the addresses are then
+// those of the machine, as far as a Node object would have them.
+func standIn(c *config.Config, machine model.Machine) *model.Node {
+	n := &model.Node{Name: c.NodeName}
+	if c.Manifests == "" {
+		return n
+	}
+	for _, f := range model.Families() {
+		n.IPs = append(n.IPs, nodeAddresses(machine.Addresses, f, c.ClusterCIDRs)...)
+	}
+	return n
+}
+
+// nodeAddresses are those addresses of a machine that its Node object would have: not those of
+// bridges and tunnels of pods, and not those that move between nodes, unless there are no others.
+func nodeAddresses(all []model.LocalAddress, f model.Family, pods []netip.Prefix) (ips []netip.Addr) {
+	all = slices.DeleteFunc(slices.Clone(all), func(a model.LocalAddress) bool { return model.FamilyOf(a.Prefix.Addr()) != f })
+	outside := slices.DeleteFunc(slices.Clone(all), func(a model.LocalAddress) bool { return contains(pods, a.Prefix.Addr()) })
+	for _, some := range [][]model.LocalAddress{onNetworks(outside), outside, onNetworks(all), all} {
+		for _, a := range some {
+			ips = append(ips, a.Prefix.Addr())
+		}
+		if len(ips) > 0 {
+			break
+		}
+	}
+	return ips
 }
 
 // ownIPs puts the configured primary address first, if there is one.
@@ -44,16 +74,17 @@ func ownIPs(primary netip.Addr, ips []netip.Addr) []netip.Addr {
 // HostProblems reports settings without effect for lack of this
 // machine's Node object, which is nil while it is not known, or of a field that it must
 // have, and ranges of cluster IPs without effect. A zone that is not known is no
-// problem: hints are not followed then.
-func HostProblems(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR, machine model.Machine) (ps []model.Problem) {
+// problem: hints are not followed then. That node ports have no address is one only if some
+// Service may have a node port.
+func HostProblems(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR, machine model.Machine, nodePorts bool) (ps []model.Problem) {
 	why := model.WhyInvalid
 	if node == nil {
-		why, node = model.WhyNoNode, &model.Node{Name: c.NodeName}
+		why, node = model.WhyNoNode, standIn(c, machine)
 	}
 	problem := func(detail string) {
 		ps = append(ps, model.Problem{Object: "Node " + node.Name, Why: why, Detail: detail})
 	}
-	if c.NodePorts.Primary && !c.NodePorts.All && len(ownIPs(c.NodeIP, node.IPs)) == 0 {
+	if nodePorts && c.NodePorts.Primary && !c.NodePorts.All && len(ownIPs(c.NodeIP, node.IPs)) == 0 {
 		problem("nodePorts are not served: nodePortAddresses is primary, and the Node has no address")
 	}
 	if c.DetectLocal == config.DetectNodeCIDR && len(node.PodCIDRs) == 0 {

@@ -403,6 +403,50 @@ func TestHost(t *testing.T) {
 	}
 }
 
+// Manifests without a Node object: its addresses are those that the machine has, except of
+// bridges of pods and those that move between nodes. With an API server they are unknown.
+func TestManifestsWithoutNode(t *testing.T) {
+	for name, test := range map[string]struct{ machine, want string }{
+		"none":                           {"", ""},
+		"one of each family":             {"192.0.2.1/24 2001:db8::1/64", "192.0.2.1 2001:db8::1"},
+		"in the order of interfaces":     {"192.0.2.1/24 172.17.0.1/16 192.0.2.7/24", "192.0.2.1 172.17.0.1 192.0.2.7"},
+		"a bridge of pods":               {"10.1.0.1/24 192.0.2.1/24", "192.0.2.1"},
+		"kube-vip":                       {"192.0.2.9/32 192.0.2.1/24", "192.0.2.1"},
+		"a cloud's single address":       {"203.0.113.7/32 10.1.0.1/24", "203.0.113.7"},
+		"pods on the network of nodes":   {"10.1.0.7/24", "10.1.0.7"},
+		"and that as a single address":   {"10.1.0.7/32", "10.1.0.7"},
+		"one family single, another not": {"203.0.113.7/32 2001:db8::1/64", "203.0.113.7 2001:db8::1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var machine model.Machine
+			for _, a := range strings.Fields(test.machine) {
+				machine.Addresses = append(machine.Addresses, model.LocalAddress{Prefix: prefix(a)})
+			}
+			c := config.Default()
+			c.NodeName, c.Manifests, c.NodePorts.Primary, c.ClusterCIDRs = "here", "/services", true, []netip.Prefix{prefix("10.1.0.0/16")}
+			h := resolve.Host(&c, nil, nil, machine)
+			if got := strings.Trim(fmt.Sprint(h.IPs), "[]"); got != test.want {
+				t.Errorf("%s, want %s", got, test.want)
+			}
+			if known := len(h.IPs) > 0; known != (len(h.NodePorts.Prefixes) > 0) {
+				t.Errorf("node ports on %v", h.NodePorts.Prefixes)
+			} else if ps := resolve.HostProblems(&c, nil, nil, machine, true); known != (len(ps) == 0) {
+				t.Error(ps)
+			}
+			if ps := resolve.HostProblems(&c, nil, nil, machine, false); len(ps) > 0 {
+				t.Errorf("without node ports: %v", ps)
+			}
+			node := &model.Node{Name: "here", IPs: []netip.Addr{addr("198.51.100.1")}}
+			if h := resolve.Host(&c, node, nil, machine); !slices.Equal(h.IPs, node.IPs) {
+				t.Errorf("with a Node object: %v", h.IPs)
+			}
+			if c.Manifests = ""; len(resolve.Host(&c, nil, nil, machine).IPs) > 0 {
+				t.Error("with an API server")
+			}
+		})
+	}
+}
+
 func TestHostProblems(t *testing.T) {
 	v4, cidr := []netip.Addr{addr("192.0.2.1")}, []netip.Prefix{prefix("10.1.0.0/24")}
 	for _, test := range []struct {
@@ -423,7 +467,7 @@ func TestHostProblems(t *testing.T) {
 		c := config.Default()
 		c.NodeName, c.NodePorts.Primary, c.DetectLocal = "here", test.primary, test.detect
 		var got []model.Reason
-		for _, p := range resolve.HostProblems(&c, test.node, nil, model.Machine{}) {
+		for _, p := range resolve.HostProblems(&c, test.node, nil, model.Machine{}, true) {
 			got = append(got, p.Why)
 			if p.Object != "Node here" || p.Detail == "" {
 				t.Errorf("%s: %v", test.name, p)
@@ -460,7 +504,7 @@ func TestOtherFamily(t *testing.T) {
 		c := config.Default()
 		c.NodeName, c.DetectLocal, c.ClusterCIDRs, c.NodePorts.Prefixes = "here", test.detect, test.cluster, test.ports
 		var got []bool
-		for _, p := range resolve.HostProblems(&c, &model.Node{Name: "here", IPs: test.ips, PodCIDRs: test.podCIDRs}, nil, model.Machine{}) {
+		for _, p := range resolve.HostProblems(&c, &model.Node{Name: "here", IPs: test.ips, PodCIDRs: test.podCIDRs}, nil, model.Machine{}, true) {
 			got = append(got, p.Unfit)
 			if p.Why != model.WhyOtherFamily {
 				t.Errorf("%s: %v", test.name, p)
@@ -501,7 +545,7 @@ func TestServiceCIDRs(t *testing.T) {
 		c := config.Default()
 		c.NodeName, c.ClusterCIDRs = "here", []netip.Prefix{prefix("10.2.0.0/16")}
 		got := fmt.Sprint(resolve.Host(&c, test.node, test.cidrs, model.Machine{}).ServiceCIDRs)
-		for _, p := range resolve.HostProblems(&c, test.node, test.cidrs, model.Machine{}) {
+		for _, p := range resolve.HostProblems(&c, test.node, test.cidrs, model.Machine{}, true) {
 			got += " " + strings.TrimSuffix(p.String(), ": "+model.WhySharedRange.Text())
 		}
 		if got != test.want {

@@ -30,7 +30,7 @@ type Result struct {
 // Resolve decides again what a snapshot's inputs mean.
 func (f *File) Resolve() *Result {
 	r := &Result{Host: resolve.Host(&f.Config, f.Node, f.CIDRs, f.Machine)}
-	r.Problems = resolve.HostProblems(&f.Config, f.Node, f.CIDRs, f.Machine)
+	r.Problems = resolve.HostProblems(&f.Config, f.Node, f.CIDRs, f.Machine, true)
 	t := track.New()
 	t.KeepSlots(f.slots())
 	t.SetHost(r.Host)

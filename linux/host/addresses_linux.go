@@ -3,6 +3,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -81,7 +83,8 @@ func (a *Addresses) Wait(ctx context.Context) {
 }
 
 // List returns all addresses but those of loopback, link-local ones and those on
-// skipped links.
+// skipped links. Those of the links that were made first are first: of hardware before
+// those of bridges for containers.
 func (a *Addresses) List() ([]model.LocalAddress, error) {
 	var addrs []netlink.Addr
 	var links []netlink.Link
@@ -103,6 +106,7 @@ func (a *Addresses) List() ([]model.LocalAddress, error) {
 
 // onNetworks returns the addresses of links that exist and are not skipped.
 func onNetworks(addrs []netlink.Addr, skipped map[int]bool) (all []model.LocalAddress) {
+	slices.SortStableFunc(addrs, func(a, b netlink.Addr) int { return cmp.Compare(a.LinkIndex, b.LinkIndex) })
 	for _, addr := range addrs {
 		ip, ok := netip.AddrFromSlice(addr.IP)
 		if ip = ip.Unmap(); !ok || ip.IsLoopback() || ip.IsLinkLocalUnicast() {

@@ -3,9 +3,11 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -32,7 +34,8 @@ func (a *Addresses) Wait(ctx context.Context) { sleep.For(ctx, time.Until(a.look
 func (*Addresses) Close() error { return nil }
 
 // List returns all addresses but those of loopback, of links, and those that are
-// never a source: they are put on an adapter for Services, as by the mode userspace.
+// never a source: they are put on an adapter for Services, as by the mode userspace. They are
+// in the order of their adapters.
 func (a *Addresses) List() (all []model.LocalAddress, err error) {
 	a.looked = time.Now()
 	var table *windows.MibUnicastIpAddressTable
@@ -40,7 +43,13 @@ func (a *Addresses) List() (all []model.LocalAddress, err error) {
 		return nil, fmt.Errorf("list the addresses of this machine: %w", err)
 	}
 	defer windows.FreeMibTable(unsafe.Pointer(table))
-	for _, row := range unsafe.Slice(&table.Table[0], table.NumEntries) {
+	rows := slices.Clone(unsafe.Slice(&table.Table[0], table.NumEntries))
+	slices.SortFunc(rows, func(a, b windows.MibUnicastIpAddressRow) int { // the table has no order of its own
+		x, _ := addressOf(&a.Address)
+		y, _ := addressOf(&b.Address)
+		return cmp.Or(cmp.Compare(a.InterfaceIndex, b.InterfaceIndex), x.Compare(y))
+	})
+	for _, row := range rows {
 		ip, ok := addressOf(&row.Address)
 		if !ok || ip.IsLoopback() || ip.IsLinkLocalUnicast() || row.SkipAsSource != 0 {
 			continue
