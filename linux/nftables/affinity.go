@@ -217,7 +217,8 @@ func (p affinePick) rules(bit uint32) []nft.Rule {
 		{Statements: []nft.Statement{nft.Over{Set: setAffinityPortShares, Burst: model.AffinityPortShare, Period: shareTime}, over}, Comment: "beyond the port's share"},
 		{Statements: []nft.Statement{
 			nft.SetAddr{Field: nft.Daddr, Map: p.tenants()},
-			nft.Over{Set: setAffinityShares, Burst: model.AffinityNamespaceShare, Period: shareTime}, over,
+			nft.Over{Set: setAffinityShares, Burst: model.AffinityNamespaceShare, Period: shareTime},
+			over,
 		}, Comment: "beyond its namespace's share"},
 		nft.NewRule(p.number(1)),
 		nft.NewRule(p.number(p.count)),
