@@ -15,7 +15,7 @@ import (
 // answered.
 func TestConnectionsAtOnceShareAnEndpoint(t *testing.T) {
 	const clients, connections, timeout = 20, 5, time.Hour
-	a, b, now := Balance(weightedPool(1, 1, 1, 1), model.DefaultScheduler), &balancer{}, time.Unix(1000, 0)
+	a, b, now := Balance(weightedPool(1, 1, 1, 1), model.DefaultScheduler), &balancer{affinity: newAffinity(newClients(maxClients), model.PortID{})}, time.Unix(1000, 0)
 	split := func(all []choice) bool {
 		for _, c := range all {
 			if c.endpoint() != all[0].endpoint() {
@@ -53,5 +53,71 @@ func TestConnectionsAtOnceShareAnEndpoint(t *testing.T) {
 		if kept != (i%2 == 0) {
 			t.Errorf("client %d, connected: %t, is bound after a minute: %t", i, i%2 == 0, kept)
 		}
+	}
+}
+
+// When there is no room, the largest relay of the largest namespace forgets the client that was idle
+// longest: those of another namespace stay, and so do those of the attacker's other Service up to an equal
+// share. A Problem names the Service.
+func TestAffinityIsSharedByNamespace(t *testing.T) {
+	const limit, few, flood = 1200, 300, 10000
+	s := newServer(t, Options{})
+	s.clients = newClients(limit)
+	open := func(namespace, name string) *affinity {
+		t.Helper()
+		r, err := s.Listen(model.UDP, anyPort, Policy{Port: model.PortID{Service: model.ServiceName{Namespace: namespace, Name: name}, Proto: model.UDP}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = r.Close() })
+		return r.balancer.affinity
+	}
+	victim, attacker, other := open("victim", "web"), open("attacker", "flooded"), open("attacker", "web")
+	now, at := time.Now(), netip.MustParseAddrPort("10.244.1.2:80")
+	client := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}) }
+	add := func(a *affinity, first, n int) {
+		for i := range n {
+			a.set(client(first+i), at, now.Add(time.Hour), now)
+		}
+	}
+	has := func(a *affinity, first, n int) (count int) {
+		for i := range n {
+			if _, ok := a.get(client(first+i), now); ok {
+				count++
+			}
+		}
+		return count
+	}
+	add(victim, 0, few)
+	add(other, 0, few)
+	if p := s.Limited(); len(p) != 0 {
+		t.Errorf("%v while there is room", p)
+	}
+	add(attacker, 0, flood)
+	add(victim, few, few)
+	if n := has(victim, 0, 2*few); n != 2*few {
+		t.Errorf("%d of %d clients of the victim are remembered", n, 2*few)
+	}
+	if n := has(other, 0, few); n != few {
+		t.Errorf("%d of %d clients of the attacker's other Service are remembered", n, few)
+	}
+	if n := limit - 3*few; has(attacker, flood-n, n) != n || len(attacker.known) != n {
+		t.Errorf("%d clients of the flooded Service, want the latest %d", len(attacker.known), n)
+	}
+	if p := s.Limited(); len(p) != 1 || p[0].Object != "Service attacker/flooded" || p[0].Why != model.WhyFull {
+		t.Errorf("%v", p)
+	}
+	attacker.end()
+	if add(attacker, 0, few); s.clients.n != 3*few || len(s.Limited()) != 0 {
+		t.Errorf("%d clients, want %d; %v", s.clients.n, 3*few, s.Limited())
+	}
+	now = now.Add(2 * time.Hour)
+	if add(victim, 2*few, few); len(victim.known) != few || has(other, 0, few) != 0 {
+		t.Errorf("%d clients after the others' time, want %d", len(victim.known), few)
+	}
+	victim.end()
+	other.end()
+	if c := s.clients; c.n != 0 || len(c.named) != 0 || len(c.tenants) != 0 {
+		t.Errorf("left: %+v", c)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,7 +16,7 @@ import (
 // for concurrent use and outlives changes of the policy.
 type balancer struct {
 	port     model.PortID // whose it is
-	affinity affinity
+	affinity *affinity
 	// next is per origin, since each may have other endpoints.
 	next [model.Origins]atomic.Uint32
 }
@@ -91,87 +90,5 @@ func (c *choice) forget() {
 func (c *choice) connected(now time.Time) {
 	if c.timeout > 0 {
 		c.affinity.set(c.client.Addr(), c.endpoint(), now.Add(c.timeout), now)
-	}
-}
-
-// affinity maps clients to endpoints. It is safe for concurrent use.
-type affinity struct {
-	mu        sync.Mutex
-	clients   map[netip.Addr]affinityEntry
-	sweepAt   int       // the size at which expired entries are removed
-	nextSweep time.Time // not before
-}
-
-type affinityEntry struct {
-	endpoint netip.AddrPort
-	expires  time.Time
-}
-
-// minSweep is the number of entries below which expired ones are not looked for.
-// maxClients bounds the entries of a frontend, about 10 MB: addresses of UDP clients can
-// be forged. Further clients are served and not remembered.
-const (
-	minSweep   = 1024
-	maxClients = 1 << 16
-	sweepPause = time.Second
-)
-
-// reserveTime is how long an endpoint is reserved for a client that has no connection yet: a
-// second longer than all attempts to reach one may take, 250 ms to 2 s each.
-const reserveTime = 5 * time.Second
-
-func (a *affinity) get(client netip.Addr, now time.Time) (endpoint netip.AddrPort, ok bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	e, ok := a.clients[client]
-	return e.endpoint, ok && now.Before(e.expires)
-}
-
-// reserve returns a client's endpoint, which is the given one if it has none.
-func (a *affinity) reserve(client netip.Addr, endpoint netip.AddrPort, expires, now time.Time) netip.AddrPort {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if e, ok := a.clients[client]; ok && now.Before(e.expires) {
-		return e.endpoint
-	}
-	a.put(client, endpoint, expires, now)
-	return endpoint
-}
-
-func (a *affinity) set(client netip.Addr, endpoint netip.AddrPort, expires, now time.Time) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.put(client, endpoint, expires, now)
-}
-
-func (a *affinity) put(client netip.Addr, endpoint netip.AddrPort, expires, now time.Time) {
-	if a.clients == nil {
-		a.clients, a.sweepAt = map[netip.Addr]affinityEntry{}, minSweep
-	}
-	if len(a.clients) >= a.sweepAt && !now.Before(a.nextSweep) {
-		a.sweep(now)
-	}
-	if _, known := a.clients[client]; known || len(a.clients) < maxClients {
-		a.clients[client] = affinityEntry{endpoint, expires}
-	}
-}
-
-// sweep removes expired entries. The next sweep is due when the map has doubled or is
-// full, and after a pause, so its amortised cost for each new client is small.
-func (a *affinity) sweep(now time.Time) {
-	for client, e := range a.clients {
-		if !now.Before(e.expires) {
-			delete(a.clients, client)
-		}
-	}
-	a.sweepAt, a.nextSweep = min(max(minSweep, 2*len(a.clients)), maxClients), now.Add(sweepPause)
-}
-
-// forget removes a client's entry, unless it names another endpoint by now.
-func (a *affinity) forget(client netip.Addr, endpoint netip.AddrPort) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.clients[client].endpoint == endpoint {
-		delete(a.clients, client)
 	}
 }

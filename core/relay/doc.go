@@ -45,6 +45,7 @@
 //	policy.go    Policy: what clients of a Relay get
 //	options.go   Options of a Server, Timeouts
 //	balance.go   the next endpoint, or that of the client's session affinity
+//	affinity.go  the clients with session affinity, whose room namespaces share
 //	indexed.go   a heap of items that know their place
 //	slots.go     how many connections each Service port may hold
 //	socket.go    options and errors of sockets, system calls

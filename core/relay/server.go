@@ -57,7 +57,7 @@ var ErrClosed = errors.New("the relay server is closed")
 func (s *Server) Listen(proto model.Proto, at netip.AddrPort, p Policy) (*Relay, error) {
 	r := &Relay{shared: s.shared, proto: proto}
 	r.quota.port = p.Port
-	r.balancer.port = p.Port
+	r.balancer.port, r.balancer.affinity = p.Port, newAffinity(s.clients, p.Port)
 	r.policy.Store(&p)
 	r.remove = func() bool { return s.remove(r) }
 	serve, err := s.listen(r, at)
@@ -89,6 +89,7 @@ func (s *Server) listen(r *Relay, at netip.AddrPort) (serve func(), err error) {
 }
 
 func (s *Server) remove(r *Relay) bool {
+	r.balancer.affinity.end()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, open := s.relays[r]
@@ -121,7 +122,7 @@ func (s *Server) resetAll() {
 
 // Limited returns a problem for each Service port of which connections have to wait or sessions
 // make room, or had to within the last minute, since it has its share of the
-// descriptors or buffers.
+// descriptors or buffers; and for each whose clients were forgotten lately for lack of room.
 func (s *Server) Limited() []model.Problem {
 	var problems []model.Problem
 	recent := s.slots.recent(time.Now())
@@ -134,6 +135,12 @@ func (s *Server) Limited() []model.Problem {
 		problems = append(problems, model.Problem{
 			Object: "Service " + by.port.Service.String(), Why: model.WhyConnectionLimit,
 			Detail: fmt.Sprintf("port %s %s: %s", cmp.Or(by.port.Name, "without name"), by.port.Proto, effect),
+		})
+	}
+	for _, port := range s.clients.crowded(time.Now()) {
+		problems = append(problems, model.Problem{
+			Object: "Service " + port.Service.String(), Why: model.WhyFull,
+			Detail: fmt.Sprintf("session affinity of port %s %s: too many clients; those that are idle longest are forgotten", cmp.Or(port.Name, "without name"), port.Proto),
 		})
 	}
 	slices.SortFunc(problems, func(a, b model.Problem) int { return cmp.Compare(a.String(), b.String()) })

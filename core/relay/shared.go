@@ -31,6 +31,7 @@ type shared struct {
 	listeners listeners
 	stats     counters
 	attempts  attempts
+	clients   *clients // with session affinity
 
 	newStream, newDatagrams newReader
 	buffers                 sync.Pool // of *[]byte of chunkSize
@@ -43,7 +44,7 @@ type shared struct {
 
 func newShared(o Options) *shared {
 	s := &shared{
-		options: o.withDefaults(), created: time.Now(), slots: slots{limit: connectionLimit(maxDescriptors())}, conns: map[connection]struct{}{},
+		options: o.withDefaults(), created: time.Now(), slots: slots{limit: connectionLimit(maxDescriptors())}, conns: map[connection]struct{}{}, clients: newClients(maxClients),
 		buffers: sync.Pool{New: func() any { b := make([]byte, chunkSize); return &b }},
 		packets: sync.Pool{New: func() any { b := make([]byte, maxDatagram); return &b }},
 	}

@@ -236,19 +236,20 @@ func TestNoSCTP(t *testing.T) {
 }
 
 func TestAffinityForgets(t *testing.T) {
-	var a affinity
+	const many = 3072
+	a := newAffinity(newClients(maxClients), model.PortID{})
 	now := time.Unix(1_700_000_000, 0)
 	ep := netip.MustParseAddrPort("192.0.2.1:80")
 	client := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}) }
-	for n := range 3 * minSweep {
+	for n := range many {
 		at := now.Add(time.Duration(n) * time.Second)
 		a.set(client(n), ep, at.Add(time.Minute), at)
 	}
-	if n := len(a.clients); n > minSweep+60 {
+	if n := len(a.known); n > 60 {
 		t.Errorf("%d clients are remembered", n)
 	}
-	last := client(3*minSweep - 1)
-	end := now.Add((3*minSweep - 1) * time.Second)
+	last := client(many - 1)
+	end := now.Add((many - 1) * time.Second)
 	if _, ok := a.get(last, end.Add(time.Minute-1)); !ok {
 		t.Error("forgotten too early")
 	}
@@ -262,27 +263,5 @@ func TestAffinityForgets(t *testing.T) {
 	a.forget(last, ep)
 	if _, ok := a.get(last, end); ok {
 		t.Error("not forgotten")
-	}
-}
-
-// Clients beyond a limit are not remembered until others are forgotten.
-func TestAffinityIsBounded(t *testing.T) {
-	var a affinity
-	now := time.Now()
-	client := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}) }
-	at := netip.MustParseAddrPort("10.244.1.2:80")
-	for n := range maxClients + 5000 {
-		a.set(client(n), at, now.Add(time.Minute), now)
-	}
-	if _, ok := a.get(client(0), now); !ok || len(a.clients) != maxClients {
-		t.Errorf("%d clients, the first remembered: %t", len(a.clients), ok)
-	}
-	if _, ok := a.get(client(maxClients), now); ok {
-		t.Error("remembered beyond the limit")
-	}
-	later := now.Add(2 * time.Minute)
-	a.set(client(maxClients), at, later.Add(time.Minute), later)
-	if _, ok := a.get(client(maxClients), later); !ok || len(a.clients) != 1 {
-		t.Errorf("after the others have expired: %d clients, the new one remembered: %t", len(a.clients), ok)
 	}
 }

@@ -39,6 +39,8 @@ func (p *portCompiler) serve(k Key, pool *model.Pool) {
 // server is the definition of a virtual server. One by fwmark cannot be persistent:
 // the kernel would send persistent clients to the destination port of the packet, not
 // the endpoint's. It has session affinity by the source hashing scheduler instead.
+// Persistent clients are connections of the kernel's (ip_vs_conn), whose number nothing bounds for one
+// server or one namespace: those of one take no room from another's, but memory of the node.
 func (p *portCompiler) server(k Key, pool *model.Pool) Value {
 	s := virtualserver.Server{Scheduler: p.scheduler(pool)}
 	switch {

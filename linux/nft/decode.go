@@ -4,7 +4,6 @@ package nft
 
 import (
 	"bytes"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -30,8 +29,7 @@ type snapshot struct {
 	numbered map[*Set][]numbered   // what elements read so far lead to in those sets
 	damage   bool                  // the table must be re-created
 	hasTable bool
-	foreign  bool          // the table is not owned
-	filled   map[*Set]bool // by rules
+	foreign  bool // the table is not owned
 
 	counters func(*Set, rawElement) // gets the elements that count, in place of found; nil for found
 }
@@ -39,7 +37,7 @@ type snapshot struct {
 func newSnapshot(t *Table, f model.Family, found func(Key, Value)) *snapshot {
 	return &snapshot{
 		table: t, family: f, found: found, objects: map[Key]Value{}, hooks: map[string]Hook{},
-		rules: map[string][]uint64{}, chains: map[string]lead{}, ranges: map[*Set][]rawElement{}, filled: map[*Set]bool{},
+		rules: map[string][]uint64{}, chains: map[string]lead{}, ranges: map[*Set][]rawElement{},
 		counts: map[*Set]int{}, many: math.MaxInt, numbered: map[*Set][]numbered{},
 	}
 }
@@ -59,7 +57,6 @@ func (s *snapshot) join(p *snapshot) {
 	for set, all := range p.numbered {
 		s.numbered[set] = append(s.numbered[set], all...)
 	}
-	maps.Copy(s.filled, p.filled)
 }
 
 // lead is a chain, with what it looks up (Leads).
@@ -246,7 +243,6 @@ func (s *snapshot) elements(m netlink.Message) {
 			}
 			for _, elem := range netlink.Attrs(v) {
 				if set.Dynamic() {
-					s.filled[set] = true
 					continue
 				}
 				if e := parseElement(elem); s.counters == nil {

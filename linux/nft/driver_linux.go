@@ -40,7 +40,6 @@ type Driver struct {
 	lost       bool   // generation is not known
 	commits    uint32 // transactions made
 
-	filled [2]map[*Set]bool // by family: sets that rules had filled
 	budget budget
 }
 

@@ -223,8 +223,8 @@ func (e *encoder) store(k Field) {
 }
 
 // dynset has a rule write to a set or, with the packet's destination as data, a
-// map.
-func (e *encoder) dynset(set *Set, op uint32, timeout time.Duration) {
+// map; with an expression that each element has for itself, or nil.
+func (e *encoder) dynset(set *Set, op uint32, timeout time.Duration, own func()) {
 	data := e.load(set.loaded(e.family)) // behind the key
 	if set.Data != NoData {
 		e.payload(data, baseNetwork, e.offset(Daddr), addressLen(e.family))
@@ -238,6 +238,9 @@ func (e *encoder) dynset(set *Set, op uint32, timeout time.Duration) {
 		}
 		if timeout > 0 {
 			e.Uint64(6, uint64(timeout/time.Millisecond))
+		}
+		if own != nil {
+			own()
 		}
 	})
 }

@@ -62,6 +62,7 @@ func testObjects(t *Table, f model.Family) map[Key]Value {
 		NewRule(Lookup{Set: places, Not: true}, Drop{}),
 		{Statements: []Statement{Lookup{Set: sources, Not: true}, Reject{}}, Comment: "other sources"},
 		NewRule(Vmap{Map: answers}),
+		NewRule(Over{Set: clients, Burst: 100, Period: 24 * time.Hour}, Drop{}), // the packets here are the first
 		NewRule(Update{Set: clients, Timeout: time.Hour}, Accept{}),
 	}))
 	emit(t.ChainObject(f, "pick", Hook{}, []Rule{NewRule(L4ProtoIs{Proto: model.TCP}, DNATMap{Map: numbers, Number: Numgen{Mod: 2}})}))

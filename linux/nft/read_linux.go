@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 
@@ -30,16 +31,13 @@ func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 	if err != nil {
 		return err
 	}
-	filled := [2]map[*Set]bool{}
 	r := reading{found: found, counts: d.budget.counts}
 	for _, f := range d.families {
-		s, err := d.observeFamily(ctx, f, nil, r.add)
-		if err != nil {
+		if _, err := d.observeFamily(ctx, f, nil, r.add); err != nil {
 			return fmt.Errorf("nftables: read owned tables: %w", err)
 		}
-		filled[f] = s.filled
 	}
-	d.observed(&r, filled, generation, commits)
+	d.observed(&r, generation, commits)
 	for _, e := range r.without {
 		found(e.Key, e.Value)
 	}
@@ -47,11 +45,10 @@ func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 }
 
 // observed notes a reading that began at a generation and a count of transactions.
-func (d *Driver) observed(r *reading, filled [2]map[*Set]bool, generation, commits uint32) {
+func (d *Driver) observed(r *reading, generation, commits uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.budget.end(r, d.commits == commits)
-	d.filled = filled
 	d.generation, d.lost = after(generation, d.commits-commits), false
 }
 
@@ -118,11 +115,38 @@ func (d *Driver) observeFamily(ctx context.Context, f model.Family, keys []Key, 
 	return s, nil
 }
 
-// Filled reports whether a set that rules fill had elements when it was last read.
-func (d *Driver) Filled(f model.Family, s *Set) bool {
+// Filled passes on what rules have put into a set whose key is an address. Without the set, which
+// exists only while a rule needs it, there is nothing.
+func (d *Driver) Filled(ctx context.Context, f model.Family, set *Set, found func(netip.Addr)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.filled[f][s]
+	err := request(ctx, d.sock, msgGetSetElem, netlink.FlagDump, netlink.FamilyOf(f), func(w *netlink.Writer) {
+		w.Text(attrTable, d.table.Name)
+		w.Text(attrElementsSet, set.Name)
+	}, func(m netlink.Message) error {
+		for kind, list := range m.Attrs() {
+			if kind != attrElementsList {
+				continue
+			}
+			for _, elem := range netlink.Attrs(list) {
+				if e := parseElement(elem); len(e.key) == addressLen(f) {
+					found(addressOf(e.key))
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("nftables: read set %s: %w", set, err)
+	}
+	return nil
+}
+
+// ReadSet passes on the elements of a set that the driver fills, over the socket of Commit.
+func (d *Driver) ReadSet(ctx context.Context, f model.Family, set *Set, found func(Key, Value)) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.readSet(ctx, d.sock, newSnapshot(d.table, f, found), set)
 }
 
 func (d *Driver) dump(ctx context.Context, sock *netlink.Socket, kind uint16, fill func(*netlink.Writer), s *snapshot) error {

@@ -115,6 +115,15 @@ type (
 
 	// Delete ends what Update did.
 	Delete struct{ Set *Set }
+
+	// Over counts packets by their key in a set, and matches those beyond Burst and, since
+	// then, Burst in each Period: "update @set { key limit rate over ... }". It does not match
+	// where the set has no room for the key.
+	Over struct {
+		Set    *Set
+		Burst  uint32
+		Period time.Duration // a unit of nft: a second, a minute, an hour or a day
+	}
 )
 
 // Verdicts, and NAT.

@@ -4,6 +4,7 @@ package nft
 
 import (
 	"encoding/binary"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -96,12 +97,28 @@ func (RestoreSource) encode(e *encoder) {
 
 func (s Update) encode(e *encoder) {
 	const update = 1 // NFT_DYNSET_OP_UPDATE
-	e.dynset(s.Set, update, s.Timeout)
+	e.dynset(s.Set, update, s.Timeout, nil)
+}
+
+func (s Over) encode(e *encoder) {
+	const update = 1
+	e.dynset(s.Set, update, s.Period, func() {
+		at := e.Nest(7) // NFTA_DYNSET_EXPR
+		e.Text(1, "limit")
+		data := e.Nest(2)
+		e.Uint64(1, uint64(s.Burst))
+		e.Uint64(2, uint64(s.Period/time.Second))
+		e.Uint32(3, s.Burst)
+		e.Uint32(4, 0) // NFT_LIMIT_PKTS
+		e.Uint32(5, 1) // NFT_LIMIT_F_INV
+		e.NestEnd(data)
+		e.NestEnd(at)
+	})
 }
 
 func (s Delete) encode(e *encoder) {
 	const remove = 2 // NFT_DYNSET_OP_DELETE
-	e.dynset(s.Set, remove, 0)
+	e.dynset(s.Set, remove, 0, nil)
 }
 
 func (s Vmap) encode(e *encoder) {

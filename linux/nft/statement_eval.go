@@ -74,6 +74,9 @@ func (st Update) eval(s *Sim, p *step) []step {
 	return p.match(true)
 }
 
+// eval knows no earlier packets: none is beyond a limit.
+func (Over) eval(_ *Sim, p *step) []step { return p.match(false) }
+
 func (Delete) eval(_ *Sim, p *step) []step {
 	p.kept, p.forgot = netip.Addr{}, true
 	return p.match(true)

@@ -104,6 +104,11 @@ func (s Update) text(f model.Family) string {
 	return fmt.Sprintf("update @%s { %s timeout %s%s }", s.Set, keyText(f, s.Set.loaded(f), ""), timeText(s.Timeout), keptText(f, s.Set))
 }
 
+func (s Over) text(f model.Family) string {
+	unit := map[time.Duration]string{time.Second: "second", time.Minute: "minute", time.Hour: "hour", 24 * time.Hour: "day"}[s.Period]
+	return fmt.Sprintf("update @%s { %s timeout %s limit rate over %d/%s burst %d packets }", s.Set, keyText(f, s.Set.loaded(f), ""), timeText(s.Period), s.Burst, unit, s.Burst)
+}
+
 func (s Delete) text(f model.Family) string {
 	return fmt.Sprintf("delete @%s { %s%s }", s.Set, keyText(f, s.Set.loaded(f), ""), keptText(f, s.Set))
 }

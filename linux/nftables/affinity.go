@@ -5,7 +5,10 @@ package nftables
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,9 +23,12 @@ import (
 //
 //	vips ─▶ affinity-N-T: what is the port known by? (affinity-ports)
 //	        in affinity: restart its timeout ─▶ affinity-known
+//	        in affinity-spare: the same
+//	        too many new ones of the port or of its namespace? ─▶ affinity-over-N-T
 //	        else: number := random mod N
 //	              affinity-slots: address . protocol . port . number ─▶ handle
 //	              remember it ─▶ affinity-chosen
+//	affinity-over-N-T: the same with affinity-spare
 //	affinity-chosen: affinity-send; drop
 //	affinity-send: affinity-endpoints: address . protocol . port . handle
 //	              ─▶ endpoint (DNAT)
@@ -41,14 +47,61 @@ import (
 // packet for which there is no endpoint is dropped, so that none leaves with the
 // variables in it. Only the first packet of a connection comes here.
 //
+// Addresses of clients are easily forged, and one Service must not fill the map. The kernel
+// cannot count the entries of one Service or namespace, but it can limit how often they are made: each port and
+// each namespace may make a share of entries at once, and as many again in a day
+// (model.AffinityPortShare). As no entry lives longer than a day without its
+// client, a namespace has at most twice its share of the map, 16 that attack at once do not fill it, and nothing is
+// read or evicted for it. Who was remembered stays: the newest are refused. Clients beyond
+// the share are remembered in affinity-spare as long as there is room, so that one busy
+// Service on a quiet node may have more. Who finds no room there either is served, not
+// remembered, and its port is in affinity-crowded, which Full reads.
+//
 // A rule cannot change an entry's value: it deletes one that is out of date and
 // makes another. Kernels before 6.5, except stable ones that have its garbage
 // collection of sets, do not free what a rule deletes (nft_rhash_delete): some 130
 // bytes for each client whose endpoint was removed, and its room in the map until the map is deleted.
 
-// fullFor is how long it is known that the map was full: longer than from one
-// audit to the next.
-const fullFor = time.Hour
+// fullFor is how long it is known that a port's clients found no room.
+const fullFor = 5 * time.Minute
+
+// shareTime is in what time a share is given again: the longest time that an entry may live
+// without its client (maxAffinity of the API, 86,400 s).
+const shareTime = 24 * time.Hour
+
+// crowdedProblems tells whose clients find no room, by Service and the IP families concerned; at most
+// model.MaxProblems for each namespace.
+func crowdedProblems(services map[model.ServiceName][2]bool) (all []model.Problem) {
+	last, more := "", 0
+	start := 0 // of the namespace's
+	for _, name := range slices.SortedFunc(maps.Keys(services), model.ServiceName.Compare) {
+		if name.Namespace != last {
+			if more > 0 {
+				model.More(all[start:], more)
+			}
+			last, more, start = name.Namespace, 0, len(all)
+		}
+		if len(all)-start == model.MaxProblems {
+			more++
+			continue
+		}
+		var of []string
+		for _, f := range model.Families() {
+			if services[name][f] {
+				of = append(of, f.String())
+			}
+		}
+		all = append(all, model.Problem{
+			Object: "Service " + name.String(), Why: model.WhyFull,
+			Detail: fmt.Sprintf("session affinity: too many %s clients; new ones are served and not remembered (%d a day for each port and %d for the namespace have room in any case)",
+				strings.Join(of, " and "), model.AffinityPortShare, model.AffinityNamespaceShare),
+		})
+	}
+	if more > 0 {
+		model.More(all[start:], more)
+	}
+	return all
+}
 
 // affinePick is a chain that serves new connections of ports with affinity:
 // like a pick chain, except for clients that have an endpoint already.
@@ -110,6 +163,14 @@ func (p affinePick) ports() *nft.Set {
 	return setAffinityPorts
 }
 
+// tenants returns the map that states by what the port's namespace is counted.
+func (p affinePick) tenants() *nft.Set {
+	if p.slots == setAffinityNodeSlots {
+		return setAffinityNodeTenants
+	}
+	return setAffinityTenants
+}
+
 // endpoints returns the map of the pool's endpoints by their handles.
 func (p pick) endpoints() *nft.Set {
 	switch {
@@ -132,20 +193,49 @@ func (p affinePick) number(n uint32) nft.SetAddr {
 }
 
 // recall has the destination be the handle that the client had last.
-var recall = nft.SetAddr{Field: nft.Daddr, Map: setAffinity}
+var (
+	recall      = nft.SetAddr{Field: nft.Daddr, Map: setAffinity}
+	recallSpare = nft.SetAddr{Field: nft.Daddr, Map: setAffinitySpare}
+)
+
+// over is the chain for clients beyond a share.
+func (p affinePick) over() string {
+	p.class = asIs // which is done by then
+	_, size, _ := strings.Cut(p.name(), "affinity-")
+	return affinityChain(p.slots, "over-"+strings.TrimSuffix(size, "-second"), p.second)
+}
 
 // rules returns the chain's rules. A slot may be gone and the chain not yet, for a
 // moment: the first one is never gone.
 func (p affinePick) rules(bit uint32) []nft.Rule {
-	remember := nft.Update{Set: setAffinity, Timeout: p.seconds()}
+	remember, known := nft.Update{Set: setAffinity, Timeout: p.seconds()}, nft.Jump{Chain: p.chain("known")}
+	over := nft.Goto{Chain: p.over()}
 	return []nft.Rule{
 		nft.NewRule(append(p.class.statements(bit), nft.SetAddr{Field: nft.Saddr, Map: p.ports()})...),
-		{Statements: []nft.Statement{recall, remember, nft.Jump{Chain: p.chain("known")}}, Comment: "a client that has an endpoint"},
+		{Statements: []nft.Statement{recall, remember, known}, Comment: "a client that has an endpoint"},
+		nft.NewRule(recallSpare, nft.Update{Set: setAffinitySpare, Timeout: p.seconds()}, known),
+		{Statements: []nft.Statement{nft.Over{Set: setAffinityPortShares, Burst: model.AffinityPortShare, Period: shareTime}, over}, Comment: "beyond the port's share"},
+		{Statements: []nft.Statement{
+			nft.SetAddr{Field: nft.Daddr, Map: p.tenants()},
+			nft.Over{Set: setAffinityShares, Burst: model.AffinityNamespaceShare, Period: shareTime},
+			over,
+		}, Comment: "beyond its namespace's share"},
 		nft.NewRule(p.number(1)),
 		nft.NewRule(p.number(p.count)),
 		nft.NewRule(remember, nft.Goto{Chain: p.chain("chosen")}),
+		nft.NewRule(over),
+	}
+}
+
+// overRules are those for clients beyond a share.
+func (p affinePick) overRules() []nft.Rule {
+	chosen := nft.Goto{Chain: p.chain("chosen")}
+	return []nft.Rule{
+		nft.NewRule(p.number(1)),
+		nft.NewRule(p.number(p.count)),
+		nft.NewRule(nft.Update{Set: setAffinitySpare, Timeout: p.seconds()}, chosen),
 		{Statements: []nft.Statement{nft.Update{Set: setAffinityFull, Timeout: fullFor}}, Comment: "no room: not remembered"},
-		nft.NewRule(nft.Goto{Chain: p.chain("chosen")}),
+		nft.NewRule(chosen),
 	}
 }
 
@@ -156,14 +246,16 @@ func (p affinePick) shared() []*pickChain {
 		newPickChain(p.chain("send"), []nft.Rule{nft.NewRule(nft.RestoreSource{}, nft.Lookup{Set: setL4}, nft.DNATMap{Map: p.endpoints()})}),
 		newPickChain(p.chain("known"), []nft.Rule{
 			nft.NewRule(send),
-			{Statements: []nft.Statement{nft.SetAddr{Field: nft.Saddr, Map: p.ports()}, nft.Delete{Set: setAffinity}}, Comment: "its endpoint is gone"},
+			{Statements: []nft.Statement{nft.SetAddr{Field: nft.Saddr, Map: p.ports()}, nft.Delete{Set: setAffinity}, nft.Delete{Set: setAffinitySpare}}, Comment: "its endpoint is gone"},
 		}),
 		newPickChain(p.chain("chosen"), []nft.Rule{
+			nft.NewRule(recallSpare),
 			{Statements: []nft.Statement{recall}, Comment: "what another packet of the client chose first"},
 			nft.NewRule(send),
 			{Statements: []nft.Statement{p.number(1), send}, Comment: "the endpoint went just now"},
 			nft.NewRule(nft.Drop{}),
 		}),
+		newPickChain(p.over(), p.overRules()),
 	}
 }
 
@@ -185,8 +277,9 @@ func (c *Compiler) affinePick(p affinePick) []*pickChain {
 // fill, and returns the name of the chain to go to.
 func (p *portCompiler) affinity(f *model.Frontend, pool *model.Pool, c class, second bool) string {
 	family := p.port.ID.Family
-	p.once(nft.SetObject(family, setAffinity))
-	p.once(nft.SetObject(family, setAffinityFull))
+	for _, set := range affinitySets {
+		p.once(nft.SetObject(family, set))
+	}
 	name := ""
 	size := sizeOf(pool)
 	for _, chain := range p.affinePick(affinePick{pick{slots: affinitySlotsOf(f), class: c, second: second, count: size}, p.port.SessionAffinity}) {
@@ -209,6 +302,7 @@ func affinitySlotsOf(f *model.Frontend) *nft.Set {
 func (p *portCompiler) affineSlots(f *model.Frontend, pool *model.Pool, second bool) {
 	at := affinePick{pick: pick{slots: affinitySlotsOf(f), second: second}}
 	p.once(element(at.ports(), p.port.ID.Proto, f), nft.AddressValue(p.identity()))
+	p.once(element(at.tenants(), p.port.ID.Proto, f), nft.AddressValue(p.tenant()))
 	slot := element(at.slots, p.port.ID.Proto, f)
 	lowest := lowestPorts(pool.Endpoints)
 	for i := range int(sizeOf(pool)) {
@@ -250,6 +344,14 @@ func handleOf(at netip.AddrPort, lowest map[netip.Addr]uint16) netip.Addr {
 	}
 	sum := sha256.Sum256([]byte(at.String()))
 	a, _ := netip.AddrFromSlice(sum[:at.Addr().BitLen()/8])
+	return a
+}
+
+// tenant is by what the port's namespace is counted, written as an address. For IPv4 two
+// namespaces have the same once in four billion; then they have one share together.
+func (p *portCompiler) tenant() netip.Addr {
+	sum := sha256.Sum256([]byte(p.port.ID.Service.Namespace))
+	a, _ := netip.AddrFromSlice(sum[:p.port.ID.Family.Bits()/8])
 	return a
 }
 

@@ -5,6 +5,8 @@ package nftables
 import (
 	"context"
 	"fmt"
+	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -12,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/conformance/growth"
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -300,8 +304,170 @@ func TestAffinityIsListed(t *testing.T) {
 	}
 }
 
-// When the map is full, new clients are served, and an audit finds it out. A known
-// client stays known.
+// crowd sends datagrams to a frontend from any addresses of a range, of which the namespace has all.
+type crowd struct {
+	*farm
+	conn *net.UDPConn
+}
+
+func newCrowd(f *farm) *crowd {
+	f.t.Helper()
+	network, ranges, option := "udp4", "100.64.0.0/10", [2]int{unix.IPPROTO_IP, unix.IP_TRANSPARENT}
+	if f.v6 {
+		network, ranges, option = "udp6", "fd00:64::/64", [2]int{unix.IPPROTO_IPV6, unix.IPV6_TRANSPARENT}
+	}
+	f.ip("route add local %s dev lo", ranges)
+	c, err := net.ListenUDP(network, nil)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() { _ = c.Close() })
+	raw, err := c.SyscallConn()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if err := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), option[0], option[1], 1) }); err != nil {
+		f.t.Fatal(err)
+	}
+	if err != nil {
+		f.t.Skip(err)
+	}
+	return &crowd{f, c}
+}
+
+// client returns one of the addresses.
+func (c *crowd) client(n int) netip.Addr {
+	if c.v6 {
+		return netip.AddrFrom16([16]byte{0xfd, 0, 0, 0x64, 12: byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
+	}
+	return netip.AddrFrom4([4]byte{100, 64 + byte(n>>16), byte(n >> 8), byte(n)})
+}
+
+// send sends a datagram from each of some clients, with the number that is to come.
+func (c *crowd) send(to netip.AddrPort, first, n, id int) {
+	c.t.Helper()
+	for i := range n {
+		var control []byte
+		if a := c.client(first + i); c.v6 {
+			control = unix.PktInfo6(&unix.Inet6Pktinfo{Addr: a.As16()})
+		} else {
+			control = unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: a.As4()})
+		}
+		if _, _, err := c.conn.WriteMsgUDPAddrPort([]byte{byte((id + i) >> 8), byte(id + i)}, control, to); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+// endpoints returns which endpoint each of some clients is sent to.
+func (c *crowd) endpoints(to netip.AddrPort, first, n int) []netip.AddrPort {
+	c.t.Helper()
+	for len(c.got()) > 0 { // what others have sent
+	}
+	chosen := make([]netip.AddrPort, n)
+	c.send(to, first, n, 0)
+	for at, ids := range c.got() {
+		for _, id := range ids {
+			chosen[id] = at
+		}
+	}
+	return chosen
+}
+
+// remembered is how many clients of a port a map has.
+func (c *crowd) remembered(set *nft.Set, p *model.Port) int {
+	c.t.Helper()
+	f := model.FamilyOf(p.Frontends[0].At.Addr())
+	list := runNFT(c.t, "", "list", "map", nft.FamilyName(f), Table, set.Name)
+	if f == model.IPv6 { // clients are kept as hashes
+		return strings.Count(list, "expires")
+	}
+	return strings.Count(list, " . "+(&portCompiler{port: p}).identity().String()+" . ")
+}
+
+// A namespace fills no more of the map than its share, by however many Services and however many
+// forged clients, and one of its Services no more than a port's. Clients of another namespace stay with their endpoints,
+// and new ones are remembered. A Problem names the Services that have no room left.
+func TestAffinityShares(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		t.Run(map[bool]string{false: "IPv4", true: "IPv6"}[v6], func(t *testing.T) {
+			const services = 4
+			c := newCrowd(newFarm(t, 2, v6))
+			service := func(namespace string, n int) *model.Port {
+				p := withAffinity(c.port(model.DefaultScheduler, 0, 0), time.Hour)
+				p.ID.Service = model.ServiceName{Namespace: namespace, Name: fmt.Sprint("s", n)}
+				p.Frontends[0].At = netip.AddrPortFrom(c.vip().Addr(), uint16(1000+n))
+				return p
+			}
+			victim, ports := service("victim", services), []*model.Port{service("victim", services)}
+			for i := range services {
+				ports = append(ports, service("attacker", i))
+			}
+			to, attackers := victim.Frontends[0].At, ports[1:]
+			d := openDriver(t)
+			fill(t, d, compile(t, testHost, ports...))
+
+			const clients = 200
+			before := c.endpoints(to, 0, clients)
+			flood := func(p *model.Port, first, n int) {
+				for ; n > 0; first, n = first+1000, n-1000 { // the kernel's limit of connections is larger
+					c.send(p.Frontends[0].At, first, min(n, 1000), 0)
+				}
+			}
+			const begin = 1 << 16 // behind those of the victim
+			flood(attackers[0], begin, 6000)
+			if n := c.remembered(setAffinity, attackers[0]); !v6 && (n < model.AffinityPortShare || n > model.AffinityPortShare+100) {
+				t.Errorf("the map has %d clients of one Service, its share is %d", n, model.AffinityPortShare)
+			}
+			for i, p := range attackers[1:] {
+				flood(p, begin+i<<12, 5000)
+			}
+			all := 0
+			for _, p := range attackers {
+				if all += c.remembered(setAffinity, p); v6 {
+					break // these are all
+				}
+			}
+			if most := model.AffinityNamespaceShare + 100; !v6 && all > most || v6 && all > most+clients {
+				t.Errorf("the map has %d clients of one namespace, its share is %d", all, model.AffinityNamespaceShare)
+			}
+			if full := d.Full(); len(full) != 0 {
+				t.Errorf("%v while there is room", full)
+			}
+			flood(attackers[1], 4*begin, affinitySpareSize)
+			c.crowdedIs(d, attackers[1].ID.Service)
+
+			late := c.endpoints(to, clients, clients)
+			for what, same := range map[string]bool{
+				"a client that was there before": slices.Equal(before, c.endpoints(to, 0, clients)),
+				"a new client":                   slices.Equal(late, c.endpoints(to, clients, clients)),
+			} {
+				if !same {
+					t.Errorf("%s of the other namespace has lost its endpoint", what)
+				}
+			}
+		})
+	}
+}
+
+// crowdedIs waits for the Problem that clients of a Service are not remembered, and of no others.
+func (c *crowd) crowdedIs(d *Driver, want model.ServiceName) {
+	c.t.Helper()
+	begin := time.Now()
+	for time.Since(begin) < 2*crowdedEvery {
+		if full := d.Full(); len(full) > 0 {
+			if name, ok := full[0].Service(); !ok || name != want || len(full) > 1 || full[0].Why != model.WhyFull {
+				c.t.Errorf("%v, want one of %s", full, want)
+			}
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	c.t.Errorf("no Problem within %s", time.Since(begin))
+}
+
+// When all maps are full, new clients are served, and a Problem says so. A known
+// client stays known, and one that is new finds room in the spare map while there is some.
 func TestAffinityFull(t *testing.T) {
 	server := netip.MustParseAddrPort("10.244.1.2:8080")
 	p := withAffinity(port("p", front(model.KindClusterIP, "10.96.0.1:80", onAll(balance(endpoints(server.String()), false)))), time.Hour)
@@ -312,34 +478,50 @@ func TestAffinityFull(t *testing.T) {
 		for _, diff := range differences(objects, mustObserve(t, d)) {
 			t.Error(diff)
 		}
+		d.crowded.at = time.Time{} // it is read at once
 		return d.Full()
 	}
 	connect(t, net, p.Frontends[0].At, server)
 	if what := full(); len(what) != 0 {
 		t.Errorf("%v with one client", what)
 	}
-	crowd := make([]nft.Op, affinitySize-1)
-	for i := range crowd {
-		k := nft.AddrKey(setAffinity, netip.AddrFrom4([4]byte{100, byte(i >> 16), byte(i >> 8), byte(i)}))
-		k.Proto = model.TCP
-		k = k.WithSecond(netip.AddrFrom4([4]byte{1, 2, 3, 4}))
-		crowd[i] = nft.Op{Verb: ledger.Create, Key: k, New: nft.AddressValue(server.Addr())}
+	crowd := func(set *nft.Set, n int) {
+		t.Helper()
+		ops := make([]nft.Op, n)
+		for i := range ops {
+			k := nft.AddrKey(set, netip.AddrFrom4([4]byte{100, byte(i >> 16), byte(i >> 8), byte(i)}))
+			k.Proto = model.TCP
+			k = k.WithSecond(netip.AddrFrom4([4]byte{1, 2, 3, 4}))
+			ops[i] = nft.Op{Verb: ledger.Create, Key: k, New: nft.AddressValue(server.Addr())}
+		}
+		before := kernelMemory(t)
+		for chunk := range slices.Chunk(ops, d.Limits().Batch) {
+			mustCommit(t, d, chunk)
+		}
+		t.Logf("%.1f MB for %d clients", float64(kernelMemory(t)-before)/(1<<20), n)
 	}
-	before := kernelMemory(t)
-	for chunk := range slices.Chunk(crowd, d.Limits().Batch) {
-		mustCommit(t, d, chunk)
-	}
-	t.Logf("%.1f MB for %d clients", float64(kernelMemory(t)-before)/(1<<20), len(crowd))
+	crowd(setAffinity, affinitySize-1)
 	connect(t, net, p.Frontends[0].At, server)
 	if what := full(); len(what) != 0 {
 		t.Errorf("%v, by a known client", what)
 	}
-	other := withAffinity(port("other", front(model.KindClusterIP, "10.96.0.2:80", onAll(balance(endpoints(server.String()), false)))), time.Hour)
-	next := compile(t, testHost, p, other)
-	mustCommit(t, d, planned(objects, next))
-	objects = next
-	connect(t, net, other.Frontends[0].At, server)
-	if what := full(); len(what) != 1 {
-		t.Errorf("%v when the map is full", what)
+	connectNew := func(name, at string) {
+		t.Helper()
+		other := withAffinity(port(name, front(model.KindClusterIP, at, onAll(balance(endpoints(server.String()), false)))), time.Hour)
+		other.ID.Service.Name = name
+		next := maps.Clone(objects)
+		maps.Copy(next, compile(t, testHost, other))
+		mustCommit(t, d, planned(objects, next))
+		objects = next
+		connect(t, net, other.Frontends[0].At, server)
+	}
+	connectNew("spare", "10.96.0.2:80")
+	if what := full(); len(what) != 0 {
+		t.Errorf("%v while there is room", what)
+	}
+	crowd(setAffinitySpare, affinitySpareSize-1)
+	connectNew("none", "10.96.0.3:80")
+	if what := full(); len(what) != 1 || what[0].Object != "Service default/none" {
+		t.Errorf("%v when the maps are full", what)
 	}
 }

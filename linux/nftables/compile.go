@@ -134,9 +134,9 @@ func depth(name string) int {
 		return 0
 	case name == chainNoService, hasPrefix(name, "affinity-known", "nodeaffinity-known", "affinity-chosen", "nodeaffinity-chosen"):
 		return 1
-	case hasPrefix(name, "affinity-", "nodeaffinity-"):
+	case hasPrefix(name, "affinity-over", "nodeaffinity-over"):
 		return 2
-	case name == chainNodePrerouting, name == chainNodeOutput:
+	case hasPrefix(name, "affinity-", "nodeaffinity-"), name == chainNodePrerouting, name == chainNodeOutput:
 		return 3
 	}
 	return 4
@@ -158,7 +158,7 @@ func (c *Compiler) DeleteDelay(k nft.Key) time.Duration {
 			return time.Minute
 		}
 	case nft.KindSet:
-		if k.Name() == setAffinity.Name || k.Name() == setAffinityFull.Name {
+		if k.Name() == earlierAffinityFull || slices.ContainsFunc(affinitySets, func(s *nft.Set) bool { return s.Name == k.Name() }) {
 			return time.Minute
 		}
 	}

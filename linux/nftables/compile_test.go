@@ -154,6 +154,8 @@ func TestRank(t *testing.T) {
 						needs(k, nft.SetKey(k.Family, s.Map.Name))
 					case nft.Update:
 						needs(k, nft.SetKey(k.Family, s.Set.Name))
+					case nft.Over:
+						needs(k, nft.SetKey(k.Family, s.Set.Name))
 					}
 				}
 			}

@@ -6,7 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -20,6 +23,7 @@ type Driver struct {
 	*nft.Driver
 	families []model.Family
 	liberal  *host.Liberal // nil where it does not matter
+	crowded  crowded       // Full's own
 }
 
 // Close implements dataplane.Driver.
@@ -49,18 +53,87 @@ func Open(o Options) (*Driver, error) {
 
 // Full implements dataplane.Bounded.
 func (d *Driver) Full() (full []model.Problem) {
-	for _, f := range d.families {
-		if d.Filled(f, setAffinityFull) {
-			detail := fmt.Sprintf("affinity of %s clients: %d are remembered, others are served and not remembered", f, affinitySize)
-			full = append(full, model.Problem{Object: "data plane", Why: model.WhyFull, Detail: detail})
-		}
-	}
-	full = append(full, d.liberal.Lost()...)
+	full = append(d.crowded.read(d, time.Now()), d.liberal.Lost()...)
 	if d.Uncounted() {
 		detail := fmt.Sprintf("not all connections are counted: counters may take %d MB of kernel memory, which is room for %d on this machine", counterMemory/1_000_000, mostCounters(host.PossibleCPUs()))
 		full = append(full, model.Problem{Object: "data plane", Why: model.WhyFull, Detail: detail})
 	}
 	return full
+}
+
+// crowded are the ports whose clients found no room to be remembered. Rules note them in a set
+// that is mostly empty: it is read every few seconds, as nothing tells when they do.
+type crowded struct {
+	at    time.Time // when it was read last
+	ports [2][]netip.Addr
+	found []model.Problem
+}
+
+const crowdedEvery = 2 * time.Second
+
+// read returns a Problem for each Service. While the set cannot be read, what is known stays. Names
+// are looked up when other ports are crowded than before.
+func (c *crowded) read(d *Driver, now time.Time) []model.Problem {
+	if now.Sub(c.at) < crowdedEvery {
+		return c.found
+	}
+	c.at = now
+	var ports [2][]netip.Addr
+	for _, f := range d.families {
+		if err := d.Filled(context.Background(), f, setAffinityFull, func(a netip.Addr) { ports[f] = append(ports[f], a) }); err != nil {
+			return c.found
+		}
+		slices.SortFunc(ports[f], netip.Addr.Compare)
+	}
+	if slices.Equal(ports[model.IPv4], c.ports[model.IPv4]) && slices.Equal(ports[model.IPv6], c.ports[model.IPv6]) {
+		return c.found
+	}
+	services := map[model.ServiceName][2]bool{}
+	for f, known := range ports {
+		if len(known) == 0 {
+			continue
+		}
+		names, err := d.servicesKnownBy(model.Family(f), known)
+		if err != nil {
+			return c.found
+		}
+		for _, name := range names {
+			families := services[name]
+			families[f] = true
+			services[name] = families
+		}
+	}
+	c.ports, c.found = ports, crowdedProblems(services)
+	return c.found
+}
+
+// servicesKnownBy returns the Services of ports by what these are known by in the map of clients: the
+// elements of their frontends have their names.
+func (d *Driver) servicesKnownBy(f model.Family, known []netip.Addr) (names []model.ServiceName, err error) {
+	ctx, answers := context.Background(), map[nft.Key]struct{}{}
+	for ports, to := range map[*nft.Set]*nft.Set{setAffinityPorts: setVIPs, setAffinityNodePorts: setNodePorts} {
+		err := d.ReadSet(ctx, f, ports, func(k nft.Key, v nft.Value) {
+			if _, is := slices.BinarySearchFunc(known, v.Endpoint(f).Addr(), netip.Addr.Compare); is {
+				k.Set = to
+				answers[k] = struct{}{}
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	seen := map[model.ServiceName]bool{}
+	err = d.Get(ctx, slices.Collect(maps.Keys(answers)), func(_ nft.Key, v nft.Value) {
+		if v.Body == nil {
+			return
+		}
+		service, _, _ := strings.Cut(v.Body.Comment, ":") // of its port
+		if name, err := model.ParseServiceName(service); err == nil && !seen[name] {
+			seen[name] = true
+			names = append(names, name)
+		}
+	})
+	return names, err
 }
 
 // Probe finds out whether this kernel can do what we need, by doing it in

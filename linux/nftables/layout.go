@@ -15,6 +15,7 @@ const comment = nft.Owner + " (layout 2)"
 // family are alike.
 var (
 	addrKey     = []nft.Field{nft.Daddr}
+	sourceKey   = []nft.Field{nft.Saddr}
 	protoKey    = []nft.Field{nft.L4Proto}
 	frontKey    = []nft.Field{nft.Daddr, nft.L4Proto, nft.Dport}
 	nodeKey     = []nft.Field{nft.L4Proto, nft.Dport}
@@ -99,16 +100,42 @@ var (
 		Loads: []nft.Field{nft.CtSaddr, nft.Saddr, nft.L4Proto},
 	}
 
-	// setAffinityFull are protocols whose clients found no room in setAffinity lately.
-	setAffinityFull = &nft.Set{Name: "affinity-full", Key: protoKey, Size: 8}
+	// setAffinitySpare is the same for clients beyond the share of their port or its
+	// namespace, as many as it has room for, whoever comes first.
+	setAffinitySpare = &nft.Set{
+		Name: "affinity-spare", Key: setAffinity.Key, Data: nft.DataAddress, Size: affinitySpareSize, Unread: true, Loads: setAffinity.Loads,
+	}
+
+	// setAffinityTenants state by which number the namespace of a frontend is counted.
+	setAffinityTenants     = &nft.Set{Name: "affinity-tenants", Key: frontKey, Data: nft.DataAddress, Loads: cameFor}
+	setAffinityNodeTenants = &nft.Set{Name: "affinity-nodetenants", Key: nodeKey, Data: nft.DataAddress}
+
+	// setAffinityPortShares and setAffinityShares count the clients that setAffinity was given
+	// for a port and for a namespace.
+	setAffinityPortShares = &nft.Set{Name: "affinity-port-shares", Key: sourceKey, Size: affinityShares, Unread: true}
+	setAffinityShares     = &nft.Set{Name: "affinity-shares", Key: addrKey, Size: affinityShares, Unread: true}
+
+	// setAffinityFull are ports, by what they are known by, whose clients found no room lately.
+	setAffinityFull = &nft.Set{Name: "affinity-crowded", Key: sourceKey, Size: affinityShares, Unread: true}
 )
 
-// affinitySize is how many entries a table's map has room for. Buckets for all of
-// them are allocated with the map: 4 MB, and 34 MB more when it is full (some 50
+// affinitySets are those that rules fill: they exist only while a port needs them.
+var affinitySets = []*nft.Set{setAffinity, setAffinitySpare, setAffinityPortShares, setAffinityShares, setAffinityFull}
+
+// earlierAffinityFull is a set that earlier versions had in place of setAffinityFull. Chains that
+// refer to it may go later than it would.
+const earlierAffinityFull = "affinity-full"
+
+// How many entries the maps of a table have room for. Buckets for all of
+// them are allocated with the maps: 5 MB, and 43 MB more when they are full (some 62
 // for IPv6). kube-proxy remembers up to 65,535 clients for each endpoint; here all
-// Services share the room. When it is used up, new clients are served and not
-// remembered until others' time is over: setAffinityFull shows that.
-const affinitySize = 1 << 18
+// Services share the room. affinityShares is for how many namespaces, and how many ports, there is a count: a port
+// beyond them is held to the share of its namespace alone.
+const (
+	affinitySize      = 1 << 18
+	affinitySpareSize = 1 << 16
+	affinityShares    = 1 << 14
+)
 
 // table is Tandem's, with its sets in the order in which they are listed.
 var table = nft.NewTable(Table, nft.Owner, comment,
@@ -117,7 +144,7 @@ var table = nft.NewTable(Table, nft.Owner, comment,
 	setVIPsHost, setSlots, setNodePorts, setNodePortsPod, setNodePortsHost,
 	setNodeSlots, setAffinityPorts, setAffinityNodePorts, setAffinitySlots, setAffinityNodeSlots,
 	setAffinityEndpoints, setAffinityEndpointsSecond, setAffinityNodeEndpoints, setAffinityNodeEndpointsSecond, setAffinity,
-	setAffinityFull,
+	setAffinityTenants, setAffinityNodeTenants, setAffinitySpare, setAffinityPortShares, setAffinityShares, setAffinityFull,
 ).Lead(func(chain string) (*nft.Set, uint16, int) {
 	p, ok := parsePick(chain)
 	if !ok {
