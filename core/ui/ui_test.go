@@ -153,7 +153,7 @@ func TestEndpointReasons(t *testing.T) {
 	suspected := resolve.MarkUnanswered(of.Slices, in.Suspects)
 	copy(of.Ports, resolve.Service(in.Host, of.Object, suspected).Ports)
 	body := get(ui.Handler(source(in)), "/ui/service/"+of.Object.Name.String()).Body.String()
-	if !strings.Contains(body, "stopped answering") || !strings.Contains(body, `class="state unanswered"`) {
+	if !strings.Contains(body, "ejected: unresponsive") || !strings.Contains(body, `class="state unanswered"`) {
 		t.Errorf("%s", body)
 	}
 }
