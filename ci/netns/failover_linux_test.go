@@ -34,6 +34,12 @@ const remoteNodes = 5
 
 func newFailoverSite(t *testing.T, flags ...string) *failoverSite {
 	t.Helper()
+	return newFailoverSiteWith(t, nil, flags...)
+}
+
+// newFailoverSiteWith has more pods on the node, whose links come after the others.
+func newFailoverSiteWith(t *testing.T, more []netip.Addr, flags ...string) *failoverSite {
+	t.Helper()
 	f := &failoverSite{}
 	for i := range 3 {
 		f.pods = append(f.pods, netip.MustParseAddr(fmt.Sprintf("10.244.1.%d", 10+i)))
@@ -43,7 +49,7 @@ func newFailoverSite(t *testing.T, flags ...string) *failoverSite {
 	for i := range remoteNodes {
 		f.remote = append(f.remote, netip.MustParseAddr(fmt.Sprintf("10.244.%d.2", 2+i)))
 	}
-	for i, a := range append(slices.Clone(f.pods), f.remote...) {
+	for i, a := range slices.Concat(f.pods, f.remote, more) {
 		plan.Pods = append(plan.Pods, lab.Pod{Place: lab.Place(a.String()), Interface: fmt.Sprintf("pod%d", i), Addrs: []netip.Addr{a}})
 	}
 	f.site = newSiteOn(t, plan)

@@ -26,34 +26,18 @@ type hostileSite struct {
 
 func newHostileSite(t *testing.T, mode string) *hostileSite {
 	t.Helper()
-	h := &hostileSite{pit: netip.MustParseAddr("10.244.9.2"), failoverSite: &failoverSite{}}
-	f := h.failoverSite
-	for i := range 3 {
-		f.pods = append(f.pods, netip.MustParseAddr(fmt.Sprintf("10.244.1.%d", 10+i)))
-		f.outside = append(f.outside, netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", 100+i)))
-	}
-	for i := range remoteNodes {
-		f.remote = append(f.remote, netip.MustParseAddr(fmt.Sprintf("10.244.%d.2", 2+i)))
-	}
+	h := &hostileSite{pit: netip.MustParseAddr("10.244.9.2")}
 	for i := range 2 {
 		h.clients = append(h.clients, netip.MustParseAddr(fmt.Sprintf("10.244.1.%d", 200+i)))
 	}
-	plan := lab.Plan{Node: []netip.Addr{nodeIP}, Outside: f.outside}
-	for i, a := range slices.Concat(f.pods, f.remote, h.clients, []netip.Addr{h.pit}) {
-		plan.Pods = append(plan.Pods, lab.Pod{Place: lab.Place(a.String()), Interface: fmt.Sprintf("pod%d", i), Addrs: []netip.Addr{a}})
-	}
-	f.site = newSiteOn(t, plan)
+	more := append(slices.Clone(h.clients), h.pit)
+	f := newFailoverSiteWith(t, more, "--proxy-mode", mode, "--endpoint-failover", "on")
+	h.failoverSite = f
 	f.works(mode)
-	f.flags = []string{"--proxy-mode", mode, "--endpoint-failover", "on"}
-	for _, a := range f.remote {
-		if _, err := f.net.Serve(lab.Place(a.String()), netip.AddrPortFrom(a, 8080), model.TCP); err != nil {
-			t.Fatal(err)
-		}
-	}
 	if _, err := f.net.Serve(lab.Place(h.pit.String()), netip.MustParseAddrPort("0.0.0.0:8080"), model.TCP); err != nil {
 		t.Fatal(err)
 	}
-	f.must("ip", "route", "add", "10.245.0.0/16", "via", h.pit.String(), "dev", fmt.Sprintf("pod%d", len(plan.Pods)-1), "onlink")
+	f.must("ip", "route", "add", "10.245.0.0/16", "via", h.pit.String(), "dev", fmt.Sprintf("pod%d", len(f.pods)+len(f.remote)+len(more)-1), "onlink")
 	h.at(h.pit, "ip", "route", "add", "local", "10.245.0.0/16", "dev", "lo")
 	return h
 }
