@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -104,11 +105,15 @@ func (s *site) metrics() map[string]float64 {
 			return conn, err
 		},
 	}}
-	resp, err := client.Get("http://tandem/metrics")
+	resp, err := client.Get("http://127.0.0.1:10249/metrics")
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(resp.Body)
+		s.t.Fatalf("/metrics: %s: %s", resp.Status, text)
+	}
 	all := map[string]float64{}
 	lines := bufio.NewScanner(resp.Body)
 	for lines.Scan() {

@@ -29,13 +29,18 @@ const programTime = 15 * time.Minute
 // dir, which must be empty, as the folder of manifests. Failures are in the
 // report; the error has the reason if there is none.
 func Run(ctx context.Context, s *conformance.Scenario, dir string, make Make) (r Report, err error) {
+	return runWith(ctx, s, dir, make, 0)
+}
+
+// runWith is Run with a limit for answers and rejects; 0 for that of a [lab.Check].
+func runWith(ctx context.Context, s *conformance.Scenario, dir string, make Make, patience time.Duration) (r Report, err error) {
 	inv := take(s)
 	net, err := lab.New(ctx, inv.plan)
 	if err != nil {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, net.Close()) }()
-	run := run{scenario: s, net: net, inventory: inv, dir: dir, had: map[string]netip.AddrPort{}}
+	run := run{scenario: s, net: net, inventory: inv, dir: dir, patience: patience, had: map[string]netip.AddrPort{}}
 	if err := run.serve(); err != nil {
 		return r, err
 	}
@@ -70,10 +75,11 @@ type run struct {
 	scenario *conformance.Scenario
 	net      *lab.Net
 	inventory
-	dir    string
-	proxy  Proxy
-	report Report
-	had    map[string]netip.AddrPort // what each client reached in its last row with affinity
+	dir      string
+	proxy    Proxy
+	report   Report
+	patience time.Duration             // of a check
+	had      map[string]netip.AddrPort // what each client reached in its last row with affinity
 }
 
 func (r *run) serve() error {
@@ -208,6 +214,7 @@ func (r *run) row(row conformance.Packet) (v verdict) {
 		row.Expect.Endpoints = conformance.Masked(row.Expect.Outcome()).Endpoints
 	}
 	c := check(r.net, r.scenario, row, r.had[row.From]) // rows with affinity come one by one: see judge
+	c.Patience = r.patience
 	if h, ok := r.proxy.(Hashing); ok && h.OneForAClient(row) {
 		c.SessionAffinity = true
 	}
