@@ -224,7 +224,7 @@ func (r *runner) goTest(ctx context.Context, name, dir string, args ...string) {
 			readErr = r.tests.read(stream, r)
 			_, _ = io.Copy(io.Discard, stream)
 		})
-		err := r.command(ctx, dir, write, r, append([]string{"go", "test", "-json", "-vet=off", "-timeout=20m", fmt.Sprintf("-parallel=%d", r.jobs)}, args...)...)
+		err := r.command(ctx, dir, write, r, append([]string{"go", "test", "-json", "-vet=off", "-timeout=30m", fmt.Sprintf("-parallel=%d", r.jobs)}, args...)...)
 		write.Close()
 		reading.Wait()
 		return errors.Join(err, readErr)
