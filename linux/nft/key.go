@@ -4,6 +4,7 @@ package nft
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -227,4 +228,161 @@ func keyText(f model.Family, key []Field, number string) string {
 		}
 	}
 	return strings.Join(parts, " . ")
+}
+
+// Entry is an element in terms of Services. Fields that its set does not have are
+// zero.
+type Entry struct {
+	Set     *Set
+	Family  model.Family
+	Proto   model.Proto
+	At      netip.AddrPort // of the unspecified address where the set's keys have none
+	From    netip.Prefix   // of sets with ranges
+	To      netip.AddrPort // of maps that give an endpoint
+	Comment string         // 251 bytes at most
+}
+
+// Object returns the element.
+func (e Entry) Object() (Key, Value) {
+	k := Key{Kind: KindElement, Family: e.Family, Set: e.Set, Proto: e.Proto, Port: e.At.Port()}
+	if e.Set.Key[0] == Daddr {
+		k.Addr = packed(e.At.Addr())
+	}
+	if e.Set.rangeBehind() {
+		k = k.Within(e.From)
+	}
+	v := Value{}
+	if e.To.IsValid() && e.Set.Data == DataEndpoint {
+		v = EndpointValue(e.To)
+	}
+	if e.Comment != "" {
+		v.Body = &Body{Comment: e.Comment}
+	}
+	return k, v
+}
+
+// EntryOf is the reverse of Entry.Object. It is false for objects that Object does
+// not return.
+func EntryOf(k Key, v Value) (e Entry, ok bool) {
+	if k.Kind != KindElement || k.Set.Data == DataVerdict {
+		return e, false
+	}
+	e = Entry{Set: k.Set, Family: k.Family, Proto: k.Proto}
+	e.At = netip.AddrPortFrom(k.Family.Unspecified(), k.Port)
+	if k.Set.Key[0] == Daddr {
+		e.At = netip.AddrPortFrom(unpacked(k.Family, k.Addr), k.Port)
+	}
+	if r, has := k.Range(); has {
+		if e.From = r.prefix(); !e.From.IsValid() {
+			return e, false
+		}
+	}
+	if k.Set.Data == DataEndpoint {
+		e.To = v.Endpoint(k.Family)
+	}
+	if v.Body != nil {
+		e.Comment = v.Body.Comment
+	}
+	again, same := e.Object()
+	return e, again == k && same.Equal(v)
+}
+
+// Describe spells the content of an object, as nft would.
+func Describe(k Key, v Value) string {
+	switch {
+	case k.Kind == KindElement:
+		return k.Text(v)
+	case k.Kind == KindForeign:
+		return "not written by Tandem"
+	case k.Kind != KindChain:
+		return k.String()
+	case Opaque(k, v):
+		return "rules that Tandem did not write, or in another order"
+	}
+	var parts []string
+	if h := v.Body.Chain.Hook; h.Type != "" {
+		parts = append(parts, h.String())
+	}
+	for _, r := range v.Body.Chain.Rules {
+		parts = append(parts, r.Text(k.Family))
+	}
+	return strings.Join(parts, "\n")
+}
+
+// Opaque reports whether an object is a chain, of which only a digest is known, or
+// an element that we cannot have written.
+func Opaque(k Key, v Value) bool {
+	switch k.Kind {
+	case KindForeign:
+		return true
+	case KindChain:
+		return v.Body == nil || v.Body.Chain == nil || len(v.Body.Chain.Rules) == 0
+	}
+	return false
+}
+
+// keyRecord is a Key in JSON. Of the last four one is set at most: they are the Detail.
+type keyRecord struct {
+	Kind   Kind
+	Family model.Family
+	Proto  model.Proto
+	Port   uint16
+	Slot   uint16
+	Set    string `json:",omitempty"`
+	Addr   [16]byte
+
+	Name   string     `json:",omitempty"`
+	Raw    []byte     `json:",omitempty"`
+	Range  *Range     `json:",omitempty"`
+	Second netip.Addr `json:",omitzero"`
+}
+
+// MarshalJSON implements json.Marshaler. Table.DecodeKey reads it.
+func (k Key) MarshalJSON() ([]byte, error) {
+	r := keyRecord{Kind: k.Kind, Family: k.Family, Proto: k.Proto, Port: k.Port, Slot: k.Slot, Addr: k.Addr}
+	if k.Set != nil {
+		r.Set = k.Set.Name
+	}
+	switch d := k.Detail.value().(type) {
+	case name:
+		r.Name = string(d)
+	case rawKey:
+		r.Raw = []byte(d)
+	case netip.Addr:
+		r.Second = d
+	case Range:
+		r.Range = &d
+	}
+	return json.Marshal(r)
+}
+
+// DecodeKey is the reverse of Key.MarshalJSON.
+func (t *Table) DecodeKey(text []byte) (k Key, err error) {
+	var r keyRecord
+	if err := json.Unmarshal(text, &r); err != nil {
+		return k, err
+	}
+	k = Key{Kind: r.Kind, Family: r.Family, Proto: r.Proto, Port: r.Port, Slot: r.Slot, Addr: r.Addr}
+	if r.Family > model.IPv6 {
+		return k, fmt.Errorf("family %d", r.Family)
+	}
+	if r.Set != "" {
+		if k.Set = t.named[r.Set]; k.Set == nil {
+			return k, fmt.Errorf("table %s has no set %s", t.Name, r.Set)
+		}
+	}
+	if (k.Kind == KindElement) != (k.Set != nil) && k.Kind != KindForeign {
+		return k, fmt.Errorf("a key of kind %d with set %q", k.Kind, r.Set)
+	}
+	switch {
+	case r.Name != "":
+		k.Detail = detail(name(r.Name))
+	case r.Raw != nil:
+		k.Detail = detail(rawKey(r.Raw))
+	case r.Second.IsValid():
+		k.Detail = detail(r.Second)
+	case r.Range != nil:
+		k.Detail = detail(*r.Range)
+	}
+	return k, nil
 }

@@ -2,7 +2,12 @@
 
 package nft
 
-import "github.com/tandem-proxy/tandem/linux/netlink"
+import (
+	"encoding/binary"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/netlink"
+)
 
 // Messages of nf_tables (include/uapi/linux/netfilter/nf_tables.h) and of
 // the batches around it. They are spelled out here so that this file and everything that
@@ -85,4 +90,182 @@ func messageOf(m netlink.Message) int {
 		return -1
 	}
 	return int(m.Type & 0xff)
+}
+
+// Tables, sets, rules and elements carry user data that the kernel keeps and does not
+// interpret. nft stores notes there as type, length, value; so do we, so that
+// listings are as readable as if nft had written them.
+const (
+	noteComment = 0 // of tables, rules and elements
+	noteFlags   = 1 // of elements
+	noteOpen    = 1 // in noteFlags: a range with no end
+
+	// noteDigest is Tandem's, on rules, and noteRest, on elements, for the part of a comment that
+	// is too long for nft. nft skips types that it does not know.
+	noteDigest = 0x74
+	noteRest   = 0x75
+
+	// Of sets: what their types are made of ("typeof").
+	noteKeyOrder     = 0
+	noteDataOrder    = 1
+	noteKeyTypeof    = 3
+	noteDataTypeof   = 4
+	noteDataInterval = 6
+)
+
+// notes appends type, length, value.
+type notes []byte
+
+func (n *notes) add(kind byte, value []byte) {
+	*n = append(append(*n, kind, byte(len(value))), value...)
+}
+
+func (n *notes) num(kind byte, v uint32) {
+	n.add(kind, binary.NativeEndian.AppendUint32(nil, v))
+}
+
+// maxComment is the longest comment: the kernel keeps 256 bytes of notes.
+const maxComment = 251
+
+func (n *notes) comment(s string) {
+	if s == "" {
+		return
+	}
+	start := CommentText(s)
+	n.add(noteComment, append([]byte(start), 0))
+	if rest := printable(s); len(rest) > len(start) {
+		n.add(noteRest, []byte(rest[len(start):min(len(rest), maxComment)]))
+	}
+}
+
+// comment reads what notes.comment wrote.
+func comment(notes []byte) string {
+	return netlink.Text(note(notes, noteComment)) + string(note(notes, noteRest))
+}
+
+// note finds a note; nil when there is none.
+func note(b []byte, kind byte) []byte {
+	for len(b) >= 2 {
+		size := int(b[1])
+		if len(b) < 2+size {
+			return nil
+		}
+		if b[0] == kind {
+			return b[2 : 2+size]
+		}
+		b = b[2+size:]
+	}
+	return nil
+}
+
+// ruleNotes are the notes of a rule.
+func (t *Table) ruleNotes(f model.Family, r Rule) []byte {
+	var n notes
+	n.comment(r.Comment)
+	n.add(noteDigest, binary.BigEndian.AppendUint64(nil, t.digest(f, r)))
+	return n
+}
+
+// ruleDigest reads the digest of a rule; 0 for a rule that Tandem did not write.
+func ruleDigest(b []byte) uint64 {
+	if d := note(b, noteDigest); len(d) == 8 {
+		return binary.BigEndian.Uint64(d)
+	}
+	return 0
+}
+
+// The numbers that nft has for kinds of expression, for protocols and for their
+// header fields. They are part of stored notes and therefore stable.
+const (
+	exprVerdict = 1
+	exprPayload = 7
+	exprMeta    = 9
+	exprConcat  = 13
+	exprNumgen  = 23
+
+	protoTransport = 11
+	protoIP        = 12
+	protoIP6       = 13
+)
+
+// setNotes describe the types of a set.
+func setNotes(f model.Family, s *Set) []byte {
+	var n notes
+	key := s.stored(f)
+	n.num(noteKeyOrder, byteOrder(key))
+	if s.Data != NoData {
+		n.num(noteDataOrder, 0)
+	}
+	n.add(noteKeyTypeof, typeofKey(f, key))
+	switch s.Data {
+	case DataVerdict:
+		n.add(noteDataTypeof, typeof(exprVerdict, nil))
+	case DataEndpoint:
+		n.add(noteDataTypeof, typeofKey(f, endpointFields))
+	case DataAddress:
+		n.add(noteDataTypeof, typeofKey(f, addressFields))
+	}
+	if s.Data != NoData {
+		n.num(noteDataInterval, 0)
+	}
+	return n
+}
+
+// byteOrder is that of the host (1), of the network (2) or, for several fields,
+// none.
+func byteOrder(key []Field) uint32 {
+	switch {
+	case len(key) > 1:
+		return 0
+	case key[0] == L4Proto:
+		return 1
+	}
+	return 2
+}
+
+func typeof(expr uint32, details []byte) []byte {
+	var n notes
+	n.num(0, expr)
+	n.add(1, details)
+	return n
+}
+
+func typeofKey(f model.Family, key []Field) []byte {
+	if len(key) == 1 {
+		return typeofField(f, key[0])
+	}
+	var parts notes
+	for i, k := range key {
+		parts.add(byte(i), typeofField(f, k))
+	}
+	return typeof(exprConcat, parts)
+}
+
+func typeofField(f model.Family, k Field) []byte {
+	var n notes
+	switch k {
+	case L4Proto:
+		n.num(0, metaL4Proto)
+		return typeof(exprMeta, n)
+	case Number: // numgen random mod 65536
+		n.num(0, 1)
+		n.num(1, 65536)
+		n.num(2, 0)
+		return typeof(exprNumgen, n)
+	case Dport:
+		n.num(0, protoTransport)
+		n.num(1, 2)
+	case Sport:
+		n.num(0, protoTransport)
+		n.num(1, 1)
+	default:
+		ip := map[Field]uint32{Saddr: 11, Daddr: 12}
+		proto := uint32(protoIP)
+		if f == model.IPv6 {
+			ip, proto = map[Field]uint32{Saddr: 8, Daddr: 9}, protoIP6
+		}
+		n.num(0, proto)
+		n.num(1, ip[k])
+	}
+	return typeof(exprPayload, n)
 }

@@ -3,11 +3,15 @@
 package nft
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -264,4 +268,214 @@ func (d *Driver) currentGeneration(ctx context.Context) (generation uint32, err 
 		return 0, fmt.Errorf("nftables: read the generation: %w", err)
 	}
 	return generation, nil
+}
+
+// Large sets are read over several sockets at a time, as the kernel takes most of the time:
+// it reads sets without a lock (NFNL_CB_RCU), one for each socket.
+
+// readSets reads the elements of sets.
+func (d *Driver) readSets(ctx context.Context, s *snapshot, sets []*Set) error {
+	var last []*Set // those whose keys others lead to
+	sets = slices.DeleteFunc(sets, func(set *Set) bool {
+		follows := s.counts[set] > s.many && slices.Contains(set.Key, Number)
+		if follows {
+			last = append(last, set)
+		}
+		return follows
+	})
+	var next atomic.Int64
+	err := d.together(s, func(sock *netlink.Socket, part *snapshot) error {
+		for {
+			i := int(next.Add(1)) - 1
+			if i >= len(sets) {
+				return nil
+			}
+			if err := d.readSet(ctx, sock, part, sets[i]); err != nil {
+				return err
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for _, set := range last {
+		whole, err := d.readNumbered(ctx, s, set)
+		if err == nil && !whole {
+			err = d.readSet(ctx, d.readers[0], s, set)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readSet reads the elements of a set in the kernel's own order.
+func (d *Driver) readSet(ctx context.Context, sock *netlink.Socket, s *snapshot, set *Set) error {
+	return d.dump(ctx, sock, msgGetSetElem, func(w *netlink.Writer) {
+		w.Text(attrTable, d.table.Name)
+		w.Text(attrElementsSet, set.Name)
+	}, s)
+}
+
+// foundAtOnce is how many elements are passed on together.
+const foundAtOnce = 256
+
+// together calls read for each of the readers, at the same time, with a part of a snapshot,
+// and waits until all have returned. What they find is passed on by one of them at a time.
+func (d *Driver) together(s *snapshot, read func(*netlink.Socket, *snapshot) error) error {
+	var (
+		reading sync.WaitGroup
+		mu      sync.Mutex // held while elements are passed on
+		parts   [len(d.readers)]*snapshot
+		errs    [len(d.readers)]error
+	)
+	for i, sock := range d.readers {
+		batch := make([]element, 0, foundAtOnce)
+		pass := func() {
+			mu.Lock()
+			defer mu.Unlock()
+			for j := range batch {
+				s.found(batch[j].Key, batch[j].Value)
+			}
+			batch = batch[:0]
+		}
+		parts[i] = s.part(func(k Key, v Value) {
+			if batch = append(batch, element{k, v}); len(batch) == cap(batch) {
+				pass()
+			}
+		})
+		reading.Go(func() {
+			defer pass()
+			errs[i] = read(sock, parts[i])
+		})
+	}
+	reading.Wait()
+	for _, p := range parts {
+		s.join(p)
+	}
+	return errors.Join(errs[:]...)
+}
+
+// The kernel returns a set in parts of 32 KB, and begins each at the first element to skip
+// those that it returned before (nf_tables_dump_set): 250,000 elements are 46 million steps.
+// An element by its key takes the same time in any set. From manyElements on that is less,
+// and there is a way to know that none was missed: the kernel's own count of elements, which
+// it reports since Linux 6.17. Where it does not, or where the count is another, the set is
+// read in parts.
+
+const (
+	manyElements = 100_000
+	atOnce       = 64 // elements of a request; the answers fit into any socket's buffer
+)
+
+// SetMany sets how many elements a set has at least if it is read by its keys; before the
+// first Observe.
+func (d *Driver) SetMany(n int) { d.many = n - 1 }
+
+// ReadByKeys is how many sets were read by their keys.
+func (d *Driver) ReadByKeys() int { return int(d.byKeys.Load()) }
+
+// readNumbered reads the elements of a set that those read so far lead to, if it has very
+// many, and reports whether these are all. Elements that are added and deleted meanwhile
+// may hide, by the sum, as many that nothing leads to; no packet finds those, and the next
+// reading does.
+func (d *Driver) readNumbered(ctx context.Context, s *snapshot, set *Set) (whole bool, err error) {
+	all := distinct(s.numbered[set])
+	delete(s.numbered, set) // it can be large
+	total := 0
+	for _, one := range all {
+		total += one.n
+	}
+	if total == 0 || total != s.counts[set] {
+		return false, nil
+	}
+	left := numberedKeys{all: all}
+	err = d.together(s, func(sock *netlink.Socket, part *snapshot) error {
+		keys := make([]Key, 0, atOnce)
+		for {
+			if keys = left.take(keys[:0]); len(keys) == 0 {
+				return nil
+			}
+			if whole, err := requestKeys(ctx, sock, part, keys); err != nil || !whole {
+				left.stop()
+				return err
+			}
+		}
+	})
+	if err != nil || left.stopped {
+		return false, err
+	}
+	now := newSnapshot(d.table, s.family, nil)
+	err = request(ctx, d.readers[0], msgGetSet, 0, netlink.FamilyOf(s.family), func(w *netlink.Writer) {
+		w.Text(attrTable, d.table.Name)
+		w.Text(attrSetName, set.Name)
+	}, now.add)
+	if errors.Is(err, unix.ENOENT) { // it existed a moment ago
+		return false, nil
+	}
+	if whole = err == nil && now.counts[set] == total; whole {
+		d.byKeys.Add(1)
+	}
+	return whole, err
+}
+
+// numberedKeys are the keys of elements that are still to be read. It is safe for concurrent
+// use.
+type numberedKeys struct {
+	mu      sync.Mutex
+	all     []numbered
+	stopped bool
+}
+
+// take appends the next keys to a list, up to its capacity.
+func (q *numberedKeys) take(keys []Key) []Key {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.all) > 0 && len(keys) < cap(keys) {
+		next := &q.all[0]
+		if next.n == 0 {
+			q.all = q.all[1:]
+			continue
+		}
+		keys = append(keys, next.key)
+		next.key.Slot++
+		next.n--
+	}
+	return keys
+}
+
+// stop drops what is left, since it will not be all.
+func (q *numberedKeys) stop() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.all, q.stopped = nil, true
+}
+
+// distinct returns what is left when several elements lead to the same ones, as those of one
+// frontend for several origins do.
+func distinct(all []numbered) []numbered {
+	slices.SortFunc(all, func(a, b numbered) int {
+		return cmp.Or(bytes.Compare(a.key.Addr[:], b.key.Addr[:]), cmp.Compare(a.key.Port, b.key.Port), cmp.Compare(a.key.Proto, b.key.Proto),
+			cmp.Compare(a.key.Slot, b.key.Slot), cmp.Compare(b.n, a.n)) // the most elements first
+	})
+	return slices.CompactFunc(all, func(a, b numbered) bool { return a.key == b.key })
+}
+
+// requestKeys reads elements of one set by their keys, and reports whether all are there.
+func requestKeys(ctx context.Context, sock *netlink.Socket, s *snapshot, keys []Key) (whole bool, err error) {
+	err = sock.RequestMany(ctx, subsystem<<8|msgGetSetElem, netlink.FamilyOf(s.family), func(w *netlink.Writer) {
+		w.Text(attrTable, s.table.Name)
+		w.Text(attrElementsSet, keys[0].Set.Name)
+		at := w.Nest(attrElementsList)
+		e := &encoder{Writer: w, family: s.family}
+		for _, k := range keys {
+			e.element(k, Value{}, false)
+		}
+		w.NestEnd(at)
+	}, s.add)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	return err == nil, err
 }

@@ -3,7 +3,12 @@
 package nft
 
 import (
+	"encoding/binary"
+	"fmt"
+	"iter"
 	"net/netip"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -206,3 +211,594 @@ const (
 	rejected
 	dropped
 )
+
+// Numgen is a number in a key: Offset <= number < Offset+Mod. Zero is none.
+type Numgen struct {
+	Mod, Offset uint32
+	By          Generator
+}
+
+// Generator is how a number is chosen.
+type Generator uint8
+
+// The generators.
+const (
+	AtRandom  Generator = iota // "numgen random"
+	InTurn                     // "numgen inc": each rule counts for itself
+	ByJenkins                  // "jhash" of clientFields, the same on all hosts of one byte order
+)
+
+// clientFields are what ByJenkins takes the hash of.
+var clientFields = []Field{Saddr, Sport}
+
+func (n Numgen) text(f model.Family) string {
+	var text string
+	switch n.By {
+	case ByJenkins:
+		text = fmt.Sprintf("jhash %s mod %d seed 0x%x", keyText(f, clientFields, ""), n.Mod, model.HashSeed)
+	case InTurn:
+		text = fmt.Sprintf("numgen inc mod %d", n.Mod)
+	default:
+		text = fmt.Sprintf("numgen random mod %d", n.Mod)
+	}
+	if n.Offset > 0 {
+		text += fmt.Sprintf(" offset %d", n.Offset)
+	}
+	return text
+}
+
+func (n Numgen) encode(e *encoder, reg int) {
+	if n.By == ByJenkins {
+		e.jhash(reg, clientFields, n.Mod, model.HashSeed, n.Offset)
+		return
+	}
+	random := uint32(1) // NFT_NG_RANDOM
+	if n.By == InTurn {
+		random = 0 // NFT_NG_INCREMENTAL
+	}
+	e.expr("numgen", func() {
+		e.Uint32(1, uint32(reg))
+		e.Uint32(2, n.Mod)
+		e.Uint32(3, random)
+		if n.Offset > 0 {
+			e.Uint32(4, n.Offset)
+		}
+	})
+}
+
+// eval ranges over the numbers that a packet may get, all with the same chance.
+func (n Numgen) eval(p packet) iter.Seq[uint32] {
+	return func(yield func(uint32) bool) {
+		if n.By == ByJenkins && p.Sport != 0 {
+			yield(n.Offset + model.HashSlot(netip.AddrPortFrom(p.Src, p.Sport), n.Mod))
+			return
+		}
+		for i := range max(n.Mod, 1) {
+			if !yield(n.Offset + i) {
+				return
+			}
+		}
+	}
+}
+
+// chances is how many numbers eval gives.
+func (n Numgen) chances(p packet) float64 {
+	if n.By == ByJenkins && p.Sport != 0 {
+		return 1
+	}
+	return float64(max(n.Mod, 1))
+}
+
+// The texts are those that nft 1.0.6 itself lists, as far as it can load them
+// again.
+
+// Text spells the rule.
+func (r Rule) Text(f model.Family) string {
+	parts := make([]string, 0, len(r.Statements)+1)
+	for _, s := range r.Statements {
+		parts = append(parts, s.text(f))
+	}
+	if r.Comment != "" {
+		parts = append(parts, `comment "`+CommentText(r.Comment)+`"`)
+	}
+	return strings.Join(parts, " ")
+}
+
+func (s SourceIn) text(f model.Family) string {
+	return FamilyName(f) + " saddr " + prefixText(s.Prefix)
+}
+
+func (s DestinationIn) text(f model.Family) string {
+	if s.Not {
+		return FamilyName(f) + " daddr != " + prefixText(s.Prefix)
+	}
+	return FamilyName(f) + " daddr " + prefixText(s.Prefix)
+}
+
+func (s FibLocal) text(model.Family) string {
+	if s.Not {
+		return "fib daddr type != local"
+	}
+	return "fib daddr type local"
+}
+
+func (s IifName) text(model.Family) string {
+	name := printable(s.Name)
+	if s.Prefix {
+		name += "*"
+	}
+	return `iifname "` + name + `"`
+}
+
+func (s L4ProtoIs) text(model.Family) string { return "meta l4proto " + protoText(s.Proto) }
+
+func (s MarkHas) text(model.Family) string {
+	op := "!="
+	if s.Not {
+		op = "=="
+	}
+	return fmt.Sprintf("meta mark & 0x%08x %s 0x00000000", s.Bit, op)
+}
+
+func (s CtState) text(model.Family) string {
+	return "ct state " + map[CtStates]string{CtInvalid: "invalid", CtKnown: "established,related", CtNew: "new"}[s.States]
+}
+
+func (s CtDNAT) text(model.Family) string {
+	if s.Not {
+		return "ct status ! dnat"
+	}
+	return "ct status dnat"
+}
+
+func (NotSYN) text(model.Family) string { return "tcp flags ! syn" }
+
+func (s Lookup) text(f model.Family) string {
+	not := ""
+	if s.Not {
+		not = "!= "
+	}
+	return keyText(f, s.Set.loaded(f), "") + " " + not + "@" + s.Set.Name
+}
+
+func (s SetMark) text(model.Family) string {
+	return fmt.Sprintf("meta mark set meta mark | 0x%08x", s.Bit)
+}
+
+func (s ClearMark) text(model.Family) string {
+	return fmt.Sprintf("meta mark set meta mark & 0x%08x", ^s.Bit)
+}
+
+func (s SetAddr) text(f model.Family) string {
+	return keyText(f, []Field{s.Field}, "") + " set " + s.Number.lookupText(f, s.Map)
+}
+
+func (RestoreSource) text(f model.Family) string {
+	return keyText(f, []Field{Saddr}, "") + " set " + keyText(f, []Field{CtSaddr}, "")
+}
+
+func (s Update) text(f model.Family) string {
+	return fmt.Sprintf("update @%s { %s timeout %s%s }", s.Set, keyText(f, s.Set.loaded(f), ""), timeText(s.Timeout), keptText(f, s.Set))
+}
+
+func (s Over) text(f model.Family) string {
+	unit := map[time.Duration]string{time.Second: "second", time.Minute: "minute", time.Hour: "hour", 24 * time.Hour: "day"}[s.Period]
+	return fmt.Sprintf("update @%s { %s timeout %s limit rate over %d/%s burst %d packets }", s.Set, keyText(f, s.Set.loaded(f), ""), timeText(s.Period), s.Burst, unit, s.Burst)
+}
+
+func (s Delete) text(f model.Family) string {
+	return fmt.Sprintf("delete @%s { %s%s }", s.Set, keyText(f, s.Set.loaded(f), ""), keptText(f, s.Set))
+}
+
+// keptText spells what a rule has a map keep.
+func keptText(f model.Family, s *Set) string {
+	if s.Data == NoData {
+		return ""
+	}
+	return " : " + keyText(f, addressFields, "")
+}
+
+func (s Vmap) text(f model.Family) string {
+	return keyText(f, s.Map.Key, "") + " vmap @" + s.Map.Name
+}
+
+func (s Goto) text(model.Family) string { return "goto " + s.Chain }
+
+func (s Jump) text(model.Family) string { return "jump " + s.Chain }
+
+func (Return) text(model.Family) string { return "return" }
+
+func (Reject) text(model.Family) string { return "reject" }
+
+func (Accept) text(model.Family) string { return "accept" }
+
+func (Drop) text(model.Family) string { return "drop" }
+
+func (s DNAT) text(model.Family) string { return "dnat to " + s.To.String() }
+
+func (s DNATMap) text(f model.Family) string {
+	return "dnat " + FamilyName(f) + " addr . port to " + s.Number.lookupText(f, s.Map)
+}
+
+func (Masquerade) text(model.Family) string { return "masquerade fully-random" }
+
+// lookupText spells a lookup in a map, with a number in the key.
+func (n Numgen) lookupText(f model.Family, s *Set) string {
+	return keyText(f, s.loaded(f), n.text(f)) + " map @" + s.Name
+}
+
+func protoText(p model.Proto) string {
+	switch p {
+	case model.TCP, model.UDP, model.SCTP:
+		return p.String()
+	}
+	return strconv.Itoa(int(p))
+}
+
+// prefixText spells a prefix, a single address without its length.
+func prefixText(p netip.Prefix) string {
+	if p.IsSingleIP() {
+		return p.Addr().String()
+	}
+	return p.String()
+}
+
+// timeText spells a time in the units of nft, in whole seconds.
+func timeText(d time.Duration) string {
+	s := int64(max(d.Round(time.Second)/time.Second, 1))
+	var b strings.Builder
+	for _, u := range []struct {
+		name string
+		n    int64
+	}{{"d", 86400}, {"h", 3600}, {"m", 60}, {"s", 1}} {
+		if n := s / u.n; n > 0 {
+			fmt.Fprintf(&b, "%d%s", n, u.name)
+			s %= u.n
+		}
+	}
+	return b.String()
+}
+
+// printable makes any string safe between the quotes of nft, which knows no
+// escapes: what is not printable ASCII, and quotes and backslashes, become '?'.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' || r == '"' || r == '\\' {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+// CommentText makes a comment of any string: plain and at most 127 bytes, as
+// the kernel keeps 128 with the zero at its end.
+func CommentText(s string) string {
+	if len(s) > 512 {
+		s = s[:512]
+	}
+	s = printable(s)
+	return s[:min(len(s), 127)]
+}
+
+func (s SourceIn) encode(e *encoder) { e.prefix(Saddr, equal, s.Prefix) }
+
+func (s DestinationIn) encode(e *encoder) {
+	op := equal
+	if s.Not {
+		op = notEqual
+	}
+	e.prefix(Daddr, op, s.Prefix)
+}
+
+func (s FibLocal) encode(e *encoder) {
+	op := equal
+	if s.Not {
+		op = notEqual
+	}
+	e.expr("fib", func() {
+		e.Uint32(1, reg0)
+		e.Uint32(2, 3) // NFT_FIB_RESULT_ADDRTYPE
+		e.Uint32(3, 2) // NFTA_FIB_F_DADDR
+	})
+	e.cmp(reg0, op, host32(2)) // RTN_LOCAL
+}
+
+func (s IifName) encode(e *encoder) {
+	name := []byte(s.Name)
+	if !s.Prefix {
+		name = append(name, make([]byte, max(16-len(name), 1))...)[:16] // IFNAMSIZ
+	}
+	e.meta(reg0, metaIIFName)
+	e.cmp(reg0, equal, name)
+}
+
+func (s L4ProtoIs) encode(e *encoder) {
+	e.meta(reg0, metaL4Proto)
+	e.cmp(reg0, equal, []byte{byte(s.Proto)})
+}
+
+func (s MarkHas) encode(e *encoder) {
+	e.meta(reg0, metaMark)
+	op := notEqual
+	if s.Not {
+		op = equal
+	}
+	e.bitwise(host32(s.Bit), host32(0))
+	e.cmp(reg0, op, host32(0))
+}
+
+func (s CtState) encode(e *encoder) {
+	e.conntrack(0, uint32(s.States)) // NFT_CT_STATE
+	e.cmp(reg0, notEqual, host32(0))
+}
+
+func (NotSYN) encode(e *encoder) {
+	e.payload(reg0, baseTransport, 13, 1)
+	e.bitwise([]byte{2}, []byte{0}) // TCPHDR_SYN
+	e.cmp(reg0, equal, []byte{0})
+}
+
+func (s CtDNAT) encode(e *encoder) {
+	e.conntrack(2, 1<<5) // NFT_CT_STATUS, IPS_DST_NAT
+	op := notEqual
+	if s.Not {
+		op = equal
+	}
+	e.cmp(reg0, op, host32(0))
+}
+
+func (s Lookup) encode(e *encoder) {
+	e.load(s.Set.loaded(e.family))
+	e.lookup(s.Set, -1, s.Not)
+}
+
+func (s SetMark) encode(e *encoder) { e.mark(^s.Bit, s.Bit) }
+
+func (s ClearMark) encode(e *encoder) { e.mark(^s.Bit, 0) }
+
+func (s SetAddr) encode(e *encoder) {
+	e.lookupNumber(s.Map, s.Number)
+	e.store(s.Field)
+}
+
+func (RestoreSource) encode(e *encoder) {
+	e.load([]Field{CtSaddr})
+	e.store(Saddr)
+}
+
+func (s Update) encode(e *encoder) {
+	const update = 1 // NFT_DYNSET_OP_UPDATE
+	e.dynset(s.Set, update, s.Timeout, nil)
+}
+
+func (s Over) encode(e *encoder) {
+	const update = 1
+	e.dynset(s.Set, update, s.Period, func() {
+		at := e.Nest(7) // NFTA_DYNSET_EXPR
+		e.Text(1, "limit")
+		data := e.Nest(2)
+		e.Uint64(1, uint64(s.Burst))
+		e.Uint64(2, uint64(s.Period/time.Second))
+		e.Uint32(3, s.Burst)
+		e.Uint32(4, 0) // NFT_LIMIT_PKTS
+		e.Uint32(5, 1) // NFT_LIMIT_F_INV
+		e.NestEnd(data)
+		e.NestEnd(at)
+	})
+}
+
+func (s Delete) encode(e *encoder) {
+	const remove = 2 // NFT_DYNSET_OP_DELETE
+	e.dynset(s.Set, remove, 0, nil)
+}
+
+func (s Vmap) encode(e *encoder) {
+	e.load(s.Map.Key)
+	e.lookup(s.Map, regVerdict, false)
+}
+
+func (s Goto) encode(e *encoder) { e.verdict(codeGoto, s.Chain) }
+
+func (s Jump) encode(e *encoder) { e.verdict(codeJump, s.Chain) }
+
+func (Return) encode(e *encoder) { e.verdict(codeReturn, "") }
+
+func (Reject) encode(e *encoder) {
+	port := uint8(3) // ICMP_PORT_UNREACH
+	if e.family == model.IPv6 {
+		port = 4 // ICMPV6_PORT_UNREACH
+	}
+	e.expr("reject", func() {
+		e.Uint32(1, 0) // NFT_REJECT_ICMP_UNREACH
+		e.Uint8(2, port)
+	})
+}
+
+func (Accept) encode(e *encoder) { e.verdict(codeAccept, "") }
+
+func (Drop) encode(e *encoder) { e.verdict(codeDrop, "") }
+
+func (s DNAT) encode(e *encoder) {
+	addr := s.To.Addr().AsSlice()
+	port := reg0 + addressLen(e.family)/4
+	e.immediate(reg0, addr)
+	e.immediate(port, binary.BigEndian.AppendUint16(nil, s.To.Port()))
+	e.dnat(2) // NF_NAT_RANGE_PROTO_SPECIFIED, as nft writes it
+}
+
+func (s DNATMap) encode(e *encoder) {
+	e.lookupNumber(s.Map, s.Number)
+	e.dnat(0)
+}
+
+// lookupNumber looks the packet up in a map, with a number in the key.
+func (e *encoder) lookupNumber(s *Set, n Numgen) {
+	reg := e.load(s.loaded(e.family))
+	if n.Mod > 0 {
+		n.encode(e, reg)
+	}
+	e.lookup(s, reg0, false)
+}
+
+func (Masquerade) encode(e *encoder) {
+	e.expr("masq", func() { e.Uint32(1, 0x10) }) // NF_NAT_RANGE_PROTO_RANDOM_FULLY
+}
+
+// match sends a packet to the next statement, or to the next rule.
+func (p *step) match(ok bool) []step {
+	if ok {
+		return p.end(onward)
+	}
+	return p.end(nowhere)
+}
+
+// end sends a packet in one direction.
+func (p *step) end(to direction) []step {
+	p.to = to
+	return nil
+}
+
+func (st SourceIn) eval(_ *Sim, p *step) []step { return p.match(st.Prefix.Contains(p.Src)) }
+
+func (st DestinationIn) eval(_ *Sim, p *step) []step {
+	return p.match(st.Prefix.Contains(p.Dst.Addr()) != st.Not)
+}
+
+func (st FibLocal) eval(s *Sim, p *step) []step {
+	return p.match(s.local(&p.packet) != st.Not)
+}
+
+func (st IifName) eval(_ *Sim, p *step) []step {
+	if st.Prefix {
+		return p.match(strings.HasPrefix(p.Iface, st.Name))
+	}
+	return p.match(p.Iface == st.Name)
+}
+
+func (st L4ProtoIs) eval(_ *Sim, p *step) []step { return p.match(p.Proto == st.Proto) }
+
+func (st MarkHas) eval(_ *Sim, p *step) []step { return p.match((p.mark&st.Bit != 0) != st.Not) }
+
+// eval knows that all packets here are the first of a connection.
+func (st CtState) eval(_ *Sim, p *step) []step { return p.match(st.States&CtNew != 0) }
+
+// eval: see CtState.
+func (NotSYN) eval(_ *Sim, p *step) []step { return p.match(false) }
+
+func (st CtDNAT) eval(_ *Sim, p *step) []step { return p.match(p.dnat != st.Not) }
+
+func (st Lookup) eval(s *Sim, p *step) []step {
+	_, ok := s.element(st.Set, &p.packet, 0)
+	return p.match(ok != st.Not)
+}
+
+func (st SetMark) eval(_ *Sim, p *step) []step {
+	p.mark |= st.Bit
+	return p.match(true)
+}
+
+func (st ClearMark) eval(_ *Sim, p *step) []step {
+	p.mark &^= st.Bit
+	return p.match(true)
+}
+
+// eval knows the clients in the objects; the next packet sees no others. There
+// is always room.
+func (st Update) eval(s *Sim, p *step) []step {
+	if _, known := s.element(st.Set, &p.packet, 0); !known {
+		p.kept = p.Dst.Addr()
+	}
+	return p.match(true)
+}
+
+// eval knows no earlier packets: none is beyond a limit.
+func (Over) eval(_ *Sim, p *step) []step { return p.match(false) }
+
+func (Delete) eval(_ *Sim, p *step) []step {
+	p.kept, p.forgot = netip.Addr{}, true
+	return p.match(true)
+}
+
+func (st SetAddr) eval(s *Sim, p *step) []step {
+	ends := []step{}
+	for i := range st.Number.eval(p.packet) {
+		v, ok := s.element(st.Map, &p.packet, i)
+		to := *p
+		to.chance /= st.Number.chances(p.packet)
+		if a := v.Endpoint(p.family).Addr(); ok && st.Field == Saddr {
+			to.Src = a
+		} else if ok {
+			to.Dst = netip.AddrPortFrom(a, p.Dst.Port())
+		}
+		to.match(ok)
+		ends = append(ends, to)
+	}
+	return ends
+}
+
+func (RestoreSource) eval(_ *Sim, p *step) []step {
+	p.Src = p.origin.Src
+	return p.match(true)
+}
+
+func (st Vmap) eval(s *Sim, p *step) []step {
+	v, ok := s.element(st.Map, &p.packet, 0)
+	switch {
+	case !ok:
+		return p.match(false)
+	case v.Body.Verdict == VerdictDrop:
+		return p.end(dropped)
+	}
+	return Goto{v.Body.Goto}.eval(s, p)
+}
+
+func (st Goto) eval(_ *Sim, p *step) []step {
+	p.chain = st.Chain
+	return p.end(toChain)
+}
+
+func (st Jump) eval(_ *Sim, p *step) []step {
+	p.chain = st.Chain
+	return p.end(throughChain)
+}
+
+func (Return) eval(_ *Sim, p *step) []step { return p.end(returned) }
+
+func (Reject) eval(_ *Sim, p *step) []step { return p.end(rejected) }
+
+func (Accept) eval(_ *Sim, p *step) []step { return p.end(accepted) }
+
+func (Drop) eval(_ *Sim, p *step) []step { return p.end(dropped) }
+
+func (st DNAT) eval(_ *Sim, p *step) []step {
+	p.Dst, p.dnat = st.To, true
+	return p.end(accepted)
+}
+
+// eval makes one step of all numbers that lead to one endpoint: a table of hashes has
+// a thousand of them.
+func (st DNATMap) eval(s *Sim, p *step) []step {
+	ends := []step{}
+	known := map[netip.AddrPort]int{}
+	for i := range st.Number.eval(p.packet) {
+		v, ok := s.element(st.Map, &p.packet, i)
+		to := *p
+		to.chance /= st.Number.chances(p.packet)
+		if !ok {
+			to.match(false)
+			ends = append(ends, to)
+			continue
+		}
+		to.Dst, to.dnat = v.Endpoint(p.family), true
+		if at, again := known[to.Dst]; again {
+			ends[at].chance += to.chance
+			continue
+		}
+		known[to.Dst] = len(ends)
+		to.end(accepted)
+		ends = append(ends, to)
+	}
+	return ends
+}
+
+func (Masquerade) eval(_ *Sim, p *step) []step { return p.end(masqueraded) }
