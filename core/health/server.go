@@ -3,12 +3,16 @@
 package health
 
 import (
+	"cmp"
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/sleep"
@@ -159,4 +163,230 @@ func readOnly(h http.Handler) http.Handler {
 			h.ServeHTTP(w, r)
 		}
 	})
+}
+
+// connLimiter bounds how many connections a server has, and shares them among the addresses of
+// clients: at the limit a new connection replaces one of the address that has most, its own if
+// none has more. It is safe for concurrent use.
+type connLimiter struct {
+	max int
+
+	mu  sync.Mutex
+	all list.List // of *conn, the longest idle one first
+}
+
+// conn is a connection that counts towards a limit.
+type conn struct {
+	net.Conn
+	limiter *connLimiter
+	from    netip.Addr // whose share it is
+	owner   any        // whose listener it came by; nil for a server of one listener
+
+	// Guarded by limiter.mu:
+	elem  *list.Element // nil once it is closed
+	busy  bool          // a request is being answered
+	stuck time.Time     // since when the client has read nothing of an answer; zero when none is being written
+	until time.Time     // the end of an answer's time
+}
+
+// clientOf is whose share a client's is, by its address and port. All of loopback is one, as
+// this machine may use any of it, and so is a network of IPv6, of which one machine may use all.
+func clientOf(address string) netip.Addr {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return netip.Addr{}
+	}
+	ip := at.Addr().Unmap().WithZone("")
+	switch {
+	case ip.IsLoopback():
+		return netip.IPv6Loopback()
+	case ip.Is6():
+		return netip.PrefixFrom(ip, 64).Masked().Addr()
+	}
+	return ip
+}
+
+// add counts a connection. At the limit another is closed for it; it returns nil, and closes
+// c, when there is none to close.
+func (w *connLimiter) add(c net.Conn, owner any) *conn {
+	n := &conn{Conn: c, limiter: w, from: clientOf(c.RemoteAddr().String()), owner: owner}
+	w.mu.Lock()
+	var out *conn
+	if w.all.Len() >= w.max {
+		if out = w.least(n.from); out != nil { // at once: others who add must not choose it, too
+			w.all.Remove(out.elem)
+			out.elem = nil
+		}
+	}
+	full := w.all.Len() >= w.max && out == nil
+	if !full {
+		n.elem = w.all.PushBack(n)
+	}
+	w.mu.Unlock()
+	if out != nil {
+		_ = out.Close()
+	}
+	if full {
+		_ = c.Close()
+		return nil
+	}
+	return n
+}
+
+// least returns the connection that a new one of an address replaces, or nil. It is one of the
+// address that has most: idle for longest, else with an answer that has not been read for
+// longest, else, if it has still more without it, any. Where shares are equal it is the one that
+// is idle for longest of those that have more than the address of the new one.
+func (w *connLimiter) least(from netip.Addr) *conn {
+	held, most := map[netip.Addr]int{}, from
+	for e := w.all.Front(); e != nil; e = e.Next() {
+		c := e.Value.(*conn)
+		if held[c.from]++; held[c.from] > held[most] {
+			most = c.from
+		}
+	}
+	var idle, own, stuck, any *conn
+	for e := w.all.Front(); e != nil; e = e.Next() {
+		c := e.Value.(*conn)
+		if !c.busy && idle == nil && held[c.from] > held[from] {
+			idle = c
+		}
+		switch {
+		case c.from != most:
+		case !c.busy && own == nil:
+			own = c
+		case !c.stuck.IsZero() && (stuck == nil || c.stuck.Before(stuck.stuck)):
+			stuck = c
+		case any == nil && held[most] > held[from]+1:
+			any = c
+		}
+	}
+	return cmp.Or(own, stuck, any, idle)
+}
+
+// closeAll closes the connections that came by an owner's listeners.
+func (w *connLimiter) closeAll(owner any) {
+	var out []*conn
+	w.mu.Lock()
+	for e := w.all.Front(); e != nil; e = e.Next() {
+		if c := e.Value.(*conn); c.owner == owner {
+			out = append(out, c)
+		}
+	}
+	w.mu.Unlock()
+	for _, c := range out {
+		_ = c.Close()
+	}
+}
+
+// Close closes a connection, which counts no longer.
+func (c *conn) Close() error {
+	c.limiter.mu.Lock()
+	if c.elem != nil {
+		c.limiter.all.Remove(c.elem)
+		c.elem = nil
+	}
+	c.limiter.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// SetWriteDeadline implements net.Conn: it bounds the whole of an answer.
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	c.limiter.mu.Lock()
+	c.until = t
+	c.limiter.mu.Unlock()
+	return c.Conn.SetWriteDeadline(t)
+}
+
+// Write writes in steps, each of which the client must have read some of, so that one that
+// reads nothing is given up long before an answer's whole time.
+func (c *conn) Write(p []byte) (n int, err error) {
+	until := c.moved(time.Now())
+	defer c.moved(time.Time{})
+	for err == nil && len(p) > 0 {
+		end := time.Now().Add(stallTimeout)
+		if !until.IsZero() && until.Before(end) {
+			end = until
+		}
+		if err = c.Conn.SetWriteDeadline(end); err != nil {
+			break
+		}
+		var m int
+		m, err = c.Conn.Write(p[:min(len(p), writeStep)])
+		n, p = n+m, p[m:]
+		c.moved(time.Now())
+	}
+	return n, err
+}
+
+// moved notes when an answer last made progress, and returns the end of its time.
+func (c *conn) moved(at time.Time) (until time.Time) {
+	c.limiter.mu.Lock()
+	defer c.limiter.mu.Unlock()
+	c.stuck = at
+	return c.until
+}
+
+// answering notes that a request is being answered, or has been.
+func (c *conn) answering(busy bool) {
+	c.limiter.mu.Lock()
+	defer c.limiter.mu.Unlock()
+	c.busy = busy
+	if !busy && c.elem != nil {
+		c.limiter.all.MoveToBack(c.elem)
+	}
+}
+
+// limitedListener is a listener with a limit of connections.
+type limitedListener struct {
+	net.Listener
+	limiter *connLimiter
+	owner   any
+	admit   func(net.Conn) bool // nil for all
+}
+
+// Accept implements net.Listener.
+func (g limitedListener) Accept() (net.Conn, error) {
+	for {
+		c, err := g.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if g.admit != nil && !g.admit(c) {
+			reset(c)
+			continue
+		}
+		if n := g.limiter.add(c, g.owner); n != nil {
+			return n, nil
+		}
+	}
+}
+
+// reset closes a connection with a reset, like a closed port.
+func reset(c net.Conn) {
+	if t, ok := c.(*net.TCPConn); ok {
+		_ = t.SetLinger(0)
+	}
+	_ = c.Close()
+}
+
+type connKey struct{}
+
+// withConn is an http.Server's ConnContext.
+func withConn(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, c)
+}
+
+// connOf returns the connection of a request; nil in tests without one.
+func connOf(r *http.Request) *conn {
+	c, _ := r.Context().Value(connKey{}).(*conn)
+	return c
+}
+
+// ownerOf returns the owner of the listener that a request came by.
+func ownerOf(r *http.Request) any {
+	if c := connOf(r); c != nil {
+		return c.owner
+	}
+	return nil
 }

@@ -3,9 +3,15 @@
 package metrics
 
 import (
+	"net/http"
+	"runtime"
+	"runtime/debug"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -130,4 +136,111 @@ func histogram(name, help string, buckets []float64) *prometheus.HistogramVec {
 
 func counterVec(name, help string, labels ...string) *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "kubeproxy_" + name, Help: help}, labels)
+}
+
+// slis are the outcomes of the health checks on the metrics address, in a
+// registry of their own as in all of Kubernetes' components (KEP-3466).
+type slis struct {
+	registry *prometheus.Registry
+	latest   *prometheus.GaugeVec
+	total    *prometheus.CounterVec
+}
+
+func newSLIs() slis {
+	s := slis{
+		registry: prometheus.NewRegistry(),
+		latest: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "kubernetes_healthcheck", Help: "Result of a health check: 1 for success, 0 for failure.",
+		}, []string{"name", "type"}),
+		total: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kubernetes_healthchecks_total", Help: "Number of health check results.",
+		}, []string{"name", "type", "status"}),
+	}
+	start := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "process_start_time_seconds", Help: "Start time of the process since Unix epoch in seconds.",
+	})
+	start.Set(epoch(time.Now()))
+	s.registry.MustRegister(s.latest, s.total, start)
+	return s
+}
+
+func (s slis) checked(probe string, ok bool) {
+	value, outcome := 0.0, "error"
+	if ok {
+		value, outcome = 1, "success"
+	}
+	s.latest.WithLabelValues("ping", probe).Set(value)
+	s.total.WithLabelValues("ping", probe, outcome).Inc()
+}
+
+func (s slis) handler() http.Handler {
+	return promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})
+}
+
+// maxScrapes bounds how many scrapes are answered at once: each renders
+// everything.
+const maxScrapes = 4
+
+// Kubernetes is the release whose kube-proxy Tandem replaces.
+const Kubernetes = "1.36.3"
+
+// buildInfo are two constants about this build. kubernetes_build_info names
+// the release that we replace, since alerts compare its git_version between
+// all components of a cluster; tandem_build_info names our own.
+func buildInfo(version string) []prometheus.Collector {
+	part := strings.SplitN(Kubernetes, ".", 3)
+	commit, tree, date := "", "", ""
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				commit = s.Value
+			case "vcs.time":
+				date = s.Value
+			case "vcs.modified":
+				tree = map[string]string{"true": "dirty", "false": "clean"}[s.Value]
+			}
+		}
+	}
+	return []prometheus.Collector{
+		constant("kubernetes_build_info", "Always 1; labeled with the Kubernetes version whose kube-proxy this replaces.", prometheus.Labels{
+			"major": part[0], "minor": part[1], "git_version": "v" + Kubernetes + "+tandem",
+			"git_commit": commit, "git_tree_state": tree, "build_date": date,
+			"go_version": runtime.Version(), "compiler": runtime.Compiler, "platform": runtime.GOOS + "/" + runtime.GOARCH,
+		}),
+		constant("tandem_build_info", "Always 1; labeled with the version.", prometheus.Labels{"version": version}),
+	}
+}
+
+// componentMetrics are what the framework of Kubernetes' components says of itself:
+// the gates of kube-proxy whose features Tandem always has, and how many metrics are
+// registered, hidden and disabled, for dashboards of all components.
+func componentMetrics(registered func() float64) []prometheus.Collector {
+	features := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "kubernetes_feature_enabled", Help: "Feature gates of kube-proxy whose features are there; Tandem has no gates.",
+	}, []string{"name", "stage"})
+	for _, name := range []string{"MultiCIDRServiceAllocator", "NFTablesProxyMode", "PreferSameTrafficDistribution", "WinDSR", "WinOverlay"} {
+		features.WithLabelValues(name, "").Set(1) // GA has no stage
+	}
+	for _, name := range []string{"ComponentFlagz", "ComponentStatusz"} {
+		features.WithLabelValues(name, "BETA").Set(1)
+	}
+	none := func(name, help string) prometheus.Collector {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	return []prometheus.Collector{
+		features,
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "registered_metrics_total", Help: "Registered metrics; none has a stability level or is deprecated.",
+			ConstLabels: prometheus.Labels{"stability_level": "", "deprecated_version": ""},
+		}, registered),
+		none("disabled_metrics_total", "Disabled metrics: none."),
+		none("hidden_metrics_total", "Hidden metrics: none."),
+	}
+}
+
+func constant(name, help string, labels prometheus.Labels) prometheus.Collector {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels})
+	g.Set(1)
+	return g
 }

@@ -3,13 +3,20 @@
 package metrics
 
 import (
+	"cmp"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // tandemSet are the metrics that kube-proxy does not have.
@@ -97,3 +104,146 @@ func tandemCounter(name, help string) prometheus.Counter {
 // since is how many seconds ago a time was; 0 when the clock it comes from
 // is ahead.
 func since(t time.Time) float64 { return max(0, time.Since(t).Seconds()) }
+
+// modeSet are the metrics that kube-proxy has in one mode only.
+type modeSet struct {
+	failures           *prometheus.CounterVec // nil where the mode has none
+	rules, rulesLatest *prometheus.GaugeVec   // iptables
+	all                []prometheus.Collector
+}
+
+func newModeSet(mode string, count func() dataplane.Packets) *modeSet {
+	s := &modeSet{}
+	switch mode {
+	case "iptables":
+		s.failures = counterVec("sync_proxy_rules_iptables_restore_failures_total", "Syncs that failed at least in part.", familyLabel)
+		partial := counterVec("sync_proxy_rules_iptables_partial_restore_failures_total", "Always 0: a failed sync does not cause a full one.", familyLabel)
+		s.rules = rules("sync_proxy_rules_iptables_total", "Number of iptables rules owned by the proxy.")
+		s.rulesLatest = rules("sync_proxy_rules_iptables_last", "Number of iptables rules written by the last sync.")
+		s.add(s.failures, partial)
+		s.all = append(s.all, s.rules, s.rulesLatest)
+		if count != nil {
+			s.all = append(s.all, packets(count))
+		}
+	case "ipvs":
+		s.failures = counterVec("sync_proxy_rules_iptables_restore_failures_total", "Syncs that failed at least in part.", familyLabel)
+		s.add(s.failures)
+	case "nftables":
+		s.failures = counterVec("sync_proxy_rules_nftables_sync_failures_total", "Syncs that failed at least in part.", familyLabel)
+		cleanup := counterVec("sync_proxy_rules_nftables_cleanup_failures_total", "Always 0: there is no separate cleanup.", familyLabel)
+		s.add(s.failures, cleanup)
+	}
+	return s
+}
+
+// add makes counters start at 0 in both families.
+func (s *modeSet) add(vecs ...*prometheus.CounterVec) {
+	for _, v := range vecs {
+		for _, f := range model.Families() {
+			v.WithLabelValues(f.String())
+		}
+		s.all = append(s.all, v)
+	}
+}
+
+func (s *modeSet) synced(r engine.Sync) {
+	if s.failures == nil || r.Err == nil {
+		return
+	}
+	for f, is := range changedFamilies(r) {
+		if is {
+			s.failures.WithLabelValues(model.Family(f).String()).Inc()
+		}
+	}
+}
+
+func rules(name, help string) *prometheus.GaugeVec {
+	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "kubeproxy_" + name, Help: help}, []string{"table", familyLabel})
+}
+
+// packets is a collector of what the kernel counts, which is asked for at each
+// scrape.
+type packets func() dataplane.Packets
+
+var (
+	invalidPackets = prometheus.NewDesc("kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
+		"Packets dropped because conntrack considers them invalid.", nil, nil)
+	localhostPackets = prometheus.NewDesc("kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
+		"Connections accepted on NodePorts of loopback addresses, counted by their first packet.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (packets) Describe(ch chan<- *prometheus.Desc) {
+	ch <- invalidPackets
+	ch <- localhostPackets
+}
+
+// Collect implements prometheus.Collector.
+func (p packets) Collect(ch chan<- prometheus.Metric) {
+	n := p()
+	ch <- prometheus.MustNewConstMetric(invalidPackets, prometheus.CounterValue, float64(n.Invalid))
+	ch <- prometheus.MustNewConstMetric(localhostPackets, prometheus.CounterValue, float64(n.Localhost))
+}
+
+// ServiceConnections are the new connections of a Service.
+type ServiceConnections struct {
+	Service string // "namespace/name"
+	New     uint64
+}
+
+// serviceCollector collects the connections of single Services, which is off unless asked
+// for: of most Services, each as long as it exists. Those with most connections at the
+// first scrape come first; when all room is used up, others have no series.
+type serviceCollector struct {
+	most   int
+	counts func() []ServiceConnections
+	log    *slog.Logger
+
+	mu    sync.Mutex
+	taken map[string]bool
+	full  bool // and the log says so
+}
+
+// Services adds the connections of at most this many Services. Counts is asked at each
+// scrape, concurrently.
+func (m *Metrics) Services(most int, log *slog.Logger, counts func() []ServiceConnections) {
+	m.Register(&serviceCollector{most: most, counts: counts, log: log, taken: map[string]bool{}})
+}
+
+// Describe implements prometheus.Collector, as an unchecked one.
+func (*serviceCollector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c *serviceCollector) Collect(ch chan<- prometheus.Metric) {
+	all := slices.SortedFunc(slices.Values(c.counts()), func(a, b ServiceConnections) int {
+		return cmp.Or(cmp.Compare(b.New, a.New), cmp.Compare(a.Service, b.Service))
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	there := make(map[string]bool, len(all))
+	for _, s := range all {
+		there[s.Service] = true
+	}
+	for name := range c.taken {
+		if !there[name] {
+			delete(c.taken, name)
+		}
+	}
+	connections := prometheus.NewDesc("tandem_service_connections_total", "New connections of a Service, of those that have a series.", []string{"namespace", "service"}, nil)
+	without := 0
+	for _, s := range all {
+		if !c.taken[s.Service] && len(c.taken) >= c.most {
+			without++
+			continue
+		}
+		c.taken[s.Service] = true
+		namespace, name, _ := strings.Cut(s.Service, "/")
+		ch <- prometheus.MustNewConstMetric(connections, prometheus.CounterValue, float64(s.New), namespace, name)
+	}
+	ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("tandem_service_connections_omitted", "Services with connections that have no series of tandem_service_connections_total.", nil, nil),
+		prometheus.GaugeValue, float64(without))
+	if without > 0 && !c.full {
+		c.log.Warn("not all Services have a metric of their connections", "most", c.most, "without", without, "flag", "--metrics-services")
+	}
+	c.full = without > 0
+}

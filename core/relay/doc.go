@@ -33,30 +33,24 @@
 // transfers are spliced from socket to socket within the kernel.
 //
 // File descriptors are bounded: a Service port may hold as many connections as it
-// leaves free (slots.go); keep-alive detects vanished peers within 15 minutes
-// (socket.go); timeouts end idle connections (idle.go). Beyond that TCP clients wait, and
+// leaves free (shared.go); keep-alive detects vanished peers within 15 minutes
+// (socket.go); timeouts end idle connections (server.go). Beyond that TCP clients wait, and
 // a UDP client takes the place of the session that is idle longest (udp.go).
 //
 // A relay never connects to a relay of its own server, which would be a forwarding
 // loop. Rules that lead clients to relays must let packets with Options.Mark pass.
 //
-// The files, in the order of dependencies; each uses only those above it:
+// The files:
 //
-//	policy.go    Policy: what clients of a Relay get
-//	options.go   Options of a Server, Timeouts
-//	balance.go   the next endpoint, or that of the client's session affinity
-//	affinity.go  the clients with session affinity, whose room namespaces share
-//	indexed.go   a heap of items that know their place
-//	slots.go     how many connections each Service port may hold
-//	socket.go    options and errors of sockets, system calls
-//	read.go      readers with small buffers, or on Linux without any
-//	shared.go    what all parts use: slots, back-off, own listeners, counters
-//	dial.go      connecting to an endpoint
-//	transfer.go  a TCP connection served by goroutines
-//	idle.go      resets connections after their timeout
-//	relay.go     Relay: one address
-//	udp.go       clients and sessions of UDP
-//	accept.go    clients of TCP
-//	loop_linux.go, link_linux.go, engine_linux.go: epoll; a connection there; all loops
-//	server.go    Server: relays and connections, drain and close
+//	policy.go     Policy: what clients of a Relay get, and the endpoint it chooses
+//	affinity.go   the clients with session affinity, whose room namespaces share
+//	attempts.go   which endpoints answer, for failover
+//	shared.go     what all parts use: how many connections each Service port may hold,
+//	              back-off, own listeners, counters
+//	socket.go     options and errors of sockets; readers with small buffers
+//	tcp.go        a client accepted, an endpoint connected, a connection served by goroutines
+//	udp.go        clients and sessions of UDP
+//	relay.go      Relay: one address
+//	loop_linux.go epoll; a connection there; all loops
+//	server.go     Server: relays and connections, drain, timeouts and close
 package relay

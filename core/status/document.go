@@ -7,10 +7,13 @@ package status
 import (
 	"errors"
 	"fmt"
+	"net/netip"
+	"path"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/diagnosis"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -333,4 +336,78 @@ func problems(ps []model.Problem) (out []Problem) {
 		out = append(out, Problem{Object: p.Object, Where: p.Where, Reason: p.Why.String(), Detail: p.Text()})
 	}
 	return out
+}
+
+// Filter selects Services by namespace, name and state; the zero value selects all.
+type Filter struct {
+	Namespace string   `json:"namespace,omitempty"`
+	Name      string   `json:"name,omitempty"` // with * and ? as in file names
+	States    []string `json:"states,omitempty"`
+}
+
+// Check reports what is wrong with the pattern.
+func (f *Filter) Check() error {
+	_, err := path.Match(f.Name, "")
+	return err
+}
+
+// All reports whether nothing is left out.
+func (f *Filter) All() bool { return f.Namespace == "" && f.Name == "" && len(f.States) == 0 }
+
+// Named reports whether an object "namespace/name" is selected, if its state is.
+func (f *Filter) Named(object string) bool {
+	namespace, name, _ := strings.Cut(object, "/")
+	if f.Namespace != "" && f.Namespace != namespace {
+		return false
+	}
+	ok, _ := path.Match(f.Name, name)
+	return f.Name == "" || ok
+}
+
+// Match reports whether an object "namespace/name" in a state is selected. A state
+// that a verb does not have is empty.
+func (f *Filter) Match(object, state string) bool {
+	return f.Named(object) && (len(f.States) == 0 || slices.ContainsFunc(f.States, func(s string) bool { return strings.EqualFold(s, state) }))
+}
+
+// Running returns the parts of a status that doctor's checks need.
+func (d *Document) Running() *diagnosis.Running {
+	r := &diagnosis.Running{Healthy: d.Healthy, Reasons: d.Reasons, Mode: d.Mode, Drift: d.Drift, Offload: d.Offload, Inputs: map[string]time.Duration{}}
+	for _, in := range d.Inputs {
+		r.Inputs[in.Name] = time.Duration(in.Age * float64(time.Second))
+	}
+	for _, p := range d.Problems {
+		if p.Reason == model.WhyDegraded.String() {
+			r.Degraded = append(r.Degraded, p.Detail)
+		}
+	}
+	for _, s := range d.Services {
+		switch s.State {
+		case model.Failing.String():
+			r.Failing = append(r.Failing, s.Name)
+		case model.Partial.String():
+			r.Partial++
+		case Pending:
+			r.Pending++
+		}
+		for _, f := range s.Frontends {
+			r.IPv6 = r.IPv6 || strings.HasPrefix(f.Address, "[")
+			if port, ok := nodePort(f); ok {
+				r.NodePorts = append(r.NodePorts, port)
+			}
+		}
+	}
+	slices.Sort(r.NodePorts)
+	r.NodePorts = slices.Compact(r.NodePorts)
+	return r
+}
+
+// nodePort returns the port of a frontend that is a node port of TCP.
+func nodePort(f Frontend) (port uint16, ok bool) {
+	rest, found := strings.CutPrefix(f.Address, "*:")
+	if !found || f.Proto != model.TCP.String() {
+		return 0, false
+	}
+	at, err := netip.ParseAddrPort("0.0.0.0:" + rest)
+	return at.Port(), err == nil
 }

@@ -3,11 +3,15 @@
 package watch
 
 import (
+	"math"
 	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 	"unique"
 
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -258,4 +262,165 @@ func prefixes(f *faults, path string, list []string) []netip.Prefix {
 		ps.Add(p.Masked())
 	}
 	return ps.List()
+}
+
+// The annotations that state how endpoints are chosen: of Services, but for the
+// weights, which are of EndpointSlices and count for all endpoints of theirs.
+const (
+	AnnotationScheduler = "tandem.dev/load-balancing" // rr, lc, sh, random or maglev
+	AnnotationSlowStart = "tandem.dev/slow-start"     // seconds
+	AnnotationSpill     = "tandem.dev/zone-spill"     // above=N,floor=N
+	AnnotationWeight    = "tandem.dev/weight"         // 0 to 65535
+	// AnnotationCiliumWeight means the same; the other one comes first.
+	AnnotationCiliumWeight = "service.cilium.io/weight"
+)
+
+// maxSlowStart bounds how long an endpoint counts as new.
+const maxSlowStart = time.Hour
+
+// annotation returns the value of an annotation, and a function that reports it as
+// invalid.
+func (f *faults) annotation(key string) (value string, has bool, bad func(remark string)) {
+	value, has = f.meta.Annotations[key]
+	return strings.TrimSpace(value), has, func(remark string) {
+		f.bad(model.WhyInvalid, "metadata.annotations", key+"="+value, remark)
+	}
+}
+
+// choice converts the annotations of a Service. Invalid ones are left out.
+func choice(f *faults) (c model.Choice) {
+	if len(f.meta.Annotations) == 0 {
+		return c
+	}
+	if value, has, bad := f.annotation(AnnotationScheduler); has {
+		s, ok := model.ParseScheduler(value)
+		if !ok || value == "" {
+			bad("not rr, lc, sh, random or maglev; ignored")
+		}
+		c.Scheduler = s
+	}
+	if value, has, bad := f.annotation(AnnotationSlowStart); has {
+		seconds, err := strconv.ParseUint(value, 10, 32)
+		if err != nil || time.Duration(seconds)*time.Second > maxSlowStart {
+			bad("not a number of seconds up to 3600; ignored")
+			seconds = 0
+		}
+		c.SlowStart = time.Duration(seconds) * time.Second
+	}
+	if value, has, bad := f.annotation(AnnotationSpill); has {
+		s, ok := parseSpill(value)
+		if !ok {
+			bad("want above=N,floor=N, with N of above at least 1; ignored")
+		}
+		c.Spill = s
+	}
+	return c
+}
+
+func parseSpill(text string) (s model.Spill, ok bool) {
+	for part := range strings.SplitSeq(text, ",") {
+		key, value, _ := strings.Cut(strings.TrimSpace(part), "=")
+		switch key {
+		case "above":
+			n, err := strconv.ParseFloat(value, 64)
+			if err != nil || !(n >= 1 && n <= math.MaxUint16) {
+				return model.Spill{}, false
+			}
+			s.Above = n
+		case "floor":
+			n, err := strconv.ParseUint(value, 10, 16)
+			if err != nil {
+				return model.Spill{}, false
+			}
+			s.Floor = int(n)
+		default:
+			return model.Spill{}, false
+		}
+	}
+	return s, true
+}
+
+// weight converts the weight of a slice's endpoints.
+func weight(f *faults) (w uint16, weighted bool) {
+	for _, key := range []string{AnnotationWeight, AnnotationCiliumWeight} {
+		value, has, bad := f.annotation(key)
+		if !has {
+			continue
+		}
+		n, err := strconv.ParseUint(value, 10, 16)
+		if err == nil {
+			return uint16(n), true
+		}
+		bad("not within 0..65535, ignored")
+	}
+	return 0, false
+}
+
+// taintLeaving is put on nodes that the cluster autoscaler is about to delete
+// (KEP-3458): load balancers must stop using them.
+const taintLeaving = "ToBeDeletedByClusterAutoscaler"
+
+// Node converts a Node.
+func Node(n *corev1.Node) (*model.Node, []model.Problem) {
+	if n == nil {
+		return nil, nil
+	}
+	f := &faults{kind: "Node", meta: &n.ObjectMeta}
+	cidrs, path := n.Spec.PodCIDRs, "spec.podCIDRs"
+	if len(cidrs) == 0 && n.Spec.PodCIDR != "" {
+		cidrs, path = []string{n.Spec.PodCIDR}, "spec.podCIDR"
+	}
+	return &model.Node{
+		Name:     intern(n.Name),
+		Zone:     intern(n.Labels[corev1.LabelTopologyZone]),
+		IPs:      nodeIPs(f, n.Status.Addresses),
+		PodCIDRs: prefixes(f, path, cidrs),
+		Leaving:  leaving(n),
+	}, f.problems()
+}
+
+// nodeIPs returns the internal addresses and then the external ones, each once.
+// Link-local addresses are fine for a node, unlike for a Service.
+func nodeIPs(f *faults, list []corev1.NodeAddress) []netip.Addr {
+	var ips model.Unique[netip.Addr]
+	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
+		for i, a := range list {
+			if a.Type != kind {
+				continue
+			}
+			addr, remark := parseAddr(a.Address)
+			if remark == "" && (addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast()) {
+				remark = "not a node address"
+			}
+			if remark != "" {
+				f.bad(model.WhyBadAddress, at("status.addresses", i, "address"), a.Address, remark)
+				continue
+			}
+			f.zeros("status.addresses", i, "address", a.Address)
+			ips.Add(addr)
+		}
+	}
+	return ips.List()
+}
+
+func leaving(n *corev1.Node) bool {
+	if n.DeletionTimestamp != nil {
+		return true
+	}
+	for i := range n.Spec.Taints {
+		if n.Spec.Taints[i].Key == taintLeaving {
+			return true
+		}
+	}
+	return false
+}
+
+// ServiceCIDR converts a ServiceCIDR. One that is being deleted is used until it is
+// gone, which takes until no Service has an address of it.
+func ServiceCIDR(c *networkingv1.ServiceCIDR) (*model.ServiceCIDR, []model.Problem) {
+	if c == nil {
+		return nil, nil
+	}
+	f := &faults{kind: "ServiceCIDR", meta: &c.ObjectMeta}
+	return &model.ServiceCIDR{Name: c.Name, CIDRs: prefixes(f, "spec.cidrs", c.Spec.CIDRs)}, f.problems()
 }

@@ -3,13 +3,17 @@
 package watch
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/watch/gateway"
 )
 
 // LabelProxyName marks Services that another proxy serves.
@@ -245,4 +249,336 @@ func nodePort(f *faults, t model.ServiceType, i int, n int32) uint16 {
 		f.bad(model.WhyInvalid, path, value, "not within 1..65535")
 	}
 	return port
+}
+
+// Slice converts an EndpointSlice. It returns nil for those that no proxy
+// serves: of headless Services, with host names, or without the label that
+// names the Service.
+func Slice(s *discoveryv1.EndpointSlice) (*model.Slice, []model.Problem) {
+	if s == nil || s.Labels[discoveryv1.LabelServiceName] == "" || s.AddressType == discoveryv1.AddressTypeFQDN {
+		return nil, nil
+	}
+	if _, headless := s.Labels[corev1.IsHeadlessService]; headless {
+		return nil, nil
+	}
+	of := model.ServiceName{Namespace: intern(s.Namespace), Name: intern(s.Labels[discoveryv1.LabelServiceName])}
+	f := &faults{kind: "EndpointSlice", meta: &s.ObjectMeta, of: of}
+	family, ok := addressType(s.AddressType)
+	if !ok {
+		f.bad(model.WhyInvalid, "addressType", string(s.AddressType), "not IPv4, IPv6 or FQDN")
+		return nil, f.problems()
+	}
+	weight, weighted := weight(f)
+	return &model.Slice{
+		Name:      model.SliceName{Namespace: of.Namespace, Name: s.Name},
+		Service:   of.Name,
+		Family:    family,
+		Ports:     slicePorts(f, s.Ports),
+		Endpoints: endpoints(f, family, s.Endpoints),
+		Triggered: triggered(s.Annotations[corev1.EndpointsLastChangeTriggerTime]),
+		Version:   versionNumber(s.ResourceVersion),
+		Weight:    weight,
+		Weighted:  weighted,
+	}, f.problems()
+}
+
+func addressType(t discoveryv1.AddressType) (f model.Family, ok bool) {
+	switch t {
+	case discoveryv1.AddressTypeIPv4:
+		return model.IPv4, true
+	case discoveryv1.AddressTypeIPv6:
+		return model.IPv6, true
+	}
+	return 0, false
+}
+
+// triggered parses the time of the change that led to a slice. It only feeds a
+// metric, so an invalid one is ignored.
+func triggered(s string) time.Time {
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		return time.Time{}
+	}
+	return t
+}
+
+// slicePorts converts ports. A port without number would mean "all ports",
+// which no Service port can refer to.
+func slicePorts(f *faults, list []discoveryv1.EndpointPort) []model.SlicePort {
+	type name struct {
+		name  string
+		proto model.Proto
+	}
+	var names model.Unique[name]
+	ports := make([]model.SlicePort, 0, len(list))
+	for i := range list {
+		p, ok := slicePort(f, i, &list[i])
+		switch {
+		case !ok:
+		case !names.Add(name{p.Name, p.Proto}):
+			f.bad(model.WhyInvalid, at("ports", i, "name"), p.Name, "duplicate, the first one is used")
+		default:
+			ports = append(ports, p)
+		}
+	}
+	return ports
+}
+
+func slicePort(f *faults, i int, p *discoveryv1.EndpointPort) (port model.SlicePort, ok bool) {
+	var name, protoName string
+	if p.Name != nil {
+		name = *p.Name
+	}
+	if p.Protocol != nil {
+		protoName = string(*p.Protocol)
+	}
+	if p.Port == nil {
+		f.add(model.WhyInvalid, at("ports", i, "port"), "missing, port ignored")
+		return port, false
+	}
+	number, okPort := port16(*p.Port)
+	proto, okProto := protocol(protoName)
+	switch {
+	case !okPort:
+		f.bad(model.WhyInvalid, at("ports", i, "port"), strconv.Itoa(int(*p.Port)), "not within 1..65535, port ignored")
+	case !okProto:
+		f.bad(model.WhyInvalid, at("ports", i, "protocol"), protoName, "not TCP, UDP or SCTP; port ignored")
+	case !portName(name):
+		f.bad(model.WhyInvalid, at("ports", i, "name"), name, "not a DNS label, port ignored")
+	default:
+		return model.SlicePort{Name: intern(name), Proto: proto, Port: number}, true
+	}
+	return port, false
+}
+
+func endpoints(f *faults, family model.Family, list []discoveryv1.Endpoint) []model.SliceEndpoint {
+	out := make([]model.SliceEndpoint, 0, len(list))
+	var last *model.Hints
+	for i := range list {
+		e := &list[i]
+		if len(e.Addresses) == 0 {
+			f.add(model.WhyBadAddress, at("endpoints", i, "addresses"), "empty")
+			continue
+		}
+		addr, remark := serviceAddr(e.Addresses[0])
+		if remark == "" && model.FamilyOf(addr) != family {
+			remark = "in a slice of " + family.String()
+		}
+		if remark != "" {
+			f.bad(model.WhyBadAddress, at("endpoints", i, "addresses[0]"), e.Addresses[0], remark)
+			continue
+		}
+		f.zeros("endpoints", i, "addresses[0]", e.Addresses[0])
+		ep := model.SliceEndpoint{Addr: addr, State: state(&e.Conditions)}
+		if e.NodeName != nil {
+			ep.Node = intern(*e.NodeName)
+		}
+		if e.Hints != nil {
+			last = hints(f, i, e.Hints, last)
+			ep.Hints = last
+		}
+		out = append(out, ep)
+	}
+	return out
+}
+
+// state applies the defaults of absent conditions: an endpoint is ready and
+// serving unless said otherwise, and not terminating.
+func state(c *discoveryv1.EndpointConditions) model.EndpointState {
+	var s model.EndpointState
+	if c.Ready == nil || *c.Ready {
+		s |= model.Ready
+	}
+	if c.Serving == nil || *c.Serving {
+		s |= model.Serving
+	}
+	if c.Terminating != nil && *c.Terminating {
+		s |= model.Terminating
+	}
+	return s
+}
+
+// maxHints is how many zones, and how many nodes, one endpoint can be meant for:
+// what an API server admits. They are looked through for each port.
+const maxHints = 8
+
+// hints converts the hints of an endpoint. Neighbours in a slice mostly have
+// equal ones, which are then shared.
+func hints(f *faults, i int, h *discoveryv1.EndpointHints, last *model.Hints) *model.Hints {
+	if len(h.ForZones) == 0 && len(h.ForNodes) == 0 {
+		return nil
+	}
+	if last != nil && sameHints(h, last) {
+		return last
+	}
+	if n := max(len(h.ForZones), len(h.ForNodes)); n > maxHints {
+		f.bad(model.WhyInvalid, at("endpoints", i, "hints"), strconv.Itoa(n), fmt.Sprintf("more than %d, the rest is ignored", maxHints))
+	}
+	out := &model.Hints{}
+	for _, z := range h.ForZones[:min(len(h.ForZones), maxHints)] {
+		out.Zones = append(out.Zones, intern(z.Name))
+	}
+	for _, n := range h.ForNodes[:min(len(h.ForNodes), maxHints)] {
+		out.Nodes = append(out.Nodes, intern(n.Name))
+	}
+	return out
+}
+
+func sameHints(h *discoveryv1.EndpointHints, o *model.Hints) bool {
+	return slices.EqualFunc(h.ForZones, o.Zones, func(z discoveryv1.ForZone, s string) bool { return z.Name == s }) &&
+		slices.EqualFunc(h.ForNodes, o.Nodes, func(n discoveryv1.ForNode, s string) bool { return n.Name == s })
+}
+
+// Limits of the Gateway API that manifests in a folder need not keep.
+const (
+	maxParents   = 32
+	maxBackends  = 16
+	maxGrants    = 16
+	largestShare = 1_000_000 // weight of a backend
+)
+
+// TCPRoute converts a TCPRoute. It returns nil for those without a Service as a parent:
+// they are for gateways.
+func TCPRoute(o *gateway.TCPRoute) (*model.Route, []model.Problem) {
+	if o == nil {
+		return nil, nil
+	}
+	return route(model.TCP, &o.Route)
+}
+
+// UDPRoute converts a UDPRoute like TCPRoute.
+func UDPRoute(o *gateway.UDPRoute) (*model.Route, []model.Problem) {
+	if o == nil {
+		return nil, nil
+	}
+	return route(model.UDP, &o.Route)
+}
+
+func route(proto model.Proto, o *gateway.Route) (*model.Route, []model.Problem) {
+	r := &model.Route{
+		Name:    model.RouteName{Proto: proto, Namespace: intern(o.Namespace), Name: o.Name},
+		Created: o.CreationTimestamp.Time, Version: versionNumber(o.ResourceVersion),
+	}
+	f := &faults{kind: r.Name.Kind(), meta: &o.ObjectMeta}
+	if r.Parents = parents(f, o.Spec.ParentRefs); len(r.Parents) == 0 {
+		return nil, f.problems()
+	}
+	if n := len(o.Spec.Rules); n > 1 {
+		f.bad(model.WhyUnsupported, "spec.rules", strconv.Itoa(n), "only the first counts")
+	}
+	if len(o.Spec.Rules) > 0 {
+		r.Backends = backends(f, o.Spec.Rules[0].BackendRefs)
+	}
+	return r, f.problems()
+}
+
+// parents converts the Services among the parents of a route. Those of other namespaces
+// are not supported: such a route is for the clients of its own namespace alone (GEP-1426),
+// and no data plane knows a client's namespace.
+func parents(f *faults, refs []gateway.ParentRef) (all []model.RouteParent) {
+	const path = "spec.parentRefs"
+	for i, ref := range refs {
+		if ref.Group == nil || *ref.Group != "" || ref.Kind == nil || *ref.Kind != "Service" {
+			continue // a gateway's
+		}
+		p := model.RouteParent{Service: intern(ref.Name), PortName: intern(ref.SectionName)}
+		ok := true
+		if ref.Port != nil {
+			p.Port, ok = port16(*ref.Port)
+		}
+		switch {
+		case len(all) == maxParents:
+			f.bad(model.WhyInvalid, path, strconv.Itoa(len(refs)), "too many, the rest is ignored")
+			return all
+		case ref.Namespace != "" && ref.Namespace != f.meta.Namespace:
+			f.bad(model.WhyUnsupported, at(path, i, "namespace"), ref.Namespace, "a Service of another namespace, ignored")
+		case ref.Name == "" || !portName(ref.Name):
+			f.bad(model.WhyInvalid, at(path, i, "name"), ref.Name, "no name of a Service, ignored")
+		case !portName(ref.SectionName):
+			f.bad(model.WhyInvalid, at(path, i, "sectionName"), ref.SectionName, "no name of a port, ignored")
+		case !ok:
+			f.bad(model.WhyInvalid, at(path, i, "port"), strconv.Itoa(int(*ref.Port)), "not within 1..65535, ignored")
+		default:
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// backends converts the backends of a rule that are Services.
+func backends(f *faults, refs []gateway.BackendRef) (all []model.RouteBackend) {
+	const path = "spec.rules[0].backendRefs"
+	if len(refs) > maxBackends {
+		f.bad(model.WhyInvalid, path, strconv.Itoa(len(refs)), "too many, the rest is ignored")
+		refs = refs[:maxBackends]
+	}
+	for i, ref := range refs {
+		b := model.RouteBackend{Service: model.ServiceName{Namespace: f.meta.Namespace, Name: intern(ref.Name)}, Weight: 1}
+		if ref.Namespace != "" {
+			b.Service.Namespace = intern(ref.Namespace)
+		}
+		has := false
+		if ref.Port != nil {
+			b.Port, has = port16(*ref.Port)
+		}
+		weight := int32(1)
+		if ref.Weight != nil {
+			weight = *ref.Weight
+		}
+		b.Weight = uint32(weight)
+		switch {
+		case ref.Group != "" || ref.Kind != nil && *ref.Kind != "Service":
+			f.bad(model.WhyRouteBackend, at(path, i, "kind"), ref.Group+"/"+value(ref.Kind), "not a Service")
+		case ref.Name == "" || !portName(ref.Name):
+			f.bad(model.WhyRouteBackend, at(path, i, "name"), ref.Name, "no name of a Service")
+		case !portName(ref.Namespace):
+			f.bad(model.WhyRouteBackend, at(path, i, "namespace"), ref.Namespace, "no namespace")
+		case !has:
+			f.add(model.WhyRouteBackend, at(path, i, "port"), "missing, or not within 1..65535")
+		case weight < 0 || weight > largestShare:
+			f.bad(model.WhyRouteBackend, at(path, i, "weight"), strconv.Itoa(int(weight)), "not within 0..1000000")
+		default:
+			all = append(all, b)
+		}
+	}
+	return all
+}
+
+func value(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// ReferenceGrant converts a ReferenceGrant. It returns nil for those that are not about
+// routes to Services.
+func ReferenceGrant(o *gateway.ReferenceGrant) (*model.Grant, []model.Problem) {
+	if o == nil {
+		return nil, nil
+	}
+	g := &model.Grant{Name: model.GrantName{Namespace: intern(o.Namespace), Name: o.Name}}
+	f := &faults{kind: "ReferenceGrant", meta: &o.ObjectMeta}
+	if n := max(len(o.Spec.From), len(o.Spec.To)); n > maxGrants {
+		f.bad(model.WhyInvalid, "spec", strconv.Itoa(n), "too many entries, the rest is ignored")
+	}
+	for _, from := range o.Spec.From[:min(len(o.Spec.From), maxGrants)] {
+		proto, ok := map[string]model.Proto{"TCPRoute": model.TCP, "UDPRoute": model.UDP}[from.Kind]
+		if ok && from.Group == gateway.Group {
+			g.From = append(g.From, model.GrantFrom{Proto: proto, Namespace: intern(from.Namespace)})
+		}
+	}
+	for _, to := range o.Spec.To[:min(len(o.Spec.To), maxGrants)] {
+		switch {
+		case to.Group != "" || to.Kind != "Service":
+		case to.Name == "":
+			g.All = true
+		default:
+			g.To = append(g.To, intern(to.Name))
+		}
+	}
+	if len(g.From) == 0 || !g.All && len(g.To) == 0 {
+		return nil, f.problems()
+	}
+	return g, f.problems()
 }

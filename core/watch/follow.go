@@ -4,6 +4,7 @@ package watch
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -11,8 +12,12 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
 	"github.com/tandem-proxy/tandem/core/sleep"
@@ -334,4 +339,409 @@ func number(at string) uint64 {
 		return 0
 	}
 	return n
+}
+
+// stream opens a watch and passes its events on until it ends. It returns nil if the
+// watch can be resumed: if it ended normally or was silent for too long, and its
+// initial list, if any, was complete. During that list only listed objects count as
+// progress, not changes.
+func (f *follower) stream(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silence := time.AfterFunc(f.limits.silence, func() { cancel(errSilent) })
+	defer silence.Stop()
+	metered, spent := withByteCount(ctx)
+
+	start := time.Now()
+	f.status.watch()
+	options := f.watchOptions()
+	defer func() { // it ended before its time
+		f.doubtful = f.doubtful || time.Since(start) < time.Duration(*options.TimeoutSeconds)*time.Second
+	}()
+	w, err := f.get(options).Watch(metered)
+	if err != nil {
+		return causeOr(ctx, err)
+	}
+	defer w.Stop()
+	if _, ok := w.(*apiwatch.StreamWatcher); !ok { // client-go makes some errors an empty watch
+		return causeOr(ctx, errCut)
+	}
+	if f.listing {
+		f.status.list()
+	}
+	works := time.AfterFunc(steadyTime, f.status.works)
+	defer works.Stop()
+	if f.listing || f.suspect { // the list may fail yet; more than a beginning is needed
+		works.Stop()
+	}
+	if !f.suspect {
+		f.status.answered()
+	}
+	events := 0
+	for e := range w.ResultChan() {
+		events++
+		spent.Store(0)
+		if err = f.event(e); err != nil {
+			break
+		}
+		if f.listing && e.Type != apiwatch.Added { // no progress of the list
+			continue
+		}
+		silence.Reset(f.limits.silence)
+		f.suspect = false
+		f.status.event(!f.listing)
+	}
+	steady := time.Since(start) >= steadyTime
+	if steady && !f.listing {
+		f.backoff.reset()
+	}
+	silent := errors.Is(context.Cause(ctx), errSilent)
+	f.suspect = f.suspect || silent && f.bookmarks
+	switch {
+	case f.listing && silent:
+		return errSilent
+	case f.listing && err == nil:
+		return errPart
+	case silent:
+		return nil
+	case err != nil || steady:
+		return err
+	case events == 0:
+		return errShort
+	}
+	return errCut
+}
+
+// causeOr returns why a stream's context was cancelled, and err if it was not.
+func causeOr(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+func (f *follower) watchOptions() *metav1.ListOptions {
+	o := &metav1.ListOptions{
+		LabelSelector: f.label, FieldSelector: f.fields(), ResourceVersion: f.at,
+		Watch: true, AllowWatchBookmarks: true, TimeoutSeconds: watchTimeout(),
+	}
+	if f.listing {
+		yes := true
+		o.SendInitialEvents, o.ResourceVersionMatch = &yes, metav1.ResourceVersionMatchNotOlderThan
+	}
+	return o
+}
+
+// event passes one event on.
+func (f *follower) event(e apiwatch.Event) error {
+	if e.Type == apiwatch.Error {
+		return apierrors.FromObject(e.Object)
+	}
+	m, err := meta.Accessor(e.Object)
+	if err != nil {
+		return err
+	}
+	at := m.GetResourceVersion()
+	f.bookmarks = f.bookmarks || !f.listing && e.Type == apiwatch.Bookmark
+	if f.listing {
+		f.initial(e, m, at)
+		return nil
+	}
+	if outdated(at, f.at) {
+		return nil
+	}
+	f.backoff.reset() // only new events are progress: a list may be followed by 410 each time
+	switch e.Type {
+	case apiwatch.Added, apiwatch.Modified:
+		f.put(e.Object, m)
+	case apiwatch.Deleted:
+		n := name{m.GetNamespace(), m.GetName()}
+		f.drop(n)
+		f.versions.gone(n, at)
+	}
+	f.at = at
+	f.status.reached(at)
+	return nil
+}
+
+// initial handles an event of a streaming list. Its objects come in any order of
+// versions; the bookmark at the end has the version of the list.
+func (f *follower) initial(e apiwatch.Event, m metav1.Object, at string) {
+	switch e.Type {
+	case apiwatch.Added, apiwatch.Modified:
+		f.put(e.Object, m)
+	case apiwatch.Deleted:
+		f.drop(name{m.GetNamespace(), m.GetName()})
+	case apiwatch.Bookmark:
+		if m.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
+			f.listed(at)
+		}
+	}
+}
+
+// outdated reports whether an event of version v is not newer than version at: a
+// duplicate, or out of order. Events of a kind are sent in the order of their
+// versions, which are numbers (KEP-5504); others cannot be compared and count as new.
+func outdated(v, at string) bool {
+	order, err := resourceversion.CompareResourceVersion(v, at)
+	return err == nil && order <= 0
+}
+
+// put passes an object to the sink, unless it has this version of it.
+func (f *follower) put(o runtime.Object, m metav1.Object) {
+	n := name{intern(m.GetNamespace()), m.GetName()}
+	if f.versions.same(n, m.GetResourceVersion()) {
+		return
+	}
+	served, known := f.dispatcher.put(&f.kind, n, o, f.versions.served(n))
+	if known {
+		f.versions.set(n, m.GetResourceVersion(), served)
+	} else {
+		f.versions.delete(n)
+	}
+	f.status.objects(len(f.versions.known))
+}
+
+// drop removes an object from the sink.
+func (f *follower) drop(n name) {
+	f.dispatcher.drop(&f.kind, n, f.versions.served(n))
+	f.versions.delete(n)
+	f.status.objects(len(f.versions.known))
+}
+
+// dropAll removes all objects from the sink: there is no such kind any more.
+func (f *follower) dropAll() {
+	for n := range f.versions.known {
+		f.drop(n)
+	}
+	f.unversion()
+}
+
+// listed ends a list: objects not in it are deleted.
+func (f *follower) listed(at string) {
+	for _, n := range f.versions.unseen() {
+		f.drop(n)
+		f.versions.gone(n, at) // or at an earlier version
+	}
+	f.listing, f.at, f.versions.complete, f.doubtful, f.parted = false, at, true, false, false
+	f.status.listed()
+	f.status.reached(at)
+	f.dispatcher.listed(&f.kind)
+}
+
+// limits are times that tests shorten.
+type limits struct {
+	silence  time.Duration // without an event or bookmark a stream is cancelled
+	stale    time.Duration // without an answer, event or bookmark for so long the state is stale
+	nodeWait time.Duration // how long the Node and ServiceCIDRs are waited for, once all else is there
+	flush    time.Duration // how long changes of problems are collected
+	absent   time.Duration // between requests for optional resources that a server lacks or forbids
+	unary    time.Duration // how long lists come in pages once the server failed to stream one
+}
+
+func defaultLimits() limits {
+	return limits{silence: 70 * time.Second, stale: 85 * time.Second, nodeWait: 5 * time.Second, flush: 50 * time.Millisecond, absent: 10 * time.Minute, unary: time.Hour}
+}
+
+var (
+	errSilent = errors.New("no response within the time limit")
+	errCut    = errors.New("connection closed")
+	errShort  = errors.New("watch ended at once")
+	errPart   = errors.New("stream ended before the list was complete")
+
+	errRestored = errors.New("the API server has other objects at this resourceVersion: it was restored from a backup")
+)
+
+// How long to wait between requests of one kind of objects that fail. A server that
+// does not answer is retried often, which costs it nothing, so that changes arrive
+// within a second of its return. A server that answers with errors is retried quickly
+// at first, since it may be starting, and then more slowly, since thousands of nodes
+// do the same.
+const (
+	unansweredFirst, unansweredMost = 50 * time.Millisecond, 500 * time.Millisecond
+	rejectedFirst, rejectedMost     = 100 * time.Millisecond, 30 * time.Second
+	longestDelay                    = 2 * time.Minute // that a server may ask for
+)
+
+// startRejections is how many times in a row a starting server may reject requests
+// before it has loaded its authorization rules: about three seconds.
+const startRejections = 5
+
+// steadyTime is how long a stream must have lasted to count as a success.
+const steadyTime = time.Second
+
+// backoff is how long to wait after a failed request. The zero value is ready.
+type backoff struct {
+	unanswered, rejected int // failures since the last success: without an answer, with one
+}
+
+// reset notes a success.
+func (p *backoff) reset() { *p = backoff{} }
+
+// after returns how long to wait after a failure.
+func (p *backoff) after(err error) time.Duration {
+	if seconds, ok := apierrors.SuggestsClientDelay(err); ok && seconds > 0 {
+		p.rejected++
+		return jitter(min(time.Duration(seconds)*time.Second, longestDelay), 0.2)
+	}
+	if answered(err) {
+		p.rejected++
+		return jitter(doubled(rejectedFirst, rejectedMost, p.rejected-1), 0.5)
+	}
+	p.unanswered++
+	return jitter(doubled(unansweredFirst, unansweredMost, p.unanswered-1), 0.5)
+}
+
+// answered reports whether an error is the server's answer, or about its content.
+func answered(err error) bool {
+	for _, own := range []error{errShort, errPart, errTooMuch, errRedirect, errRestored} {
+		if errors.Is(err, own) {
+			return true
+		}
+	}
+	return errors.As(err, new(apierrors.APIStatus))
+}
+
+// doubled doubles a time n times, up to most.
+func doubled(first, most time.Duration, n int) time.Duration {
+	if n > 20 {
+		return most
+	}
+	return min(first<<n, most)
+}
+
+// jitter adds a random part of a time to it, so that nodes do not ask all at
+// once.
+func jitter(d time.Duration, part float64) time.Duration {
+	return d + time.Duration(rand.Float64()*part*float64(d))
+}
+
+// A server whose etcd was restored from a backup uses the numbers of lost versions again,
+// for other changes. Once it has passed the version that is known here, it resumes a watch
+// as if nothing had been lost; Kubernetes advises to start all of its components again. So
+// when a watch ended before its time, the object that changed last is read as it was at
+// that version, and one that was deleted still later: one or two objects, not a list.
+
+// historyTime is for reading one object. Without an answer the server is asked again.
+const historyTime = 5 * time.Second
+
+// sameHistory returns errRestored if the server's versions are not those that led here,
+// nil if they are or if this server cannot tell, and other errors if it is to be asked again.
+func (f *follower) sameHistory(ctx context.Context) error {
+	for _, last := range f.versions.latest() {
+		found, err := f.foundAt(ctx, last.name)
+		gone := last.deleted && found == 0
+		switch {
+		case tooLarge(err), err == nil && found != last.number && !gone:
+			return errRestored
+		case err != nil && !untold(err):
+			return err
+		}
+	}
+	return nil
+}
+
+// untold reports whether a server answers that it does not know.
+func untold(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || expired(err)
+}
+
+// foundAt returns which version of an object the server has at f.at; 0 is none.
+func (f *follower) foundAt(ctx context.Context, n name) (found uint64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, min(f.limits.silence, historyTime))
+	defer cancel()
+	ctx, _ = withByteCount(ctx) // one object is bounded as an event is
+	options := metav1.ListOptions{
+		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, n.name).String(),
+		ResourceVersion: f.at, ResourceVersionMatch: metav1.ResourceVersionMatchExact,
+	}
+	_, err = f.eachItem(f.get(&options).Namespace(n.namespace).Do(ctx), func(_ runtime.Object, m metav1.Object) error {
+		found = number(m.GetResourceVersion())
+		return nil
+	})
+	return found, err
+}
+
+// last is the latest change of an object that is known.
+type last struct {
+	name
+	number  uint64
+	deleted bool
+}
+
+// latest returns the latest change of an object that is there, and the latest deletion if
+// that is later. A restore that undoes changes undoes the latest.
+func (h *versions) latest() (all []last) {
+	var l last
+	for n, v := range h.known {
+		if v.number > l.number {
+			l = last{name: n, number: v.number}
+		}
+	}
+	if l.number > 0 {
+		all = append(all, l)
+	}
+	if h.deleted.number > l.number {
+		all = append(all, h.deleted)
+	}
+	return all
+}
+
+// distrust forgets which versions objects have: their numbers may be those of other changes.
+func (h *versions) distrust() {
+	h.deleted = last{}
+	for n, v := range h.known {
+		v.number = 0
+		h.known[n] = v
+	}
+}
+
+// absent returns nil if the server's own list of what it serves (/apis) lacks the kind in
+// every version. A request that is answered with 404 does not prove that: a proxy or a load
+// balancer in front of the server answers so, too, and a server's own 404 for an unknown
+// path is no Status by which to tell them apart.
+func (f *follower) absent(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, min(f.limits.silence, historyTime))
+	defer cancel()
+	var groups metav1.APIGroupList
+	if err := f.discover(ctx, "/apis", "APIGroupList", &groups); err != nil {
+		return err
+	}
+	if len(groups.Groups) == 0 {
+		return fmt.Errorf("no groups in /apis")
+	}
+	for _, g := range groups.Groups {
+		if g.Name != f.version.Group {
+			continue
+		}
+		for _, v := range g.Versions {
+			var served metav1.APIResourceList
+			if err := f.discover(ctx, "/apis/"+v.GroupVersion, "APIResourceList", &served); err != nil {
+				return err
+			}
+			for _, r := range served.APIResources {
+				if r.Name == f.resource {
+					return fmt.Errorf("%s is in the API server's list of %s", f.resource, v.GroupVersion)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// discover reads one of the server's lists of what it serves.
+func (f *follower) discover(ctx context.Context, path, kind string, into any) error {
+	ctx, _ = withByteCount(ctx) // bounded as an event is
+	text, err := f.clients[0].Get().AbsPath(path).SetHeader("Accept", "application/json").MaxRetries(0).Do(ctx).Raw()
+	if err != nil {
+		return err
+	}
+	var is metav1.TypeMeta
+	if err := json.Unmarshal(text, &is); err != nil {
+		return err
+	}
+	if is.Kind != kind {
+		return fmt.Errorf("%s is a %q, not a %s", path, cut(is.Kind, maxText), kind)
+	}
+	return json.Unmarshal(text, into)
 }

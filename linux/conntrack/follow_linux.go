@@ -294,3 +294,102 @@ func lookUp(ctx context.Context, s *netlink.Socket, b *netlink.Batch, flows []su
 	}
 	return nil
 }
+
+// NewFlow is a flow whose first packet has passed all rules.
+type NewFlow struct {
+	Proto    model.Proto
+	Src, Dst netip.AddrPort // as its client sent it
+	To, Sees netip.AddrPort // the endpoint it was sent to, and the client as that sees it
+}
+
+// Translated reports whether rules gave it another destination.
+func (f NewFlow) Translated() bool { return f.To != f.Dst }
+
+// NewFlows receives notices of new flows, in the network namespace of the thread that opens it.
+type NewFlows struct{ listener *netlink.Listener }
+
+// ListenNew opens it. It receives flows from then on.
+func ListenNew() (*NewFlows, error) {
+	l, err := netlink.Listen(netlink.GroupNewFlows)
+	if err != nil {
+		return nil, fmt.Errorf("conntrack events: %w", err)
+	}
+	return &NewFlows{l}, nil
+}
+
+// Close ends it.
+func (n *NewFlows) Close() error { return n.listener.Close() }
+
+// Each calls handle for new flows until ctx ends, or handle returns done.
+func (n *NewFlows) Each(ctx context.Context, handle func(NewFlow) (done bool)) error {
+	return n.listener.Each(ctx, func(m netlink.Message) bool {
+		flow, ok := newFlow(m)
+		return ok && handle(flow)
+	})
+}
+
+// newFlow reads a notice.
+func newFlow(m netlink.Message) (f NewFlow, ok bool) {
+	if m.Type != msgNew {
+		return f, false
+	}
+	var orig, reply tuple
+	var okOrig, okReply bool
+	for kind, value := range m.Attrs() {
+		switch kind {
+		case ctaTupleOrig:
+			orig, okOrig = parseTuple(value)
+		case ctaTupleReply:
+			reply, okReply = parseTuple(value)
+		}
+	}
+	return NewFlow{Proto: orig.proto, Src: orig.src, Dst: orig.dst, To: reply.src, Sees: reply.dst}, okOrig && okReply
+}
+
+// program is classic BPF that passes the reports of new flows that are TCP and, unless unmarked,
+// redirected. Netfilter's attributes begin behind two headers; SKF_AD_NLATTR and SKF_AD_NLATTR_NEST
+// replace A, where a search begins, by the place of attribute X, 0 if there is none.
+func program(unmarked bool) []unix.SockFilter {
+	const (
+		load      = unix.BPF_LD | unix.BPF_IMM
+		find      = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
+		attr      = 0xfffff000 + 12 // SKF_AD_OFF + SKF_AD_NLATTR
+		nest      = 0xfffff000 + 16 // SKF_AD_OFF + SKF_AD_NLATTR_NEST
+		begin     = netlink.HeaderLen + netlink.FamilyLen
+		attrValue = 4 // behind the attribute's own header
+		all       = 0xffffffff
+	)
+	var p []unix.SockFilter
+	add := func(code uint16, k uint32, jump ...uint8) {
+		f := unix.SockFilter{Code: code, K: k}
+		if len(jump) == 2 {
+			f.Jt, f.Jf = jump[0], jump[1]
+		}
+		p = append(p, f)
+	}
+	drop := func() { add(unix.BPF_RET|unix.BPF_K, 0) }
+	search := func(how, kind uint32) {
+		add(unix.BPF_LDX|unix.BPF_IMM, kind)
+		add(find, how)
+		add(unix.BPF_JMP|unix.BPF_JEQ|unix.BPF_K, 0, 0, 1)
+		drop()
+	}
+	add(load, begin)
+	search(attr, ctaTupleOrig)
+	search(nest, ctaTupleProto)
+	search(nest, ctaProtoNum)
+	add(unix.BPF_MISC|unix.BPF_TAX, 0)
+	add(unix.BPF_LD|unix.BPF_B|unix.BPF_IND, attrValue)
+	add(unix.BPF_JMP|unix.BPF_JEQ|unix.BPF_K, unix.IPPROTO_TCP, 1, 0)
+	drop()
+	if !unmarked {
+		add(load, begin)
+		search(attr, ctaStatus)
+		add(unix.BPF_MISC|unix.BPF_TAX, 0)
+		add(unix.BPF_LD|unix.BPF_W|unix.BPF_IND, attrValue)
+		add(unix.BPF_JMP|unix.BPF_JSET|unix.BPF_K, dstNAT, 1, 0)
+		drop()
+	}
+	add(unix.BPF_RET|unix.BPF_K, all)
+	return p
+}

@@ -6,9 +6,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"net/netip"
+	"os"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/flows"
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/suspect"
+	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
@@ -135,4 +142,149 @@ func (t *Table) sweepOnce(ctx context.Context, f filter, stale func(flows.Flow) 
 	})
 	flush()
 	return deleted, errors.Join(err, failed)
+}
+
+// Reader lists the flows of one network namespace, for people. Its socket is opened for the
+// first list, in the namespace of the calling thread, and kept, also after a list that failed or
+// was given up: when one of netfilter is closed, the kernel waits with the lock of all
+// transactions of nf_tables until what the last of them have deleted is freed, some 10 ms
+// (nft_rcv_nl_event). A Reader is safe for concurrent use: one list is read at a time, and whoever
+// waits for another one does so no longer than its own context lasts.
+type Reader struct {
+	turn   chan struct{} // full while it reads; guards what follows
+	table  Table         // for its dumps only, nil before the first
+	closed bool
+}
+
+// NewReader returns a Reader, which has nothing open yet.
+func NewReader() *Reader { return &Reader{turn: make(chan struct{}, 1)} }
+
+// Close closes the socket when it is not read from. A later list is an error.
+func (r *Reader) Close() error {
+	r.turn <- struct{}{}
+	defer func() { <-r.turn }()
+	r.closed = true
+	if r.table.dumps == nil {
+		return nil
+	}
+	err := r.table.dumps.Close()
+	r.table.dumps = nil
+	return err
+}
+
+// Each calls each for all flows.
+func (r *Reader) Each(ctx context.Context, each func(flows.Flow)) error {
+	return r.list(ctx, func(e *entry) { each(e.flow) })
+}
+
+const accounting = "net/netfilter/nf_conntrack_acct"
+
+// Traffic calls each for all flows, with the address that the client asked for and the bytes so
+// far in both directions. It is an error where the kernel does not count them: to do so costs
+// every packet, so that it is left to the administrator.
+func (r *Reader) Traffic(ctx context.Context, each func(proto model.Proto, dst netip.AddrPort, bytes uint64)) error {
+	switch on, err := host.Sysctl(accounting); {
+	case err != nil:
+		return err
+	case on == "0":
+		return errors.New("connection tracking counts no bytes: sysctl -w net.netfilter.nf_conntrack_acct=1 has it count those of connections that begin afterwards")
+	}
+	return r.list(ctx, func(e *entry) { each(e.flow.Proto, e.flow.Dst, e.bytes) })
+}
+
+func (r *Reader) list(ctx context.Context, each func(*entry)) error {
+	select {
+	case r.turn <- struct{}{}:
+		defer func() { <-r.turn }()
+	case <-ctx.Done():
+		return fmt.Errorf("conntrack: another list is read: %w", ctx.Err())
+	}
+	if r.closed {
+		return fmt.Errorf("conntrack: %w", os.ErrClosed)
+	}
+	if r.table.dumps == nil {
+		dumps, err := netlink.Open()
+		if err != nil {
+			return fmt.Errorf("conntrack: %w", err)
+		}
+		r.table = Table{dumps: dumps, writeFilter: filter.write}
+	}
+	return r.table.dump(ctx, filter{both: true}, each)
+}
+
+// errNoFilter means that the kernel does not support the dump filter.
+var errNoFilter = errors.New("the kernel does not filter dumps of the table")
+
+// dump calls each for all entries that the kernel sends for a filter. An entry is
+// valid during the call.
+func (t *Table) dump(ctx context.Context, f filter, each func(*entry)) error {
+	var e entry   // here, so that it is allocated once
+	var odd error // of the last malformed entry; the others are still used
+	fill := func(w *netlink.Writer) { t.writeFilter(f, w) }
+	family := netlink.FamilyOf(f.family)
+	if f.both {
+		family = 0
+	}
+	err := t.dumps.Request(ctx, msgGet, netlink.FlagDump, family, fill, func(m netlink.Message) error {
+		if m.Type != msgNew {
+			return nil
+		}
+		var err error
+		if e, err = parseEntry(m.Body); err != nil {
+			odd = err
+			return nil
+		}
+		if t.canFilter && !f.fits(e.flow) {
+			return errNoFilter // before Linux 5.8 the filter is ignored
+		}
+		each(&e)
+		return nil
+	})
+	switch {
+	case err == nil:
+		return odd
+	case t.canFilter && (errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)):
+		return errNoFilter
+	}
+	return fmt.Errorf("dump: %w", err)
+}
+
+// entries returns how many entries the table has; as many as there can be where that is not known.
+func (t *Table) entries(ctx context.Context) int {
+	n := math.MaxInt
+	err := t.dumps.Request(ctx, msgStats, 0, 0, nil, func(m netlink.Message) error {
+		for kind, value := range m.Attrs() {
+			if kind == ctaStatsEntries && len(value) == 4 {
+				n = int(netlink.Uint32(value))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return math.MaxInt
+	}
+	return n
+}
+
+// delete adds a request to delete e to the batch.
+func (t *Table) delete(e *entry) {
+	w := t.batch.Begin(msgDelete, 0, netlink.FamilyOf(model.FamilyOf(e.flow.Dst.Addr())))
+	e.identify(w)
+	w.End()
+}
+
+// flush deletes the entries of the batch and empties it. A failed delete does not
+// stop the others.
+func (t *Table) flush(ctx context.Context) (deleted int, err error) {
+	deleted = t.batch.Len()
+	sent := t.deletes.Exchange(ctx, &t.batch, func(_ int, e error) {
+		deleted--
+		if !errors.Is(e, unix.ENOENT) { // else it is already deleted or replaced
+			err = fmt.Errorf("delete entry: %w", e)
+		}
+	})
+	if sent != nil {
+		return 0, fmt.Errorf("send delete requests: %w", sent)
+	}
+	return deleted, err
 }

@@ -3,6 +3,7 @@
 package host
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,11 +11,17 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
 // Prepare sets the kernel parameters that a node needs besides rules: connection
@@ -132,4 +139,92 @@ func cause(err error) string {
 		return "only the machine's first network namespace may set it"
 	}
 	return "it cannot be read or set"
+}
+
+// Sysctl returns a kernel parameter by its name with slashes, such as
+// "net/ipv4/ip_forward".
+func Sysctl(name string) (string, error) {
+	b, err := os.ReadFile(path(name))
+	if err != nil {
+		return "", fmt.Errorf("sysctl %s: %s: %w", strings.ReplaceAll(name, "/", "."), cause(err), err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+func path(name string) string { return filepath.Join("/proc/sys", name) }
+
+const liberal = "net/netfilter/nf_conntrack_tcp_be_liberal"
+
+// Liberal is the kernel parameter by which connection tracking takes TCP packets outside of
+// the window for valid, of the network namespace that it was opened in. Rules need not drop
+// those that it finds invalid then; as kube-proxy's, they are chosen by it once, at the start.
+type Liberal struct{ file *os.File }
+
+// RelyOnLiberal returns the parameter if it is on, or is to be set; else nil: then rules drop
+// such packets.
+func RelyOnLiberal(asked bool) *Liberal {
+	l := &Liberal{}
+	if f, err := os.Open(path(liberal)); err == nil {
+		l.file = f
+	}
+	if asked || l.On() {
+		return l
+	}
+	_ = l.Close() // it was read alone
+	return nil
+}
+
+// On reports whether it is on now. It is read by any thread in the namespace that it was
+// opened in, as its file belongs to that.
+func (l *Liberal) On() bool {
+	var b [1]byte
+	if l.file == nil {
+		return false
+	}
+	n, _ := l.file.ReadAt(b[:], 0)
+	return n == 1 && b[0] != '0'
+}
+
+// Lost is the problem of rules that do without drops as it was on, or was to be set, at the
+// start, where it is off now. Nil has none.
+func (l *Liberal) Lost() []model.Problem {
+	if l == nil || l.On() {
+		return nil
+	}
+	return []model.Problem{{
+		Object: "data plane", Why: model.WhyDegraded,
+		Detail: "sysctl net.netfilter.nf_conntrack_tcp_be_liberal was on at the start and is off now: answers of endpoints that are outside of the TCP window reset connections; " +
+			"set it to 1, or restart tandem, whose rules then drop such packets",
+	}}
+}
+
+// Close closes it.
+func (l *Liberal) Close() error {
+	if l == nil || l.file == nil {
+		return nil
+	}
+	return l.file.Close()
+}
+
+// CheckIPv6 returns dataplane.ErrAbsent where the kernel has no IPv6, as with
+// ipv6.disable=1. Its filters may take rules for IPv6 then, too, for packets that never come.
+func CheckIPv6() error {
+	_, err := os.Stat("/proc/sys/net/ipv6")
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: IPv6 is off in this kernel (ipv6.disable=1)", dataplane.ErrAbsent)
+	}
+	return err
+}
+
+// Undecided adds dataplane.ErrUndecided to the error of a probe that does not mean that
+// something is missing: the kernel, or another program, was busy or did not answer.
+func Undecided(err error) error {
+	transient := []error{
+		context.DeadlineExceeded, ErrLocked, netlink.ErrNoAnswer, netlink.ErrInterrupted, dataplane.ErrInterrupted,
+		unix.EAGAIN, unix.EBUSY, unix.EINTR, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ETIMEDOUT,
+	}
+	if errors.Is(err, dataplane.ErrUndecided) || !slices.ContainsFunc(transient, func(t error) bool { return errors.Is(err, t) }) {
+		return err
+	}
+	return fmt.Errorf("%w; %w", err, dataplane.ErrUndecided)
 }

@@ -4,10 +4,8 @@
 // binary. It supports the few types of sets that Tandem uses, and marks (skbinfo),
 // which vishvananda/netlink does not.
 //
-//	set.go         Set, Entry, Change
-//	text.go        their text for ipset
-//	encode.go      to netlink messages
-//	decode.go      and back
+//	set.go         Set, Entry, Change, and their text for ipset
+//	message.go     to netlink messages and back
 //	conn_linux.go  commands to the kernel, through linux/netlink
 //
 // The numbers are those of include/uapi/linux/netfilter/ipset/ip_set.h, protocol

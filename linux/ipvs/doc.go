@@ -50,24 +50,19 @@
 // Audits detect external changes: every 30 s (syncPeriod), or less often if reading
 // everything takes long.
 //
-// The files, each built on those before it:
+// The files:
 //
-//	sets.go            the ipsets, and entries of them as keys and back
-//	layout.go          chains and device; objects (Key, Value)
-//	fwmark.go          bits of the mark; fwmarks of virtual servers
-//	compile.go         ports to objects (Compiler); the mark of each origin's packets
-//	compile_server.go  the virtual servers of a port, their schedulers and destinations
-//	rules.go           the chains and their rules, to iptables-restore and back
-//	sim.go             objects and a packet to an outcome (Sim)
-//	mode.go            the mode, and its plan as text
-//	kernel_linux.go    sockets; device, addresses, routes, sets and tables
-//	drain_linux.go     destinations that drain
-//	server_linux.go    virtual servers and destinations
-//	driver_linux.go    the kernel (Driver): commit and drain
-//	observe_linux.go   the kernel back to objects
-//	counts_linux.go    connections by frontend, for top
-//	probe_linux.go     whether this machine supports the mode, by trying
-//	mode_linux.go      the mode: sysctls; node addresses
+//	layout.go        chains, device and ipsets; objects (Key, Value)
+//	fwmark.go        bits of the mark; fwmarks of virtual servers
+//	compile.go       ports to objects (Compiler): the mark of each origin's packets,
+//	                 virtual servers with their schedulers and destinations
+//	rules.go         the chains and their rules, to iptables-restore and back
+//	sim.go           objects and a packet to an outcome (Sim)
+//	mode.go          the mode, and its plan as text
+//	kernel_linux.go  sockets; device, addresses, routes, sets, tables and virtual servers
+//	driver_linux.go  the kernel (Driver): commit, and destinations that drain
+//	observe_linux.go the kernel back to objects; connections by frontend, for top
+//	mode_linux.go    the mode: sysctls; node addresses; whether this machine supports it
 //
 // The encoding is in linux/virtualserver, linux/ipset and linux/xtables.
 package ipvs

@@ -8,13 +8,9 @@
 //	                              │
 //	Messages, Attrs ◀─────────────┘
 //
-//	message.go       message headers, and splitting a read into messages
-//	attribute.go     reading attributes
-//	writer.go        writing messages and attributes
-//	batch.go         requests that are sent together, bounded in number and bytes
-//	answer_linux.go  answers to requests; errors from error numbers
-//	socket_linux.go  the socket
-//	listen_linux.go  notices of a multicast group
+//	message.go       messages and attributes, read and written; requests that are sent
+//	                 together, bounded in number and bytes
+//	socket_linux.go  the socket; answers and errors; notices of a multicast group
 //
 // Netlink's own headers are in the byte order of the host, numbers inside
 // attributes of netfilter nearly always in that of the network.

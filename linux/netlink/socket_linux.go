@@ -235,3 +235,146 @@ func (s *Socket) Wait(ctx context.Context) error {
 func (s *Socket) Filter(program []unix.SockFilter) error {
 	return unix.SetsockoptSockFprog(s.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 }
+
+// Result returns the error that a message of TypeError or TypeDone carries, nil for
+// success.
+func (m Message) Result() error {
+	errno, ok := m.Errno()
+	switch {
+	case !ok:
+		return ErrMalformed
+	case errno == 0:
+		return nil
+	}
+	return unix.Errno(errno)
+}
+
+// answers calls each for the answers to the request with that sequence number: one,
+// or, if there are many, all up to the end of a dump or the acknowledgement. end is the result in the last message; err states
+// that the last message was not reached.
+func answers(ctx context.Context, receive func() ([]byte, error), seq uint32, many bool, each func(Message) error) (end, err error) {
+	interrupted := false
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		b, err := receive()
+		if err != nil {
+			return nil, err
+		}
+		for m, err := range Messages(b) {
+			if err != nil {
+				return nil, err
+			}
+			if m.Seq != seq {
+				continue // of an earlier, abandoned request
+			}
+			interrupted = interrupted || m.Flags&FlagInterrupted != 0
+			if m.Type == TypeDone || m.Type == TypeError {
+				return ended(m, interrupted), nil
+			}
+			if err := each(m); err != nil {
+				return nil, err
+			}
+			if !many {
+				return nil, nil
+			}
+		}
+	}
+}
+
+// ended returns the result of a dump or a request.
+func ended(m Message, interrupted bool) error {
+	err := m.Result()
+	if err == unix.EINTR || err == nil && interrupted {
+		return ErrInterrupted
+	}
+	return err
+}
+
+// results calls failed for each of n requests that failed, and answered, unless it is nil, for
+// each other message that answers one, until the last request, which alone requests an
+// acknowledgement, is done.
+func results(receive func() ([]byte, error), first uint32, n int, answered func(i int, m Message), failed func(i int, err error)) error {
+	for {
+		b, err := receive()
+		if err != nil {
+			return err
+		}
+		for m, err := range Messages(b) {
+			if err != nil {
+				return err
+			}
+			i := m.Seq - first // also right when the numbers wrap
+			switch {
+			case i >= uint32(n): // a late answer to an abandoned batch
+				continue
+			case m.Type != TypeError:
+				if answered != nil {
+					answered(int(i), m)
+				}
+				continue
+			}
+			if err := m.Result(); err != nil {
+				failed(int(i), err)
+			}
+			if i == uint32(n)-1 {
+				return nil
+			}
+		}
+	}
+}
+
+// Groups of notices of netfilter (enum nfnetlink_groups).
+const (
+	GroupNewFlows = 1 // NFNLGRP_CONNTRACK_NEW
+	GroupNFTrace  = 9 // NFNLGRP_NFTRACE
+)
+
+// Listener receives the notices of one multicast group.
+type Listener struct{ file *os.File }
+
+// Listen joins a group, in the network namespace of the calling thread. From then on its
+// notices are kept for Each.
+func Listen(group int) (*Listener, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink socket: %w", err)
+	}
+	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	if err == nil {
+		err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("listen to netlink group %d: %w", group, err), unix.Close(fd))
+	}
+	return &Listener{os.NewFile(uintptr(fd), "netlink notices")}, nil
+}
+
+// Close leaves the group.
+func (l *Listener) Close() error { return l.file.Close() }
+
+// Each calls handle for all notices until ctx ends, which is no error, or handle returns
+// done. Notices that did not fit into the socket's memory are lost. It is
+// called once.
+func (l *Listener) Each(ctx context.Context, handle func(Message) (done bool)) error {
+	stop := context.AfterFunc(ctx, func() { _ = l.file.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	buf := make([]byte, chunk)
+	for {
+		n, err := l.file.Read(buf)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, unix.ENOBUFS):
+			continue
+		case err != nil:
+			return fmt.Errorf("netlink notices: %w", err)
+		}
+		for m, err := range Messages(buf[:n]) {
+			if err == nil && handle(m) {
+				return nil
+			}
+		}
+	}
+}

@@ -21,7 +21,7 @@ import (
 
 // Driver applies objects to the kernel (dataplane.Driver and dataplane.Sentinel). It
 // touches only its own tables, and writes nothing if a foreign table has the same
-// name (owner_linux.go). One goroutine may use it at a time, from any thread; another
+// name. One goroutine may use it at a time, from any thread; another
 // one may call Observe or Others.
 type Driver struct {
 	table    *Table

@@ -28,10 +28,10 @@ func NewRule(s ...Statement) Rule { return Rule{Statements: s} }
 // Statement is one part of a rule. There is one description of rules, as values of
 // the types below: text, netlink messages and evaluation are all derived from it.
 type Statement interface {
-	text(model.Family) string // as nft spells it (statement_text.go)
-	encode(*encoder)          // as netlink expressions (statement_encode.go)
+	text(model.Family) string // as nft spells it
+	encode(*encoder)          // as netlink expressions
 	// eval changes a packet as the statement does, and where it goes; or returns the steps it may take,
-	// where there may be several (statement_eval.go).
+	// where there may be several.
 	eval(*Sim, *step) []step
 }
 

@@ -16,18 +16,13 @@
 // equal rules have equal texts. A rule with options that this package does not know
 // is kept as printed (Unparsed).
 //
-// A new kind of match needs a type in rule.go, its text in text.go, its options in
-// parse.go and its evaluation in eval.go.
+// A new kind of match needs a type and its evaluation in rule.go, its text in text.go and
+// its options in parse.go.
 //
-//	rule.go          rules: matches and targets; tables, variants
-//	origin.go        matches of this node's pods
-//	text.go          their text; Rules, lists of them that can be compared
+//	rule.go          rules: matches and targets; tables, variants; packets through rules
+//	text.go          their text; what iptables-restore reads, and iptables-save prints
 //	parse.go         and back
-//	save.go          what iptables-save and "iptables -S" print
-//	script.go        what iptables-restore reads
-//	eval.go          packets through rules
-//	command_linux.go the commands of a variant, and the lock
-//	variant_linux.go legacy or nft: which one this host uses
+//	command_linux.go the commands of a variant, legacy or nft, and the lock
 //	probe_linux.go   whether it works
 //	watch_linux.go   whether other programs wrote
 //	others*.go       rules of other programs that packets traverse before Tandem's

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // Rules is a list of rules, stored as text, so that equal lists are equal values.
@@ -282,4 +284,217 @@ func appendQuoted(b []byte, comment string) []byte {
 		}
 	}
 	return append(b, '"')
+}
+
+// Line is a rule as it was printed, without "-A CHAIN". To be deleted, a rule
+// must be spelled as it was.
+type Line string
+
+// Rule parses a line.
+func (l Line) Rule() Rule { return ParseRule(string(l)) }
+
+// Printed returns rules as they were printed.
+func Printed(lines ...Line) Rules {
+	var b strings.Builder
+	for _, l := range lines {
+		b.WriteString(string(l))
+		b.WriteByte('\n')
+	}
+	return Rules{b.String()}
+}
+
+// Canonical returns the rules of lines in canonical text.
+func Canonical(lines ...Line) Rules {
+	var b []byte
+	for _, l := range lines {
+		b = append(l.Rule().Append(b), '\n')
+	}
+	return Rules{string(b)}
+}
+
+// SavedTable is a table as listed by iptables-save.
+type SavedTable struct {
+	Name   string
+	Chains []SavedChain
+}
+
+// SavedChain is a chain of a table.
+type SavedChain struct {
+	Name    string
+	Builtin bool
+	Rules   []Line
+}
+
+// ParseSave reads what iptables-save prints. A truncated listing is an error, so that
+// no chain is taken for absent. The result shares the text's memory.
+func ParseSave(text string) (tables []SavedTable, err error) {
+	var s saveParser
+	for l := range strings.Lines(text) {
+		l = strings.TrimRight(l, "\r\n")
+		switch {
+		case strings.HasPrefix(l, "*"):
+			if s.open {
+				return nil, fmt.Errorf("truncated listing of table %s", s.table.Name)
+			}
+			s = saveParser{open: true, table: SavedTable{Name: l[1:]}, at: map[string]int{}}
+		case !s.open:
+		case strings.HasPrefix(l, ":"):
+			name, rest, _ := strings.Cut(l[1:], " ")
+			s.chain(name).Builtin = rest != "" && rest[0] != '-'
+		case strings.HasPrefix(l, "-A "):
+			chain, rule, _ := strings.Cut(l[len("-A "):], " ")
+			c := s.chain(chain)
+			c.Rules = append(c.Rules, Line(rule))
+		case l == "COMMIT":
+			tables = append(tables, s.table)
+			s.open = false
+		}
+	}
+	if s.open {
+		return nil, fmt.Errorf("truncated listing of table %s", s.table.Name)
+	}
+	return tables, nil
+}
+
+type saveParser struct {
+	table SavedTable
+	open  bool
+	at    map[string]int
+	last  int
+}
+
+// chain returns a chain, also if it was not declared. Rules are printed by chains.
+func (s *saveParser) chain(name string) *SavedChain {
+	if s.last < len(s.table.Chains) && s.table.Chains[s.last].Name == name {
+		return &s.table.Chains[s.last]
+	}
+	i, known := s.at[name]
+	if !known {
+		i = len(s.table.Chains)
+		s.at[name] = i
+		s.table.Chains = append(s.table.Chains, SavedChain{Name: name})
+	}
+	s.last = i
+	return &s.table.Chains[i]
+}
+
+// parseCounts reads what "iptables-save -c" prints: "[PACKETS:BYTES] -A CHAIN RULE".
+func parseCounts(text string, found func(chain string, r Line, packets uint64)) error {
+	for l := range strings.Lines(text) {
+		counted, ok := strings.CutPrefix(strings.TrimRight(l, "\r\n"), "[")
+		if !ok || strings.HasPrefix(counted, "0:") {
+			continue
+		}
+		number, rest, _ := strings.Cut(counted, ":")
+		_, rest, listed := strings.Cut(rest, "] -A ")
+		chain, rule, _ := strings.Cut(rest, " ")
+		n, err := strconv.ParseUint(number, 10, 64)
+		if err != nil || !listed {
+			return fmt.Errorf("unexpected line %.80q", l)
+		}
+		found(chain, Line(rule), n)
+	}
+	return nil
+}
+
+// Packets finds a rule in what "iptables -v -S CHAIN" prints, and returns how many
+// packets it has matched. A missing rule has matched none.
+func Packets(listing, chain string, r Rule) (uint64, error) {
+	for l := range strings.Lines(listing) {
+		text, listed := strings.CutPrefix(strings.TrimSuffix(l, "\n"), "-A "+chain+" ")
+		rule, packets, counted := cutCounters(text)
+		if !listed || !counted || !ParseRule(rule).Equal(r) {
+			continue
+		}
+		n, err := strconv.ParseUint(packets, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("packets of a rule: %w", err)
+		}
+		return n, nil
+	}
+	return 0, nil
+}
+
+// cutCounters cuts the counters out of a rule, "-c PACKETS BYTES", and returns the
+// packets. A comment may hold any words.
+func cutCounters(text string) (rule, packets string, found bool) {
+	p := parser{text: text}
+	for !p.end() {
+		at := len(text) - len(p.text)
+		switch p.word() {
+		case "--comment":
+			p.word()
+		case "-c":
+			packets = p.word()
+			p.word()
+			return text[:at] + p.text, packets, p.err == nil
+		}
+	}
+	return text, "", false
+}
+
+// Script is one transaction of one table of one family, for iptables-restore
+// --noflush: first chains to create or flush, then changes of rules, then chains to
+// delete. The zero value is empty.
+type Script struct {
+	declared, rules, deleted []byte
+	written                  int
+}
+
+// Begin makes a chain, or empties it.
+func (s *Script) Begin(chain string) {
+	s.declared = append(append(append(s.declared, ':'), chain...), " - [0:0]\n"...)
+}
+
+// Rewrite replaces the rules of a chain.
+func (s *Script) Rewrite(chain string, rules ...Rules) {
+	s.Begin(chain)
+	for _, r := range rules {
+		s.Append(chain, r)
+	}
+}
+
+// Append adds rules to the end of a chain.
+func (s *Script) Append(chain string, rules Rules) { s.add("-A ", chain, 0, rules) }
+
+// Insert adds rules to a chain, the first of them at a position counted from 1.
+func (s *Script) Insert(chain string, at int, rules Rules) { s.add("-I ", chain, at, rules) }
+
+// Delete deletes rules, as they were printed.
+func (s *Script) Delete(chain string, rules Rules) { s.add("-D ", chain, 0, rules) }
+
+// Drop deletes a chain, whether or not it exists.
+func (s *Script) Drop(chain string) {
+	s.Begin(chain)
+	s.deleted = append(append(append(s.deleted, "-X "...), chain...), '\n')
+}
+
+func (s *Script) add(verb, chain string, at int, rules Rules) {
+	for l := range rules.lines() {
+		s.rules = append(append(append(s.rules, verb...), chain...), ' ')
+		if at > 0 {
+			s.rules = append(strconv.AppendInt(s.rules, int64(at), 10), ' ')
+			at++
+		}
+		s.rules = append(s.rules, l...)
+		if verb != "-D " {
+			s.written++
+		}
+	}
+}
+
+// Empty reports whether there is nothing to do.
+func (s *Script) Empty() bool { return len(s.declared)+len(s.rules) == 0 }
+
+// Written is how many rules are written.
+func (s *Script) Written() int { return s.written }
+
+// Text returns what iptables-restore reads.
+func (s *Script) Text(t Table) []byte {
+	return slices.Concat([]byte("*"+t.String()+"\n"), s.declared, s.rules, s.deleted, []byte("COMMIT\n"))
+}
+
+// RestoreCommand is the command that reads the scripts of a family.
+func RestoreCommand(f model.Family) string {
+	return [...]string{model.IPv4: "iptables-restore", model.IPv6: "ip6tables-restore"}[f]
 }

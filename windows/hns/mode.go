@@ -7,14 +7,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
@@ -180,4 +183,171 @@ func interfaceMAC(a netip.Addr) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("no interface has %s", a)
+}
+
+// Settings are what a driver needs besides HNS itself.
+type Settings struct {
+	Network   string     // the network's name; empty to find it
+	Root      string     // the name of the endpoint that represents the node; empty for none
+	SourceVIP netip.Addr // of an overlay; the zero value to find it
+	DSR       bool       // cluster IPs use DSR, which pods' endpoints must be made for
+	Journal   string     // the journal of owned load balancers; empty for none
+	Log       *slog.Logger
+
+	// Folder makes the journal's folder, and deletes those of its files that
+	// another user has made: the journal decides what is deleted. Nil
+	// makes a plain one.
+	Folder func(dir string, files ...string) error
+	// MAC returns the hardware address of the interface that has an address. Only
+	// overlay networks need it.
+	MAC func(netip.Addr) (string, error)
+	// Instance identifies one run of the HNS service, without a call to it. Nil
+	// disables the check.
+	Instance func() (uint32, error)
+	// SourceVIPFile is where flannel's start scripts leave the source VIP; empty
+	// for nowhere.
+	SourceVIPFile string
+}
+
+var _ dataplane.Evaluator[Key, Value] = (*Compiler)(nil)
+
+// Evaluate implements dataplane.Evaluator. What the virtual switch does with load
+// balancers is assumed as in windows/hnsemu: what none is for goes its way;
+// those without External answer this node's pods and processes only; node ports do
+// not answer the node itself; with DSR endpoints see the client.
+func (*Compiler) Evaluate(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
+	return func(p oracle.Packet) oracle.Outcome {
+		b := balancerFor(objects, host, p)
+		if b == nil {
+			return oracle.Outcome{Fate: oracle.Pass}
+		}
+		out := oracle.Outcome{Fate: oracle.Forward}
+		for _, t := range b.Endpoints {
+			a := t.Addr
+			if a.IsUnspecified() {
+				a, _ = host.Primary(model.FamilyOf(a))
+			}
+			k := Key{Kind: KindRemote, Addr: a}
+			if _, there := objects[k]; !t.Local && !there && !slices.Contains(host.IPs, a) {
+				continue // HNS cannot reach an endpoint that it does not have
+			}
+			hidden := !b.DSR || slices.Contains(host.IPs, p.Src)
+			out.Endpoints = append(out.Endpoints, oracle.Target{
+				Addr: netip.AddrPortFrom(a, b.Port), SNAT: hidden && !slices.Contains(host.IPs, a),
+			})
+		}
+		slices.SortFunc(out.Endpoints, func(a, b oracle.Target) int { return a.Addr.Compare(b.Addr) })
+		return out
+	}
+}
+
+// balancerFor finds the load balancer of a packet: by its address, else as a node
+// port.
+func balancerFor(objects map[Key]Value, host *model.Host, p oracle.Packet) *Balancer {
+	k := Key{Kind: KindBalancer, Proto: p.Proto, Port: p.Dst.Port(), Addr: p.Dst.Addr()}
+	outside := p.Iface == oracle.Uplink
+	if b := objects[k].Balancer; b != nil && (b.External || !outside) {
+		return b
+	}
+	k.Addr = model.FamilyOf(p.Dst.Addr()).Unspecified()
+	b := objects[k].Balancer
+	if b == nil || p.Iface == "" || !slices.Contains(host.IPs, p.Dst.Addr()) || outside && !b.External {
+		return nil
+	}
+	return b
+}
+
+// Text implements dataplane.Evaluator.
+func (*Compiler) Text(_ Key, v Value) string { return v.String() }
+
+// Opaque implements dataplane.Evaluator.
+func (*Compiler) Opaque(Key, Value) bool { return false }
+
+// patience is how long HNS, and at a start its network, is waited for. The service
+// manager restarts the proxy after that.
+const patience = time.Minute
+
+// Remove deletes all our objects from an HNS, and closes it. The network of
+// the pods may be gone, or indistinguishable from others: load balancers are owned by the
+// journal, endpoints by their names, in any network.
+func Remove(ctx context.Context, h HNS, s Settings) error {
+	d, err := driverFor(ctx, h, s)
+	if err != nil {
+		return errors.Join(err, h.Close())
+	}
+	c, release := d.begin(ctx)
+	defer release()
+	if err = c.removeBalancers(); err == nil { // which endpoints are part of
+		err = c.removeEndpoints()
+	}
+	return errors.Join(err, d.Close())
+}
+
+// driverFor returns a driver of an HNS once that answers.
+func driverFor(ctx context.Context, h HNS, s Settings) (*Driver, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	v, err := newCalls(h, s.Log).version(ctx)
+	if is(err, codeModuleNotFound) {
+		return nil, fmt.Errorf("HNS %w: %w", dataplane.ErrAbsent, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("HNS: %w", err)
+	}
+	return NewDriver(h, v, s)
+}
+
+// removeBalancers deletes the load balancers that the journal knows. Those that
+// HNS does not show are not forgotten: it may show them again.
+func (c *commit) removeBalancers() error {
+	doubts := c.journal.doubtful()
+	all, err := c.balancers(c.ctx)
+	if err != nil {
+		return fmt.Errorf("HNS: %w", err)
+	}
+	c.own(doubts, all)
+	var failed []error
+	for _, lb := range all {
+		if err := c.ctx.Err(); err != nil {
+			return errors.Join(append(failed, err)...)
+		}
+		if !c.journal.owns(lb.ID) {
+			continue
+		}
+		var k Key // without a frontend, the id names it
+		if keys, _ := keysOf(lb); len(keys) > 0 {
+			k = keys[0]
+		}
+		if err := c.remove(k, lb.ID); err != nil {
+			failed = append(failed, fmt.Errorf("load balancer %s: %w", lb.ID, err))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// removeEndpoints deletes the endpoints with our names.
+func (c *commit) removeEndpoints() error {
+	networks, err := c.calls.networks(c.ctx)
+	if err != nil {
+		return fmt.Errorf("HNS: %w", err)
+	}
+	var failed []error
+	for _, n := range networks {
+		all, err := c.endpoints(c.ctx, n.ID, nil)
+		if err != nil && !notFound(err) {
+			failed = append(failed, fmt.Errorf("network %s: %w", n.Name, err))
+		}
+		for _, e := range all {
+			if _, own := ownedKey(e); !own && !isSource(e) {
+				continue
+			}
+			if err := c.ctx.Err(); err != nil {
+				return errors.Join(append(failed, err)...)
+			}
+			if err := c.deleteEndpoint(e.ID); err != nil {
+				failed = append(failed, fmt.Errorf("endpoint %s: %w", e.Name, err))
+			}
+		}
+	}
+	return errors.Join(failed...)
 }

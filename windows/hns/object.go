@@ -3,7 +3,9 @@
 package hns
 
 import (
+	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -177,4 +179,324 @@ func (v Value) String() string {
 		words = append(words, "("+v.Drift+")")
 	}
 	return strings.Join(words, " ")
+}
+
+var schema = Version{2, 0}
+
+// The names of our endpoints state what they are, and mark them as owned.
+const (
+	remotePrefix = "tandem_"
+	vipPrefix    = "tandem-vip_"
+	sourceName   = "tandem-source-vip"
+)
+
+// mac makes an address up from an IP, as kube-proxy does: remote endpoints need
+// one, and it must be the same each time it is made.
+func mac(a netip.Addr) string {
+	b := a.AsSlice()
+	b = b[len(b)-4:]
+	if a.Is6() {
+		slices.Reverse(b)
+	}
+	return fmt.Sprintf("02-11-%02x-%02x-%02x-%02x", b[0], b[1], b[2], b[3])
+}
+
+// facts are what rendering needs beyond the objects themselves. They are
+// immutable.
+type facts struct {
+	network   network
+	node      [2]netip.Addr // this node's own addresses, by family
+	hostMAC   string        // overlay: of the interface that has the node's address
+	sourceVIP netip.Addr    // overlay
+	askSource bool          // l2bridge: load balancers need a source VIP (Features.DefaultSource)
+}
+
+// endpoint renders a remote endpoint. The node is for VIP endpoints, and for
+// addresses that no node of the overlay has.
+func (f facts) endpoint(k Key, v Value) Endpoint {
+	e := Endpoint{
+		Name:               remotePrefix + k.Addr.String(),
+		HostComputeNetwork: f.network.id,
+		IpConfigurations:   []IpConfig{{IpAddress: k.Addr.String()}},
+		MacAddress:         mac(k.Addr),
+		Flags:              FlagRemote,
+		SchemaVersion:      schema,
+	}
+	if !f.network.overlay {
+		return e
+	}
+	node, ok := f.network.provider(k.Addr)
+	if !ok {
+		node = f.node[model.FamilyOf(k.Addr)]
+	}
+	if k.Kind == KindVIP {
+		e.Name, e.MacAddress, node = vipPrefix+k.Addr.String(), f.hostMAC, v.Node
+	}
+	if node.IsValid() {
+		e.Policies = []Policy{providerPolicy(node)}
+	}
+	return e
+}
+
+// sourceEndpoint renders the endpoint of the source VIP, which is local. Without an
+// address the network's own address management in HNS gives it one.
+func (f facts) sourceEndpoint() Endpoint {
+	e := Endpoint{Name: sourceName, HostComputeNetwork: f.network.id, MacAddress: f.hostMAC, SchemaVersion: schema}
+	if f.sourceVIP.IsValid() {
+		e.IpConfigurations = []IpConfig{{IpAddress: f.sourceVIP.String()}}
+	}
+	return e
+}
+
+func providerPolicy(node netip.Addr) Policy {
+	s, _ := json.Marshal(Provider{node.String()}) // a struct of a string
+	return Policy{Type: PolicyProvider, Settings: s}
+}
+
+// balancer renders a load balancer over the endpoints with these ids.
+func (f facts) balancer(k Key, v Value, ids []string) LoadBalancer {
+	b := v.Balancer
+	m := PortMapping{Protocol: uint32(k.Proto), InternalPort: b.Port, ExternalPort: k.Port}
+	lb := LoadBalancer{HostComputeEndpoints: ids, SchemaVersion: schema}
+	if b.SessionAffinity {
+		m.DistributionType = DistributeBySource
+	}
+	if b.External {
+		m.Flags |= FlagVIPExternalIP
+	}
+	if b.PreserveDestination {
+		m.Flags |= FlagUseMux | FlagPreserveDIP
+	}
+	if k.Addr.IsUnspecified() {
+		m.Flags |= FlagLocalRoutedVIP
+	} else {
+		lb.FrontendVIPs = []string{k.Addr.String()}
+	}
+	if b.DSR {
+		lb.Flags |= FlagDSR
+	}
+	if k.Addr.Is6() {
+		lb.Flags |= FlagIPv6
+	}
+	if source := f.source(v); source.IsValid() {
+		lb.SourceVIP = source.String()
+	}
+	lb.PortMappings = []PortMapping{m}
+	return lb
+}
+
+// source is the address that endpoints see where clients' addresses are not
+// kept. On an overlay pods can answer the source VIP only, and endpoints outside
+// the pod network can answer the node only. On l2bridge it is the network's own address,
+// which HNS takes by default, as kube-proxy lets it, except for builds of Server
+// 2019 on which hairpin connections would break: there it is the node's.
+func (f facts) source(v Value) netip.Addr {
+	switch {
+	case !f.network.overlay && f.askSource:
+		return v.Node
+	case !f.network.overlay:
+		return netip.Addr{}
+	}
+	for _, t := range v.Balancer.Endpoints {
+		if !t.Local && !f.network.inside(t.Addr) {
+			return v.Node
+		}
+	}
+	return f.sourceVIP
+}
+
+// addresses returns an endpoint's addresses.
+func addresses(e Endpoint) []netip.Addr {
+	var all []netip.Addr
+	for _, c := range e.IpConfigurations {
+		if a, err := netip.ParseAddr(c.IpAddress); err == nil {
+			all = append(all, a.Unmap())
+		}
+	}
+	return all
+}
+
+// ownedKey returns the object of an owned remote endpoint.
+func ownedKey(e Endpoint) (Key, bool) {
+	kind := KindRemote
+	name, ok := strings.CutPrefix(e.Name, remotePrefix)
+	if !ok {
+		kind = KindVIP
+		name, ok = strings.CutPrefix(e.Name, vipPrefix)
+	}
+	a, err := netip.ParseAddr(name)
+	return Key{Kind: kind, Addr: a}, ok && err == nil && e.remote() && slices.Contains(addresses(e), a)
+}
+
+// providerOf returns the node behind which an endpoint is, if it has one.
+func providerOf(e Endpoint) netip.Addr {
+	for _, p := range e.Policies {
+		var s Provider
+		if p.Type == PolicyProvider && json.Unmarshal(p.Settings, &s) == nil {
+			a, _ := netip.ParseAddr(s.ProviderAddress)
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// script is what would be asked of HNS, in the words of its schema. Ids, which
+// only HNS knows, are replaced by addresses.
+type script struct {
+	Endpoints     []Endpoint
+	LoadBalancers []LoadBalancer
+}
+
+// Script renders objects as the JSON that HNS would be given. Where remote pods
+// are on an overlay, and its source VIP, is known on the node only.
+func Script(objects map[Key]Value, overlay bool) string {
+	f := facts{network: network{overlay: overlay}, hostMAC: "(host)"}
+	s := script{Endpoints: []Endpoint{}, LoadBalancers: []LoadBalancer{}}
+	for _, k := range slices.SortedFunc(maps.Keys(objects), Key.compare) {
+		v := objects[k]
+		switch k.Kind {
+		case KindNode:
+			f.node[model.FamilyOf(k.Addr)] = v.Node
+		case KindSource:
+			s.Endpoints = append(s.Endpoints, f.sourceEndpoint())
+		case KindBalancer:
+			s.LoadBalancers = append(s.LoadBalancers, f.balancer(k, v, names(v.Balancer.Endpoints)))
+		default:
+			s.Endpoints = append(s.Endpoints, f.endpoint(k, v))
+		}
+	}
+	b, _ := json.MarshalIndent(s, "", "  ") // plain structs of strings and numbers
+	return string(b) + "\n"
+}
+
+func names(ts []Target) []string {
+	all := make([]string, len(ts))
+	for i, t := range ts {
+		all[i] = t.String()
+	}
+	return all
+}
+
+// keysOf returns the frontends of a load balancer, and whether it has exactly
+// one: owned ones always do.
+func keysOf(lb LoadBalancer) (keys []Key, single bool) {
+	for _, a := range vipsOf(lb) {
+		for _, m := range lb.PortMappings {
+			if m.Protocol > 255 {
+				continue // no protocol of IP
+			}
+			keys = append(keys, Key{KindBalancer, model.Proto(m.Protocol), m.ExternalPort, a})
+		}
+	}
+	return keys, len(keys) == 1 && len(lb.FrontendVIPs) <= 1 && len(lb.PortMappings) == 1
+}
+
+// vipsOf returns the addresses of a load balancer: the unspecified one of its family for
+// those of the node.
+func vipsOf(lb LoadBalancer) (vips []netip.Addr) {
+	for _, s := range lb.FrontendVIPs {
+		if a, err := netip.ParseAddr(s); err == nil {
+			vips = append(vips, a.Unmap())
+		}
+	}
+	if len(lb.FrontendVIPs) == 0 {
+		vips = append(vips, lb.unspecified())
+	}
+	return vips
+}
+
+// surplusKey names a load balancer of ours that is not of one frontend, by the first of them; without
+// any, which HNS may make of one (kubernetes#141488), by its address.
+func surplusKey(lb LoadBalancer) Key {
+	if keys, _ := keysOf(lb); len(keys) > 0 {
+		return keys[0].surplus()
+	}
+	for _, a := range vipsOf(lb) {
+		return Key{Kind: KindSurplus, Addr: a}
+	}
+	return Key{Kind: KindSurplus, Addr: lb.unspecified()}
+}
+
+// unspecified is the unspecified address of a load balancer's family.
+func (lb LoadBalancer) unspecified() netip.Addr {
+	if lb.Flags&FlagIPv6 != 0 {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
+// differs lists the settings in which an installed load balancer is not as wanted.
+func differs(have, want LoadBalancer) string {
+	var in []string
+	say := func(what string, differs bool) {
+		if differs {
+			in = append(in, what)
+		}
+	}
+	say("endpoints", !sameSet(have.HostComputeEndpoints, want.HostComputeEndpoints))
+	say("source VIP "+have.SourceVIP, !sameAddr(have.SourceVIP, want.SourceVIP))
+	say("flags", have.Flags != want.Flags)
+	say("port mapping", !slices.Equal(have.PortMappings, want.PortMappings))
+	return strings.Join(in, ", ")
+}
+
+// beyondEndpoints reports whether two load balancers differ in more than what
+// HNS can change in place.
+func beyondEndpoints(have, want LoadBalancer) bool {
+	have.HostComputeEndpoints = want.HostComputeEndpoints
+	return differs(have, want) != ""
+}
+
+func sameSet(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
+
+func sameAddr(a, b string) bool {
+	x, err := netip.ParseAddr(a)
+	y, err2 := netip.ParseAddr(b)
+	return a == b || err == nil && err2 == nil && x.Unmap() == y.Unmap()
+}
+
+// endpointValue returns the object of a remote endpoint that is as it should be.
+func (f facts) endpointValue(k Key) (v Value) {
+	if k.Kind == KindVIP {
+		v.Node = f.node[model.FamilyOf(k.Addr)]
+	}
+	return v
+}
+
+// readEndpoint returns the object that an owned remote endpoint is.
+func readEndpoint(f facts, r retries, k Key, e Endpoint) Value {
+	v := f.endpointValue(k)
+	switch want := f.endpoint(k, v); {
+	case !sameMAC(e, want):
+		v.Drift = "MAC address " + e.MacAddress
+	case !sameProvider(e, want):
+		v.Drift = "behind " + providerOf(e).String()
+	case r.repairable(k, e.degraded()):
+		v.Drift = "degraded"
+	}
+	return v
+}
+
+// equivalent reports whether an endpoint that others have made leads where the one of a
+// key would.
+func equivalent(f facts, r retries, k Key, v Value, e Endpoint) bool {
+	want := f.endpoint(k, v)
+	if k.Kind == KindVIP && !sameMAC(e, want) {
+		return false
+	}
+	return !e.remote() || sameProvider(e, want) && !r.repairable(k, e.degraded())
+}
+
+// Fields that HNS does not return cannot be compared.
+
+func sameMAC(have, want Endpoint) bool {
+	mac := strings.ReplaceAll(have.MacAddress, ":", "-")
+	return mac == "" || strings.EqualFold(mac, want.MacAddress)
+}
+
+func sameProvider(have, want Endpoint) bool {
+	node := providerOf(have)
+	return !node.IsValid() || node == providerOf(want)
 }
