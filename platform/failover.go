@@ -354,7 +354,8 @@ type handshakes struct {
 	failover *failover // nil where it is off
 }
 
-// Delete implements flows.Table.
+var _ flows.Table = handshakes{}
+
 func (h handshakes) Delete(ctx context.Context, matches []flows.Match, stale func(flows.Flow) bool) (int, error) {
 	gone := map[netip.Addr]struct{}{}
 	for _, m := range matches {
@@ -537,7 +538,8 @@ type asked struct {
 	addr     netip.Addr
 }
 
-// Of implements suspect.World.
+var _ suspect.World = (*engineWorld)(nil)
+
 func (w *engineWorld) Of(f suspect.Flow) ([]suspect.Endpoint, bool) {
 	key := asked{frontend: f.Frontend}
 	if f.Port != nil {
@@ -548,7 +550,6 @@ func (w *engineWorld) Of(f suspect.Flow) ([]suspect.Endpoint, bool) {
 	})
 }
 
-// At implements suspect.World.
 func (w *engineWorld) At(a netip.Addr) ([]suspect.Endpoint, bool) {
 	return w.ask(asked{addr: a}, func(ctx context.Context) ([]track.Endpoint, error) { return w.engine.RemoteAt(ctx, a) })
 }

@@ -48,10 +48,10 @@ func lockMachine() (Held, error) {
 	return &pipeLock{l}, nil
 }
 
-// Close implements Held.
+var _ Held = (*pipeLock)(nil)
+
 func (h *pipeLock) Close() error { return h.pipe.Close() }
 
-// Listen implements Held.
 func (*pipeLock) Listen() (net.Listener, error) { return listenPipe("") }
 
 func listenPipe(suffix string) (net.Listener, error) {

@@ -71,7 +71,8 @@ func openWriters() (writers, error) {
 	return nftWriters{w}, nil
 }
 
-// Since implements writers.
+var _ writers = nftWriters{}
+
 func (w nftWriters) Since(t time.Time) engine.Candidates {
 	found, all := w.Writers.Since(t)
 	c := engine.Candidates{Incomplete: !all}

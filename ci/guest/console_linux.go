@@ -35,7 +35,6 @@ type console struct {
 
 const bootLimit, lineLimit = 64 << 10, 1 << 20
 
-// Write implements io.Writer.
 func (c *console) Write(b []byte) (n int, err error) {
 	n = len(b)
 	for len(b) > 0 && err == nil {

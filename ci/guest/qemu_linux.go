@@ -116,7 +116,8 @@ func (q *qemu) boots(ctx context.Context) bool {
 	return err == nil && code == 0
 }
 
-// command implements engine.
+var _ engine = (*qemu)(nil)
+
 func (q *qemu) command(ctx context.Context, dir string, g *guest) (*exec.Cmd, error) {
 	initrd := filepath.Join(dir, "initrd")
 	if err := q.writeImage(initrd, filepath.Join(dir, "guest"), g.With, g.Without); err != nil {

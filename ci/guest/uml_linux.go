@@ -22,7 +22,8 @@ type uml string
 // String describes it for messages.
 func (u uml) String() string { return "user-mode Linux" }
 
-// command implements engine.
+var _ engine = uml("")
+
 func (u uml) command(ctx context.Context, dir string, g *guest) (*exec.Cmd, error) {
 	args := u.parameters(g, dir, "init="+filepath.Join(dir, "guest", "init.sh"))
 	// Unknown kernel parameters go to init's environment.
@@ -114,7 +115,6 @@ type untilSaid struct {
 	said bool
 }
 
-// Write implements io.Writer.
 func (u *untilSaid) Write(p []byte) (int, error) {
 	if u.said {
 		return len(p), nil

@@ -122,7 +122,6 @@ func (w *rawFlag) Set(text string) error {
 	return nil
 }
 
-// String implements pflag.Value.
 func (w *rawFlag) String() string { return w.text }
 
 // Type implements pflag.Value: it is what help shows for the value.

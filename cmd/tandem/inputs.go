@@ -132,47 +132,34 @@ func (g *collector) change(f func()) {
 	}
 }
 
-// SetService implements watch.Sink.
+var _ watch.Sink = (*collector)(nil)
+
 func (g *collector) SetService(s *model.Service) { g.change(func() { g.services[s.Name] = s }) }
 
-// DeleteService implements watch.Sink.
 func (g *collector) DeleteService(n model.ServiceName) { g.change(func() { delete(g.services, n) }) }
 
-// SetSlice implements watch.Sink.
 func (g *collector) SetSlice(s *model.Slice) { g.change(func() { g.slices[s.Name] = s }) }
 
-// DeleteSlice implements watch.Sink.
 func (g *collector) DeleteSlice(n model.SliceName) { g.change(func() { delete(g.slices, n) }) }
 
-// SetNode implements watch.Sink.
 func (g *collector) SetNode(n *model.Node) { g.change(func() { g.node = n }) }
 
-// DeleteNode implements watch.Sink.
 func (g *collector) DeleteNode(string) {}
 
-// SetServiceCIDR implements watch.Sink.
 func (g *collector) SetServiceCIDR(c *model.ServiceCIDR) { g.change(func() { g.cidrs[c.Name] = c }) }
 
-// DeleteServiceCIDR implements watch.Sink.
 func (g *collector) DeleteServiceCIDR(name string) { g.change(func() { delete(g.cidrs, name) }) }
 
-// SetRoute implements watch.Sink.
 func (g *collector) SetRoute(r *model.Route) { g.change(func() { g.routes[r.Name] = r }) }
 
-// DeleteRoute implements watch.Sink.
 func (g *collector) DeleteRoute(n model.RouteName) { g.change(func() { delete(g.routes, n) }) }
 
-// SetGrant implements watch.Sink.
 func (g *collector) SetGrant(o *model.Grant) { g.change(func() { g.grants[o.Name] = o }) }
 
-// DeleteGrant implements watch.Sink.
 func (g *collector) DeleteGrant(n model.GrantName) { g.change(func() { delete(g.grants, n) }) }
 
-// Problems implements watch.Sink.
 func (g *collector) Problems(ps []model.Problem) { g.change(func() { g.problems = ps }) }
 
-// Unread implements watch.Sink.
 func (g *collector) Unread(model.Unread) {}
 
-// Synced implements watch.Sink.
 func (g *collector) Synced(bool) { g.change(func() { g.synced = true }) }

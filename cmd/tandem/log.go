@@ -69,7 +69,6 @@ func klogLines(w io.Writer, level slog.Leveler) slog.Handler {
 	return klogText{logr.ToSlogHandler(lines), level}
 }
 
-// Enabled implements slog.Handler.
 func (h klogText) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level.Level() }
 
 // Handle implements slog.Handler. Each record is one line: klog itself breaks texts of
@@ -80,7 +79,6 @@ func (h klogText) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, line)
 }
 
-// WithAttrs implements slog.Handler.
 func (h klogText) WithAttrs(as []slog.Attr) slog.Handler {
 	lines := make([]slog.Attr, len(as))
 	for i, a := range as {
@@ -89,7 +87,6 @@ func (h klogText) WithAttrs(as []slog.Attr) slog.Handler {
 	return klogText{h.Handler.WithAttrs(lines), h.level}
 }
 
-// WithGroup implements slog.Handler.
 func (h klogText) WithGroup(name string) slog.Handler {
 	return klogText{h.Handler.WithGroup(name), h.level}
 }
@@ -140,17 +137,14 @@ type klogHandler struct {
 	flags *flag.FlagSet
 }
 
-// Enabled implements slog.Handler.
 func (h klogHandler) Enabled(_ context.Context, level slog.Level) bool {
 	return level >= slog.LevelInfo || klog.V(klog.Level(-level)).Enabled() || h.flags.Lookup("vmodule").Value.String() != ""
 }
 
-// WithAttrs implements slog.Handler.
 func (h klogHandler) WithAttrs(as []slog.Attr) slog.Handler {
 	return klogHandler{h.Handler.WithAttrs(as), h.flags}
 }
 
-// WithGroup implements slog.Handler.
 func (h klogHandler) WithGroup(name string) slog.Handler {
 	return klogHandler{h.Handler.WithGroup(name), h.flags}
 }
@@ -183,10 +177,10 @@ func bridgeLogrus(log *slog.Logger) {
 	l.AddHook(logrusHook{log})
 }
 
-// Levels implements logrus.Hook.
+var _ logrus.Hook = logrusHook{}
+
 func (logrusHook) Levels() []logrus.Level { return logrus.AllLevels }
 
-// Fire implements logrus.Hook.
 func (h logrusHook) Fire(e *logrus.Entry) error {
 	h.log.Debug("logrus", "level", e.Level.String(), "message", e.Message)
 	return nil

@@ -67,7 +67,6 @@ func (o *output) register(c *cobra.Command, own ...string) {
 	complete(c, "output", o.forms...)
 }
 
-// Set implements pflag.Value.
 func (o *output) Set(form string) error {
 	if !slices.Contains(o.forms, form) {
 		return fmt.Errorf("choose one of %s", strings.Join(o.forms, ", "))
@@ -76,10 +75,8 @@ func (o *output) Set(form string) error {
 	return nil
 }
 
-// String implements pflag.Value.
 func (o *output) String() string { return o.form }
 
-// Type implements pflag.Value.
 func (o *output) Type() string { return "form" }
 
 // print prints a result in the form that was chosen.

@@ -345,7 +345,6 @@ type limitedListener struct {
 	admit   func(net.Conn) bool // nil for all
 }
 
-// Accept implements net.Listener.
 func (g limitedListener) Accept() (net.Conn, error) {
 	for {
 		c, err := g.Listener.Accept()

@@ -60,7 +60,6 @@ var ErrDeferred = errors.New("not programmed yet")
 // xtables lock, or the address of a listener is not ready. It is not a failure for BusyLimit.
 type BusyError struct{ After time.Duration }
 
-// Error implements error.
 func (e BusyError) Error() string { return fmt.Sprintf("busy; retry in %s", e.After) }
 
 // ConflictError is the result of an op that was not done because its key is not as
@@ -68,7 +67,6 @@ func (e BusyError) Error() string { return fmt.Sprintf("busy; retry in %s", e.Af
 // replaced or deleted.
 type ConflictError struct{ Err error }
 
-// Error implements error.
 func (e ConflictError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the error of the data plane.

@@ -88,7 +88,8 @@ func (p place) enter(context.Context) (opened, error) {
 // a mounted ConfigMap stay inside.
 type folderFS struct{ root *os.Root }
 
-// Open implements fs.FS.
+var _ fs.FS = folderFS{}
+
 func (f folderFS) Open(name string) (fs.File, error) {
 	file, err := f.root.OpenFile(name, openFlags, 0)
 	if err != nil {
@@ -97,16 +98,19 @@ func (f folderFS) Open(name string) (fs.File, error) {
 	return file, nil
 }
 
-// Stat implements fs.StatFS.
+var _ fs.StatFS = folderFS{}
+
 func (f folderFS) Stat(name string) (fs.FileInfo, error) { return f.root.Stat(name) }
 
-// ReadDir implements fs.ReadDirFS.
+var _ fs.ReadDirFS = folderFS{}
+
 func (f folderFS) ReadDir(name string) ([]fs.DirEntry, error) { return fs.ReadDir(f.root.FS(), name) }
 
 // single is a file that the user has named, so that it may be a link to anywhere.
 type single string
 
-// Open implements fs.FS.
+var _ fs.FS = single("")
+
 func (s single) Open(string) (fs.File, error) {
 	file, err := os.OpenFile(string(s), openFlags, 0)
 	if err != nil {
@@ -115,10 +119,12 @@ func (s single) Open(string) (fs.File, error) {
 	return file, nil
 }
 
-// Stat implements fs.StatFS.
+var _ fs.StatFS = single("")
+
 func (s single) Stat(string) (fs.FileInfo, error) { return os.Stat(string(s)) }
 
-// ReadDir implements fs.ReadDirFS.
+var _ fs.ReadDirFS = single("")
+
 func (s single) ReadDir(string) ([]fs.DirEntry, error) {
 	info, err := os.Stat(string(s))
 	if err != nil {
@@ -133,7 +139,8 @@ type entryAs struct {
 	name string
 }
 
-// Name implements fs.DirEntry.
+var _ fs.DirEntry = entryAs{}
+
 func (n entryAs) Name() string { return n.name }
 
 // input is a stream that is read to its end, once.
@@ -175,15 +182,18 @@ func (in *input) enter(ctx context.Context) (opened, error) {
 	}
 }
 
-// Open implements fs.FS.
+var _ fs.FS = (*input)(nil)
+
 func (in *input) Open(string) (fs.File, error) {
 	return inputFile{inputInfo{in}, bytes.NewReader(in.text)}, nil
 }
 
-// Stat implements fs.StatFS.
+var _ fs.StatFS = (*input)(nil)
+
 func (in *input) Stat(string) (fs.FileInfo, error) { return inputInfo{in}, nil }
 
-// ReadDir implements fs.ReadDirFS.
+var _ fs.ReadDirFS = (*input)(nil)
+
 func (in *input) ReadDir(string) ([]fs.DirEntry, error) {
 	return []fs.DirEntry{fs.FileInfoToDirEntry(inputInfo{in})}, nil
 }
@@ -194,13 +204,14 @@ type inputFile struct {
 	*bytes.Reader
 }
 
-// Stat implements fs.File.
+var _ fs.File = inputFile{}
+
 func (f inputFile) Stat() (fs.FileInfo, error) { return f.inputInfo, nil }
 
-// Size implements fs.FileInfo.
+var _ fs.FileInfo = inputFile{}
+
 func (f inputFile) Size() int64 { return f.inputInfo.Size() }
 
-// Close implements fs.File.
 func (f inputFile) Close() error { return nil }
 
 // inputInfo implements fs.FileInfo for an input.

@@ -158,7 +158,6 @@ type scrapeCollector struct{ Sources }
 // sources, so it is an unchecked one.
 func (scrapeCollector) Describe(chan<- *prometheus.Desc) {}
 
-// Collect implements prometheus.Collector.
 func (c scrapeCollector) Collect(ch chan<- prometheus.Metric) {
 	var send sender = func(kind prometheus.ValueType, name, help string, value float64, labels ...string) {
 		var keys, values []string

@@ -172,13 +172,11 @@ var (
 		"Connections accepted on NodePorts of loopback addresses, counted by their first packet.", nil, nil)
 )
 
-// Describe implements prometheus.Collector.
 func (packets) Describe(ch chan<- *prometheus.Desc) {
 	ch <- invalidPackets
 	ch <- localhostPackets
 }
 
-// Collect implements prometheus.Collector.
 func (p packets) Collect(ch chan<- prometheus.Metric) {
 	n := p()
 	ch <- prometheus.MustNewConstMetric(invalidPackets, prometheus.CounterValue, float64(n.Invalid))
@@ -213,7 +211,6 @@ func (m *Metrics) Services(most int, log *slog.Logger, counts func() []ServiceCo
 // Describe implements prometheus.Collector, as an unchecked one.
 func (*serviceCollector) Describe(chan<- *prometheus.Desc) {}
 
-// Collect implements prometheus.Collector.
 func (c *serviceCollector) Collect(ch chan<- prometheus.Metric) {
 	all := slices.SortedFunc(slices.Values(c.counts()), func(a, b ServiceConnections) int {
 		return cmp.Or(cmp.Compare(b.New, a.New), cmp.Compare(a.Service, b.Service))

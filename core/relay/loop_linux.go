@@ -159,7 +159,8 @@ const (
 // longer stream is worth a splice(2).
 const maxFullReads = 4
 
-// from implements client.
+var _ client = (*link)(nil)
+
 func (k *link) from() netip.AddrPort { return k.to.client }
 
 // serve implements client: it tries the first endpoint.
@@ -199,7 +200,8 @@ func (k *link) failed() {
 	k.handOverDial(1)
 }
 
-// ready implements handler.
+var _ handler = (*link)(nil)
+
 func (k *link) ready(at side, events uint32) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -283,10 +285,10 @@ func (k *link) endOf(from side) {
 	}
 }
 
-// share implements connection.
+var _ connection = (*link)(nil)
+
 func (k *link) share() *share { return k.by }
 
-// activity implements connection.
 func (k *link) activity(time.Time) (idle time.Duration, halfClosed bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -448,7 +450,8 @@ func newEngine(s *shared) (engine, error) {
 	return e, nil
 }
 
-// open implements engine.
+var _ engine = (*loops)(nil)
+
 func (e *loops) open() (all []connection) {
 	for _, l := range e.all {
 		all = append(all, l.open()...)
@@ -456,7 +459,6 @@ func (e *loops) open() (all []connection) {
 	return all
 }
 
-// Close implements engine.
 func (e *loops) Close() {
 	for _, l := range e.all {
 		_ = l.file.Close()

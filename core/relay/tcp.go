@@ -354,10 +354,10 @@ func splice(dst, src *net.TCPConn) error {
 	return src.SetReadDeadline(time.Time{})
 }
 
-// share implements connection.
+var _ connection = (*conn)(nil)
+
 func (c *conn) share() *share { return c.by }
 
-// activity implements connection.
 func (c *conn) activity(now time.Time) (idle time.Duration, halfClosed bool) {
 	c.mu.Lock()
 	up := c.up

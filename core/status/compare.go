@@ -103,7 +103,6 @@ var errNoStatus = errors.New("the response is not a tandem status")
 // ignored is a value that is not decoded.
 type ignored struct{}
 
-// UnmarshalJSON implements json.Unmarshaler.
 func (*ignored) UnmarshalJSON([]byte) error { return nil }
 
 // window is an answer of which a decoder may hold so much at a time.
@@ -113,7 +112,6 @@ type window struct {
 	read int64
 }
 
-// Read implements io.Reader.
 func (w *window) Read(p []byte) (int, error) {
 	held := w.read - w.in.InputOffset()
 	if held > maxEntry {

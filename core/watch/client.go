@@ -247,7 +247,6 @@ type boundedTransport struct{ next http.RoundTripper }
 // WrappedRoundTripper lets client-go find the transport underneath.
 func (b *boundedTransport) WrappedRoundTripper() http.RoundTripper { return b.next }
 
-// RoundTrip implements http.RoundTripper.
 func (b *boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer, err := b.next.RoundTrip(r)
 	if err != nil {
@@ -286,7 +285,6 @@ type boundedBody struct {
 	what  string
 }
 
-// Read implements io.Reader.
 func (b *boundedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if b.spent.Add(int64(n)) > b.most {
@@ -311,7 +309,6 @@ func newOneAtATime(next http.RoundTripper) http.RoundTripper {
 // WrappedRoundTripper lets client-go find the transport underneath.
 func (o *oneAtATime) WrappedRoundTripper() http.RoundTripper { return o.next }
 
-// RoundTrip implements http.RoundTripper.
 func (o *oneAtATime) RoundTrip(r *http.Request) (*http.Response, error) {
 	select {
 	case o.turn <- struct{}{}:

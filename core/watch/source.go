@@ -101,7 +101,8 @@ type target struct {
 	allowed  config.ExternalIPs
 }
 
-// SetService implements Sink.
+var _ Sink = (*target)(nil)
+
 func (t *target) SetService(s *model.Service) {
 	if !t.allowed.Only && slices.ContainsFunc(s.ExternalIPs, func(ip netip.Addr) bool {
 		return !slices.ContainsFunc(t.allowed.Allowed, func(p netip.Prefix) bool { return p.Contains(ip) })

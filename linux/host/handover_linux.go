@@ -197,7 +197,8 @@ func addrOf(l *net.TCPListener) netip.AddrPort {
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
 }
 
-// Inherit implements relay.Handover.
+var _ relay.Handover = (*user)(nil)
+
 func (u *user) Inherit(at netip.AddrPort) *net.TCPListener {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -218,7 +219,6 @@ func (u *user) Inherit(at netip.AddrPort) *net.TCPListener {
 	return l.(*net.TCPListener)
 }
 
-// InheritUDP implements relay.Handover.
 func (u *user) InheritUDP(at netip.AddrPort) *net.UDPConn {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -258,7 +258,6 @@ func (u *user) duplicate(a address) *os.File {
 	return nil
 }
 
-// Keep implements relay.Handover.
 func (u *user) Keep(proto model.Proto, at netip.AddrPort, socket syscall.Conn) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -61,12 +61,12 @@ func open(t xtables.Tools, families []model.Family, again time.Duration) (*Drive
 	return &Driver{tools: t, families: families, ns: ns, watch: w, shared: sharedChains{}}, nil
 }
 
-// Close implements dataplane.Driver.
+var _ dataplane.Driver[Key, Value] = (*Driver)(nil)
+
 func (d *Driver) Close() error {
 	return errors.Join(d.watch.Close(), d.ns.Close(), d.liberal.Close())
 }
 
-// Full implements dataplane.Bounded.
 func (d *Driver) Full() []model.Problem { return d.liberal.Lost() }
 
 // Limits implements dataplane.Driver. Each table of each family is written as a whole
@@ -85,7 +85,6 @@ func (d *Driver) Limits() dataplane.Limits {
 
 const maxOpsNFT = 20000
 
-// Commit implements dataplane.Driver.
 func (d *Driver) Commit(ctx context.Context, ops []op) []error {
 	errs := make([]error, len(ops))
 	if err := ctx.Err(); err != nil {
@@ -163,7 +162,6 @@ func (d *Driver) commit(ctx context.Context, f model.Family, t xtables.Table, op
 	return nil
 }
 
-// Observe implements dataplane.Driver.
 func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 	have, err := d.observe(ctx)
 	for k, v := range have {
@@ -226,13 +224,13 @@ func (d *Driver) read(ctx context.Context) (objects map[Key]Value, shared shared
 	return objects, shared, nil
 }
 
-// Prune implements dataplane.Pruner.
 func (d *Driver) Prune(ctx context.Context) error {
 	all := tables()
 	return d.ns.Do(func() error { return d.tools.DeleteBare(ctx, d.families, all[:]...) })
 }
 
-// Rules implements dataplane.RuleCounter.
+var _ dataplane.RuleCounter = (*Driver)(nil)
+
 func (d *Driver) Rules(report func(table string, f model.Family, total, written int)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -254,14 +252,12 @@ func (d *Driver) packets(ctx context.Context, id chainID, r xtables.Rule) (n uin
 	return n, err
 }
 
-// Disturbed implements dataplane.Sentinel.
 func (d *Driver) Disturbed(context.Context) (bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.watch.Disturbed()
 }
 
-// Others implements dataplane.OthersLister.
 func (d *Driver) Others(ctx context.Context) (texts []string, err error) {
 	err = d.ns.Do(func() error {
 		texts, err = d.tools.Others(ctx, d.families, func(chain string) bool { return strings.HasPrefix(chain, "KUBE-") })

@@ -59,12 +59,10 @@ var (
 	_ dataplane.PacketCounter = (*backend)(nil)
 )
 
-// Rules implements dataplane.RuleCounter.
 func (b *backend) Rules(report func(table string, f model.Family, total, written int)) {
 	b.driver.Rules(report)
 }
 
-// Packets implements dataplane.PacketCounter.
 func (b *backend) Packets() dataplane.Packets { return b.packets.packets() }
 
 // Remove implements dataplane.Backend, for both variants.

@@ -16,12 +16,12 @@ import (
 
 var _ dataplane.Evaluator[Key, Value] = (*Compiler)(nil)
 
-// Evaluate implements dataplane.Evaluator.
+var _ dataplane.Evaluator[Key, Value] = (*Compiler)(nil)
+
 func (*Compiler) Evaluate(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
 	return NewSim(objects, host).Decide
 }
 
-// Text implements dataplane.Evaluator.
 func (*Compiler) Text(k Key, v Value) string {
 	if k.Rank == rankDisorder {
 		return "its rules in another order"

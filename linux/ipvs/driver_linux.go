@@ -84,7 +84,6 @@ func (d *Driver) Close() error {
 	return nil
 }
 
-// Prune implements dataplane.Pruner.
 func (d *Driver) Prune(ctx context.Context) error {
 	return d.tables.ns.Do(func() error { return d.tables.DeleteBare(ctx, d.tables.Families, ownedTables[:]...) })
 }
@@ -101,7 +100,8 @@ func (d *Driver) sweep(ctx context.Context) error {
 	})
 }
 
-// Limits implements dataplane.Driver.
+var _ dataplane.Driver[Key, Value] = (*Driver)(nil)
+
 func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{} }
 
 // Commit implements dataplane.Driver: op by op, except that consecutive ops on

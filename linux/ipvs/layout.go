@@ -172,10 +172,8 @@ func (p Peer) endpoint() netip.AddrPort { return netip.AddrPortFrom(p.addr, p.n)
 // network returns the prefix of a network.
 func (p Peer) network() netip.Prefix { return netip.PrefixFrom(p.addr, int(p.n)) }
 
-// MarshalText implements encoding.TextMarshaler.
 func (p Peer) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%s %d", p.addr, p.n), nil }
 
-// UnmarshalText implements encoding.TextUnmarshaler.
 func (p *Peer) UnmarshalText(text []byte) (err error) {
 	addr, n, _ := strings.Cut(string(text), " ")
 	if addr != (netip.Addr{}).String() {

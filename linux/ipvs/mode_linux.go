@@ -91,7 +91,8 @@ type tuned struct {
 // tuneRetry is the pause before another attempt.
 const tuneRetry = time.Second
 
-// Sync implements dataplane.Backend.
+var _ dataplane.Backend = (*tuned)(nil)
+
 func (t *tuned) Sync(ctx context.Context) (dataplane.Work, error) {
 	if !t.done {
 		if err := t.driver.tables.ns.Do(func() error { return applySysctls(t.config, t.driver.log) }); err != nil {
@@ -106,12 +107,10 @@ func (t *tuned) Sync(ctx context.Context) (dataplane.Work, error) {
 	return t.Backend.Sync(ctx)
 }
 
-// Remove implements dataplane.Backend.
 func (t *tuned) Remove(ctx context.Context) error {
 	return errors.Join(t.Backend.Remove(ctx), t.driver.sweep(ctx))
 }
 
-// Next implements dataplane.Backend.
 func (t *tuned) Next() time.Time {
 	if !t.retryAt.IsZero() {
 		return t.retryAt
@@ -184,7 +183,8 @@ type followed struct {
 	due       time.Time // when a change was found that is not synced; zero for none
 }
 
-// Unwrap implements dataplane.Wrapper.
+var _ dataplane.Wrapper = (*followed)(nil)
+
 func (f *followed) Unwrap() dataplane.Backend { return f.Backend }
 
 // followAddresses wraps a backend to follow the addresses of the thread's network
@@ -200,7 +200,8 @@ func followAddresses(b dataplane.Backend) (_ dataplane.Backend, err error) {
 	return f, nil
 }
 
-// Close implements dataplane.Backend.
+var _ dataplane.Backend = (*followed)(nil)
+
 func (f *followed) Close() (err error) {
 	if f.addresses != nil {
 		err = f.addresses.Close()
@@ -208,7 +209,6 @@ func (f *followed) Close() (err error) {
 	return errors.Join(err, f.Backend.Close())
 }
 
-// SetHost implements dataplane.Backend.
 func (f *followed) SetHost(h *model.Host) {
 	f.host = h
 	all := *h
@@ -239,7 +239,6 @@ func (f *followed) Disturbed(ctx context.Context) (bool, error) {
 	return f.Backend.Disturbed(ctx)
 }
 
-// Next implements dataplane.Backend.
 func (f *followed) Next() time.Time {
 	if !f.due.IsZero() {
 		return f.due
@@ -247,7 +246,6 @@ func (f *followed) Next() time.Time {
 	return f.Backend.Next()
 }
 
-// Sync implements dataplane.Backend.
 func (f *followed) Sync(ctx context.Context) (dataplane.Work, error) {
 	f.due = time.Time{}
 	return f.Backend.Sync(ctx)

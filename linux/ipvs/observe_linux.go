@@ -286,12 +286,10 @@ var (
 	_ dataplane.EndpointCounter   = (*tuned)(nil)
 )
 
-// Connections implements dataplane.ConnectionCounter.
 func (t *tuned) Connections(_ context.Context, found func(dataplane.Connections)) error {
 	return t.driver.connections(found)
 }
 
-// Endpoints implements dataplane.EndpointCounter.
 func (t *tuned) Endpoints(ctx context.Context, found func(dataplane.Connections)) (counted bool, err error) {
 	return true, t.driver.endpoints(ctx, found)
 }

@@ -209,12 +209,12 @@ func (s *Sim) within(set Key, a netip.Addr) bool {
 
 var _ dataplane.Evaluator[Key, Value] = (*Compiler)(nil)
 
-// Evaluate implements dataplane.Evaluator.
+var _ dataplane.Evaluator[Key, Value] = (*Compiler)(nil)
+
 func (c *Compiler) Evaluate(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
 	return NewSim(c.options, objects, host).Decide
 }
 
-// Text implements dataplane.Evaluator.
 func (*Compiler) Text(k Key, v Value) string {
 	switch k.Kind {
 	case KindChain, kindJump:

@@ -95,7 +95,8 @@ func request(ctx context.Context, sock *netlink.Socket, kind, flags uint16, fami
 	return err
 }
 
-// Close implements dataplane.Driver.
+var _ dataplane.Driver[Key, Value] = (*Driver)(nil)
+
 func (d *Driver) Close() error {
 	err := d.sock.Close()
 	for _, r := range d.readers {

@@ -29,7 +29,6 @@ func (d *Driver) Objects(ctx context.Context) (have map[Key]Value, err error) {
 	return have, err
 }
 
-// Observe implements dataplane.Driver.
 func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 	generation, commits, err := d.begin(ctx)
 	if err != nil {
@@ -65,7 +64,8 @@ func (d *Driver) begin(ctx context.Context) (generation, commits uint32, err err
 	return generation, d.commits, err
 }
 
-// ObserveSome implements dataplane.Selective.
+var _ dataplane.Selective[Key, Value] = (*Driver)(nil)
+
 func (d *Driver) ObserveSome(ctx context.Context, keys []Key, found func(Key, Value)) error {
 	if keys == nil {
 		keys = []Key{} // which is not everything
@@ -78,7 +78,6 @@ func (d *Driver) ObserveSome(ctx context.Context, keys []Key, found func(Key, Va
 	return nil
 }
 
-// One implements dataplane.Selective.
 func (d *Driver) One(k Key) bool { return k.single() }
 
 // observeFamily reads a family's table. Where keys are given, even none, it reads

@@ -28,10 +28,12 @@ func withCounts(b dataplane.Backend, o Options) (dataplane.Backend, error) {
 	return counted{b, o, c}, nil
 }
 
-// Close implements dataplane.Backend.
+var _ dataplane.Backend = counted{}
+
 func (c counted) Close() error { return errors.Join(c.counts.Close(), c.Backend.Close()) }
 
-// Unwrap implements dataplane.Wrapper.
+var _ dataplane.Wrapper = counted{}
+
 func (c counted) Unwrap() dataplane.Backend { return c.Backend }
 
 // Connections implements dataplane.ConnectionCounter. Only first packets of
@@ -40,7 +42,8 @@ func (c counted) Connections(ctx context.Context, found func(dataplane.Connectio
 	return c.each(ctx, Options{}.counted(), found)
 }
 
-// Endpoints implements dataplane.EndpointCounter.
+var _ dataplane.EndpointCounter = counted{}
+
 func (c counted) Endpoints(ctx context.Context, found func(dataplane.Connections)) (counted bool, err error) {
 	if !c.options.CountEndpoints {
 		return false, nil

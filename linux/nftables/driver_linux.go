@@ -26,7 +26,8 @@ type Driver struct {
 	crowded  crowded       // Full's own
 }
 
-// Close implements dataplane.Driver.
+var _ dataplane.Driver[nft.Key, nft.Value] = (*Driver)(nil)
+
 func (d *Driver) Close() error { return errors.Join(d.Driver.Close(), d.liberal.Close()) }
 
 var (
@@ -51,7 +52,6 @@ func Open(o Options) (*Driver, error) {
 	return &Driver{Driver: d, families: o.families()}, nil
 }
 
-// Full implements dataplane.Bounded.
 func (d *Driver) Full() (full []model.Problem) {
 	full = append(d.crowded.read(d, time.Now()), d.liberal.Lost()...)
 	if d.Uncounted() {

@@ -80,7 +80,8 @@ func (o *offload) stopWatching() {
 	o.events, o.unwatch = nil, nil
 }
 
-// Unwrap implements dataplane.Wrapper.
+var _ dataplane.Wrapper = (*offload)(nil)
+
 func (o *offload) Unwrap() dataplane.Backend { return o.Backend }
 
 // Sync implements dataplane.Backend. The first one starts the offload.
@@ -131,7 +132,8 @@ func (o *offload) logState(err error) {
 	}
 }
 
-// Full implements dataplane.Backend.
+var _ dataplane.Backend = (*offload)(nil)
+
 func (o *offload) Full() []model.Problem {
 	all := o.Backend.Full()
 	if text := o.trouble.Load(); text != nil {
@@ -184,7 +186,6 @@ func (o *offload) devices() (names []string, err error) {
 	return names, err
 }
 
-// Remove implements dataplane.Backend.
 func (o *offload) Remove(ctx context.Context) error {
 	o.end()
 	return errors.Join(o.flowtable.Remove(ctx), o.Backend.Remove(ctx))
@@ -225,7 +226,8 @@ func withoutOffload(b dataplane.Backend, log *slog.Logger) (dataplane.Backend, e
 	return &unoffloaded{Backend: b, flowtable: f, log: log}, nil
 }
 
-// Unwrap implements dataplane.Wrapper.
+var _ dataplane.Wrapper = (*unoffloaded)(nil)
+
 func (u *unoffloaded) Unwrap() dataplane.Backend { return u.Backend }
 
 // Sync implements dataplane.Backend. A flowtable that cannot be removed keeps nothing else
@@ -242,7 +244,8 @@ func (u *unoffloaded) Sync(ctx context.Context) (dataplane.Work, error) {
 	return u.Backend.Sync(ctx)
 }
 
-// Next implements dataplane.Backend.
+var _ dataplane.Backend = (*unoffloaded)(nil)
+
 func (u *unoffloaded) Next() time.Time {
 	if u.flowtable == nil {
 		return u.Backend.Next()
@@ -258,7 +261,6 @@ func (u *unoffloaded) removeFlowtable(ctx context.Context) error {
 	return err
 }
 
-// Remove implements dataplane.Backend.
 func (u *unoffloaded) Remove(ctx context.Context) (err error) {
 	if u.flowtable != nil {
 		err = u.removeFlowtable(ctx)
@@ -266,7 +268,6 @@ func (u *unoffloaded) Remove(ctx context.Context) (err error) {
 	return errors.Join(err, u.Backend.Remove(ctx))
 }
 
-// Close implements dataplane.Backend.
 func (u *unoffloaded) Close() (err error) {
 	if u.flowtable != nil {
 		err = u.flowtable.Close()

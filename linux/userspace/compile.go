@@ -54,7 +54,8 @@ func (c *Compiler) ServiceCIDRs(k Key, v Value) (all []netip.Prefix) {
 // packets have this host's address already.
 func markOf(c *config.Config) uint32 { return 1 << c.MasqueradeBit }
 
-// Base implements dataplane.Compiler.
+var _ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
+
 func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 	for _, f := range c.families {
 		emit(Key{Kind: kindAddress, Family: f}, Value{})
@@ -88,7 +89,6 @@ const (
 	noSource = "endpoints see an address of this node, not the client's"
 )
 
-// Port implements dataplane.Compiler.
 func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) []model.Gap {
 	if !slices.Contains(c.families, port.ID.Family) {
 		return []model.Gap{{Missing: true, Detail: noFamily}}
@@ -222,8 +222,6 @@ func (c *Compiler) Admits(k Key) (guard Key, clients netip.Prefix) {
 	return k, clients
 }
 
-// DeleteDelay implements dataplane.Compiler.
 func (c *Compiler) DeleteDelay(Key) time.Duration { return 0 }
 
-// Equal implements dataplane.Compiler.
 func (c *Compiler) Equal(a, b Value) bool { return a.equal(b) }

@@ -63,13 +63,13 @@ func (d *Driver) release() {
 	}
 }
 
-// Limits implements dataplane.Driver.
+var _ dataplane.Driver[Key, Value] = (*Driver)(nil)
+
 func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{Batch: d.table.Most()} }
 
 // grace is how long connections may continue when the proxy ends.
 const grace = 3 * time.Second
 
-// Close implements dataplane.Driver.
 func (d *Driver) Close() error {
 	err := d.relays.server.Close(grace)
 	d.mu.Lock()
@@ -81,14 +81,12 @@ func (d *Driver) Close() error {
 	return errors.Join(err, d.flows.close(), d.table.Close())
 }
 
-// Disturbed implements dataplane.Sentinel.
 func (d *Driver) Disturbed(context.Context) (bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.table.Disturbed()
 }
 
-// Full implements dataplane.Bounded.
 func (d *Driver) Full() []model.Problem { return d.relays.server.Limited() }
 
 // Commit implements dataplane.Driver: it creates targets of rules, then writes the
@@ -344,7 +342,6 @@ func (d *Driver) stopNewConnections(ctx context.Context) error {
 	return nil
 }
 
-// Observe implements dataplane.Driver.
 func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 	have, err := d.observe(ctx)
 	for k, v := range have {

@@ -99,10 +99,10 @@ type backend struct {
 
 var _ relay.Counter = (*backend)(nil)
 
-// Relays implements relay.Counter.
 func (b *backend) Relays() relay.Stats { return b.driver.relays.server.Stats() }
 
-// Connections implements dataplane.ConnectionCounter.
+var _ dataplane.ConnectionCounter = (*backend)(nil)
+
 func (b *backend) Connections(_ context.Context, found func(dataplane.Connections)) error {
 	b.driver.relays.server.Taken(func(id model.PortID, n uint64) {
 		found(dataplane.Connections{Proto: id.Proto, Port: id, New: n})
@@ -110,10 +110,12 @@ func (b *backend) Connections(_ context.Context, found func(dataplane.Connection
 	return nil
 }
 
-// Attempts implements relay.Observed.
+var _ relay.Observed = (*backend)(nil)
+
 func (b *backend) Attempts() *relay.Attempts { return b.driver.relays.server.Attempts() }
 
-// Sync implements dataplane.Backend.
+var _ dataplane.Backend = (*backend)(nil)
+
 func (b *backend) Sync(ctx context.Context) (dataplane.Work, error) {
 	w, err := b.Backend.Sync(ctx)
 	if b.cleaned || time.Now().Before(b.cleanAt) {
@@ -133,7 +135,6 @@ func (b *backend) Sync(ctx context.Context) (dataplane.Work, error) {
 	return w, err
 }
 
-// Next implements dataplane.Backend.
 func (b *backend) Next() time.Time {
 	if b.cleaned {
 		return b.Backend.Next()

@@ -117,12 +117,12 @@ func (s *Sim) relayed(id RelayID) oracle.Outcome {
 
 var _ dataplane.Evaluator[Key, Value] = (*Compiler)(nil)
 
-// Evaluate implements dataplane.Evaluator.
+var _ dataplane.Evaluator[Key, Value] = (*Compiler)(nil)
+
 func (*Compiler) Evaluate(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
 	return NewSim(objects, host).Decide
 }
 
-// Text implements dataplane.Evaluator.
 func (*Compiler) Text(k Key, v Value) string {
 	switch k.Kind {
 	case KindChain, kindJump:

@@ -65,29 +65,24 @@ func openNAT(ctx context.Context) (table, error) {
 	return natTable{c, w}, nil
 }
 
-// Families implements table.
+var _ table = natTable{}
+
 func (t natTable) Families() []model.Family { return t.commands.Families }
 
-// Reading implements table.
 func (t natTable) Reading() { t.watch.BeforeRead() }
 
-// Disturbed implements table.
 func (t natTable) Disturbed() (bool, error) { return t.watch.Disturbed() }
 
-// Most implements table.
 func (t natTable) Most() int { return 0 }
 
-// Others implements table.
 func (t natTable) Others(ctx context.Context) ([]string, error) {
 	return t.commands.Others(ctx, t.commands.Families, func(chain string) bool {
 		return chain == chainLast || slices.Contains(ownedChains(), chain)
 	})
 }
 
-// Close implements table.
 func (t natTable) Close() error { return t.watch.Close() }
 
-// Read implements table.
 func (t natTable) Read(ctx context.Context) (map[Key]found, error) {
 	objects := map[Key]found{}
 	for _, f := range t.Families() {
@@ -102,7 +97,6 @@ func (t natTable) Read(ctx context.Context) (map[Key]found, error) {
 	return objects, nil
 }
 
-// Write implements table.
 func (t natTable) Write(ctx context.Context, f model.Family, edits []edit) error {
 	b := &batch{}
 	for _, e := range withoutImplied(edits) {
@@ -153,13 +147,13 @@ func openNFT(ctx context.Context) (table, error) {
 	return &ownTables{driver: d, families: families}, nil
 }
 
-// Families implements table.
+var _ table = (*ownTables)(nil)
+
 func (t *ownTables) Families() []model.Family { return t.families }
 
 // Reading implements table: nft.Driver does it itself.
 func (t *ownTables) Reading() {}
 
-// Read implements table.
 func (t *ownTables) Read(ctx context.Context) (map[Key]found, error) {
 	t.reading.Lock()
 	defer t.reading.Unlock()
@@ -170,7 +164,6 @@ func (t *ownTables) Read(ctx context.Context) (map[Key]found, error) {
 	return nftFound(have), nil
 }
 
-// Write implements table.
 func (t *ownTables) Write(ctx context.Context, _ model.Family, edits []edit) error {
 	for _, err := range t.driver.Commit(ctx, nftOps(edits)) {
 		if err != nil {
@@ -180,21 +173,18 @@ func (t *ownTables) Write(ctx context.Context, _ model.Family, edits []edit) err
 	return nil
 }
 
-// Disturbed implements table.
 func (t *ownTables) Disturbed() (bool, error) { return t.driver.Disturbed(context.Background()) }
 
 // Most implements table: half a batch, since a table has sets besides, and redirect
 // may rewrite further entries.
 func (t *ownTables) Most() int { return t.driver.Limits().Batch / 2 }
 
-// Others implements table.
 func (t *ownTables) Others(ctx context.Context) ([]string, error) {
 	t.reading.Lock()
 	defer t.reading.Unlock()
 	return t.driver.Others(ctx)
 }
 
-// Close implements table.
 func (t *ownTables) Close() error { return t.driver.Close() }
 
 // nftOps turns edits of one family into ops on nftables objects. Deleting a table
@@ -242,7 +232,6 @@ func (d *Driver) Prune(ctx context.Context) error {
 
 var _ dataplane.OthersLister = (*Driver)(nil)
 
-// Others implements dataplane.OthersLister.
 func (d *Driver) Others(ctx context.Context) ([]string, error) {
 	return d.table.Others(ctx)
 }

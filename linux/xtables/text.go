@@ -60,10 +60,8 @@ func (rs Rules) Len() int { return strings.Count(rs.text, "\n") }
 // without "-A CHAIN".
 func (rs Rules) String() string { return rs.text }
 
-// MarshalText implements encoding.TextMarshaler.
 func (rs Rules) MarshalText() ([]byte, error) { return []byte(rs.text), nil }
 
-// UnmarshalText implements encoding.TextUnmarshaler.
 func (rs *Rules) UnmarshalText(text []byte) error {
 	rs.text = string(text)
 	return nil
@@ -88,10 +86,8 @@ func (s Selector) Compare(o Selector) int { return strings.Compare(s.text, o.tex
 // String returns the options.
 func (s Selector) String() string { return s.text }
 
-// MarshalText implements encoding.TextMarshaler.
 func (s Selector) MarshalText() ([]byte, error) { return []byte(s.text), nil }
 
-// UnmarshalText implements encoding.TextUnmarshaler.
 func (s *Selector) UnmarshalText(text []byte) error {
 	s.text = string(text)
 	return nil

@@ -52,7 +52,6 @@ type handler struct {
 
 const accepted = svc.AcceptStop | svc.AcceptShutdown | svc.AcceptPreShutdown
 
-// Execute implements svc.Handler.
 func (h *handler) Execute(args []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (own bool, code uint32) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

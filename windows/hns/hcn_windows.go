@@ -27,7 +27,6 @@ func newHCN() *hcnHNS { return &hcnHNS{f: computeNetwork()} }
 
 var _ HNS = (*hcnHNS)(nil)
 
-// Version implements HNS.
 func (h *hcnHNS) Version() (Version, error) {
 	g, err := hcn.GetGlobals()
 	if err != nil {
@@ -36,7 +35,6 @@ func (h *hcnHNS) Version() (Version, error) {
 	return Version{g.Version.Major, g.Version.Minor}, nil
 }
 
-// Networks implements HNS.
 func (h *hcnHNS) Networks() ([]Network, error) {
 	all, err := hcn.ListNetworks()
 	if err != nil {
@@ -45,14 +43,12 @@ func (h *hcnHNS) Networks() ([]Network, error) {
 	return recast[[]Network](all)
 }
 
-// CreateBalancer implements HNS.
 func (h *hcnHNS) CreateBalancer(lb LoadBalancer) (LoadBalancer, error) {
 	return balancerCall("create load balancer", lb, func(x *hcn.HostComputeLoadBalancer) (*hcn.HostComputeLoadBalancer, error) {
 		return x.Create()
 	})
 }
 
-// ModifyBalancer implements HNS.
 func (h *hcnHNS) ModifyBalancer(id string, to LoadBalancer) (LoadBalancer, error) {
 	return balancerCall("modify load balancer", to, func(x *hcn.HostComputeLoadBalancer) (*hcn.HostComputeLoadBalancer, error) {
 		return x.Update(id)
@@ -71,12 +67,10 @@ func balancerCall(what string, lb LoadBalancer, f func(*hcn.HostComputeLoadBalan
 	return recast[LoadBalancer](got)
 }
 
-// DeleteBalancer implements HNS.
 func (h *hcnHNS) DeleteBalancer(id string) error {
 	return hcnError("delete load balancer", (&hcn.HostComputeLoadBalancer{Id: id}).Delete())
 }
 
-// DeleteEndpoint implements HNS.
 func (h *hcnHNS) DeleteEndpoint(id string) error {
 	return hcnError("delete endpoint", (&hcn.HostComputeEndpoint{Id: id}).Delete())
 }
@@ -253,7 +247,6 @@ func finish[T any](k kindFunctions, handle uintptr) (v T, err error) {
 	return decode[T](k.query, properties)
 }
 
-// EndpointIDs implements HNS.
 func (h *hcnHNS) EndpointIDs(network string) ([]string, error) {
 	filter, err := json.Marshal(map[string]string{"VirtualNetwork": network})
 	if err != nil {
@@ -262,13 +255,10 @@ func (h *hcnHNS) EndpointIDs(network string) ([]string, error) {
 	return h.f.endpoint.ids(string(filter))
 }
 
-// Endpoint implements HNS.
 func (h *hcnHNS) Endpoint(id string) (Endpoint, error) { return read[Endpoint](h.f.endpoint, id) }
 
-// BalancerIDs implements HNS.
 func (h *hcnHNS) BalancerIDs() ([]string, error) { return h.f.balancer.ids("") }
 
-// Balancer implements HNS.
 func (h *hcnHNS) Balancer(id string) (LoadBalancer, error) {
 	return read[LoadBalancer](h.f.balancer, id)
 }
@@ -330,7 +320,6 @@ func (h *hcnHNS) release() {
 	}
 }
 
-// Close implements HNS.
 func (h *hcnHNS) Close() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

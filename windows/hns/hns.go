@@ -237,7 +237,6 @@ type Error struct {
 	Detail string // HNS's message, if any
 }
 
-// Error implements error.
 func (e *Error) Error() string {
 	s := fmt.Sprintf("%s: %s", e.Call, e.Code)
 	if e.Detail != "" {

@@ -257,10 +257,10 @@ func balancerFor(objects map[Key]Value, host *model.Host, p oracle.Packet) *Bala
 	return b
 }
 
-// Text implements dataplane.Evaluator.
+var _ dataplane.Evaluator[Key, Value] = (*Compiler)(nil)
+
 func (*Compiler) Text(_ Key, v Value) string { return v.String() }
 
-// Opaque implements dataplane.Evaluator.
 func (*Compiler) Opaque(Key, Value) bool { return false }
 
 // patience is how long HNS, and at a start its network, is waited for. The service

@@ -35,7 +35,6 @@ func (c *Client) do(r Request) (Response, error) {
 	return out, &hns.Error{Call: name(r.Kind, r.Verb), Code: code}
 }
 
-// Version implements hns.HNS.
 func (c *Client) Version() (v hns.Version, err error) {
 	out, err := c.do(Request{Verb: Rest, Text: "GET /globals/version\n"})
 	if err != nil {
@@ -61,23 +60,19 @@ func (c *Client) Networks() (all []hns.Network, err error) {
 	return all, err
 }
 
-// BalancerIDs implements hns.HNS.
 func (c *Client) BalancerIDs() ([]string, error) {
 	return c.ids(LoadBalancer, text(map[string]any{"SchemaVersion": hns.Version{Major: 2}}))
 }
 
-// Balancer implements hns.HNS.
 func (c *Client) Balancer(id string) (hns.LoadBalancer, error) {
 	return get[hns.LoadBalancer](c, LoadBalancer, id)
 }
 
-// EndpointIDs implements hns.HNS.
 func (c *Client) EndpointIDs(network string) ([]string, error) {
 	filter := text(map[string]string{"VirtualNetwork": network})
 	return c.ids(Endpoint, text(map[string]any{"SchemaVersion": hns.Version{Major: 2}, "Filter": filter}))
 }
 
-// Endpoint implements hns.HNS.
 func (c *Client) Endpoint(id string) (hns.Endpoint, error) { return get[hns.Endpoint](c, Endpoint, id) }
 
 func (c *Client) ids(k Kind, query string) (ids []string, err error) {
@@ -163,13 +158,11 @@ func (c *Client) let() {
 	}
 }
 
-// DeleteEndpoint implements hns.HNS.
 func (c *Client) DeleteEndpoint(id string) error {
 	_, err := c.do(Request{Kind: Endpoint, Verb: Delete, ID: id})
 	return err
 }
 
-// CreateBalancer implements hns.HNS.
 func (c *Client) CreateBalancer(lb hns.LoadBalancer) (hns.LoadBalancer, error) {
 	out, err := c.do(Request{Kind: LoadBalancer, Verb: Create, Text: text(lb)})
 	if err != nil {
@@ -178,7 +171,6 @@ func (c *Client) CreateBalancer(lb hns.LoadBalancer) (hns.LoadBalancer, error) {
 	return finish[hns.LoadBalancer](c, LoadBalancer, out.Handle)
 }
 
-// ModifyBalancer implements hns.HNS.
 func (c *Client) ModifyBalancer(id string, to hns.LoadBalancer) (hns.LoadBalancer, error) {
 	out, err := c.do(Request{Kind: LoadBalancer, Verb: Open, ID: id})
 	if err != nil {
@@ -191,13 +183,11 @@ func (c *Client) ModifyBalancer(id string, to hns.LoadBalancer) (hns.LoadBalance
 	return finish[hns.LoadBalancer](c, LoadBalancer, out.Handle)
 }
 
-// DeleteBalancer implements hns.HNS.
 func (c *Client) DeleteBalancer(id string) error {
 	_, err := c.do(Request{Kind: LoadBalancer, Verb: Delete, ID: id})
 	return err
 }
 
-// Close implements hns.HNS.
 func (c *Client) Close() error {
 	c.release()
 	return nil

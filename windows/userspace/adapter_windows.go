@@ -92,7 +92,6 @@ func (a *adapter) Add(ip netip.Addr) error {
 	return nil
 }
 
-// Remove implements direct.Addresses.
 func (a *adapter) Remove(ip netip.Addr) error {
 	row, err := a.row(ip)
 	if err != nil {
@@ -104,7 +103,6 @@ func (a *adapter) Remove(ip netip.Addr) error {
 	return nil
 }
 
-// List implements direct.Addresses.
 func (a *adapter) List() (own []netip.Addr, err error) {
 	var table *windows.MibUnicastIpAddressTable
 	if err := windows.GetUnicastIpAddressTable(windows.AF_UNSPEC, &table); err != nil {

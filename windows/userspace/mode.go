@@ -34,7 +34,8 @@ func placement(loopback bool) direct.Placement {
 // nodeOnly is for nodes without an adapter for containers.
 type nodeOnly struct{ direct.Adapter }
 
-// Note implements direct.Placement.
+var _ direct.Placement = nodeOnly{}
+
 func (nodeOnly) Note() string {
 	return "node ports apart, only processes of this node are served: it has no adapter for containers, so the addresses are assigned to its loopback adapter"
 }

@@ -111,7 +111,6 @@ type counted struct {
 	bytes *atomic.Int64
 }
 
-// Read implements net.Conn.
 func (c *counted) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.bytes.Add(int64(n))

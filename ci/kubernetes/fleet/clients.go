@@ -136,7 +136,6 @@ type listCounter struct {
 	lists *atomic.Int64
 }
 
-// RoundTrip implements http.RoundTripper.
 func (l *listCounter) RoundTrip(r *http.Request) (*http.Response, error) {
 	q := r.URL.Query()
 	paged := q.Get("continue") != ""

@@ -83,7 +83,6 @@ func (t *Table) Asked() [][]flows.Match {
 	return append([][]flows.Match(nil), t.calls...)
 }
 
-// Delete implements flows.Table.
 func (t *Table) Delete(ctx context.Context, matches []flows.Match, stale func(flows.Flow) bool) (deleted int, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -20,7 +20,8 @@ var _ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 // NewCompiler returns a compiler whose relays listen where p places them.
 func NewCompiler(p Placement) *Compiler { return &Compiler{p} }
 
-// Base implements dataplane.Compiler.
+var _ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
+
 func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 	emit(Key{Kind: kindHost}, Value{Host: host})
 }
@@ -34,7 +35,6 @@ const (
 	noDrop   = "clients to be dropped are rejected or reset"
 )
 
-// Port implements dataplane.Compiler.
 func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) (gaps []model.Gap) {
 	switch {
 	case !c.placed(host, port):
@@ -133,11 +133,8 @@ func policy(port *model.Port, f *model.Frontend, shared map[*model.Pool]relay.An
 	return p
 }
 
-// Rank implements dataplane.Compiler.
 func (c *Compiler) Rank(k Key) int { return int(k.Kind) }
 
-// DeleteDelay implements dataplane.Compiler.
 func (c *Compiler) DeleteDelay(Key) time.Duration { return 0 }
 
-// Equal implements dataplane.Compiler.
 func (c *Compiler) Equal(a, b Value) bool { return a.equal(b) }

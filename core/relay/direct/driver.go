@@ -95,7 +95,8 @@ var (
 	_ relay.Observed = (*backend)(nil)
 )
 
-// Sync implements dataplane.Backend.
+var _ dataplane.Backend = (*backend)(nil)
+
 func (b *backend) Sync(ctx context.Context) (dataplane.Work, error) {
 	w, err := b.Backend.Sync(ctx)
 	if err == nil && w.Failed == 0 && !b.released && b.pass != nil {
@@ -105,7 +106,8 @@ func (b *backend) Sync(ctx context.Context) (dataplane.Work, error) {
 	return w, err
 }
 
-// Connections implements dataplane.ConnectionCounter.
+var _ dataplane.ConnectionCounter = (*backend)(nil)
+
 func (b *backend) Connections(_ context.Context, found func(dataplane.Connections)) error {
 	b.server.Taken(func(id model.PortID, n uint64) {
 		found(dataplane.Connections{Proto: id.Proto, Port: id, New: n})
@@ -113,16 +115,14 @@ func (b *backend) Connections(_ context.Context, found func(dataplane.Connection
 	return nil
 }
 
-// Attempts implements relay.Observed.
 func (b *backend) Attempts() *relay.Attempts { return b.server.Attempts() }
 
-// Relays implements relay.Counter.
 func (b *backend) Relays() relay.Stats { return b.server.Stats() }
 
-// Full implements dataplane.Bounded.
 func (d *Driver) Full() []model.Problem { return d.server.Limited() }
 
-// Limits implements dataplane.Driver.
+var _ dataplane.Driver[Key, Value] = (*Driver)(nil)
+
 func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{} }
 
 // grace is the grace period of connections at shutdown.
@@ -141,7 +141,6 @@ func (d *Driver) Close() error {
 	return err
 }
 
-// Observe implements dataplane.Driver.
 func (d *Driver) Observe(_ context.Context, found func(Key, Value)) error {
 	have, err := d.observe()
 	for k, v := range have {
@@ -175,7 +174,6 @@ func (d *Driver) observe() (map[Key]Value, error) {
 	return have, nil
 }
 
-// Commit implements dataplane.Driver.
 func (d *Driver) Commit(_ context.Context, ops []ledger.Op[Key, Value]) []error {
 	errs := make([]error, len(ops))
 	for i, op := range ops {

@@ -44,7 +44,8 @@ func (*Compiler) Evaluate(objects map[Key]Value, _ *model.Host) func(oracle.Pack
 	}
 }
 
-// Text implements dataplane.Evaluator.
+var _ dataplane.Evaluator[Key, Value] = (*Compiler)(nil)
+
 func (*Compiler) Text(_ Key, v Value) string {
 	if v.Policy != nil {
 		return fmt.Sprintf("relay to %v", v.Policy.On[model.FromOutside].Endpoints)
@@ -52,5 +53,4 @@ func (*Compiler) Text(_ Key, v Value) string {
 	return ""
 }
 
-// Opaque implements dataplane.Evaluator.
 func (*Compiler) Opaque(Key, Value) bool { return false }

@@ -21,7 +21,8 @@ import (
 // to answer there, and for nothing else.
 type NodePorts struct{}
 
-// Addresses implements Placement.
+var _ Placement = NodePorts{}
+
 func (NodePorts) Addresses(host *model.Host, f *model.Frontend) (at []netip.AddrPort, why string) {
 	if l := model.FamilyOf(f.At.Addr()).Loopback(); f.Kind == model.KindNodePort && host.NodePorts.Contains(l) {
 		return []netip.AddrPort{netip.AddrPortFrom(l, f.At.Port())}, ""
@@ -29,10 +30,8 @@ func (NodePorts) Addresses(host *model.Host, f *model.Frontend) (at []netip.Addr
 	return nil, ""
 }
 
-// NeedsAddresses implements Placement.
 func (NodePorts) NeedsAddresses() bool { return false }
 
-// Note implements Placement.
 func (NodePorts) Note() string { return "" }
 
 // ServeLoopback returns a mode whose node ports answer on loopback addresses by relays
@@ -76,7 +75,8 @@ func withNodePorts(b, loopback dataplane.Backend, log *slog.Logger) dataplane.Ba
 	return &withLoopback{Backend: b, loopback: loopback, log: log}
 }
 
-// Unwrap implements dataplane.Wrapper.
+var _ dataplane.Wrapper = (*withLoopback)(nil)
+
 func (b *withLoopback) Unwrap() dataplane.Backend { return b.Backend }
 
 func withoutLoopback(h *model.Host) *model.Host {
@@ -88,25 +88,23 @@ func withoutLoopback(h *model.Host) *model.Host {
 	return &other
 }
 
-// Adopt implements dataplane.Backend.
+var _ dataplane.Backend = (*withLoopback)(nil)
+
 func (b *withLoopback) Adopt(ctx context.Context) error {
 	return errors.Join(b.Backend.Adopt(ctx), b.loopback.Adopt(ctx))
 }
 
-// SetHost implements dataplane.Backend.
 func (b *withLoopback) SetHost(h *model.Host) {
 	b.serving = h.NodePorts.Loopback
 	b.Backend.SetHost(withoutLoopback(h))
 	b.loopback.SetHost(h)
 }
 
-// Update implements dataplane.Backend.
 func (b *withLoopback) Update(deltas []model.Delta) {
 	b.Backend.Update(deltas)
 	b.loopback.Update(deltas)
 }
 
-// Sync implements dataplane.Backend.
 func (b *withLoopback) Sync(ctx context.Context) (dataplane.Work, error) {
 	w, err := b.Backend.Sync(ctx)
 	_, other := b.loopback.Sync(ctx)
@@ -137,14 +135,12 @@ func (b *withLoopback) noteFailures() {
 	b.failures = now
 }
 
-// GapsChanged implements dataplane.GapNotifier.
 func (b *withLoopback) GapsChanged() []model.PortID {
 	changed := b.changed
 	b.changed = nil
 	return changed
 }
 
-// Next implements dataplane.Backend.
 func (b *withLoopback) Next() time.Time {
 	next, other := b.Backend.Next(), b.loopback.Next()
 	if next.IsZero() || !other.IsZero() && other.Before(next) {
@@ -153,7 +149,6 @@ func (b *withLoopback) Next() time.Time {
 	return next
 }
 
-// Gaps implements dataplane.Backend.
 func (b *withLoopback) Gaps(id model.PortID) []model.Gap {
 	gaps := b.Backend.Gaps(id)
 	if !b.serving {
@@ -176,7 +171,6 @@ func merge(gaps, loopback []model.Gap, failing error) []model.Gap {
 	return all
 }
 
-// Health implements dataplane.Backend.
 func (b *withLoopback) Health() dataplane.Health {
 	h := b.Backend.Health()
 	if !b.serving {
@@ -206,17 +200,14 @@ func (b *withLoopback) at(p oracle.Packet) dataplane.Backend {
 	return b.Backend
 }
 
-// Implementation implements dataplane.Backend.
 func (b *withLoopback) Implementation(ports []*model.Port, p oracle.Packet) []dataplane.Object {
 	return b.at(p).Implementation(ports, p)
 }
 
-// Trace implements dataplane.Backend.
 func (b *withLoopback) Trace(ctx context.Context, ports []*model.Port, p oracle.Packet) (dataplane.Trace, error) {
 	return b.at(p).Trace(ctx, ports, p)
 }
 
-// Preview implements dataplane.Backend.
 func (b *withLoopback) Preview(deltas []model.Delta) []dataplane.Change {
 	return append(b.Backend.Preview(deltas), b.loopback.Preview(deltas)...)
 }
@@ -235,7 +226,6 @@ func (b *withLoopback) Packets() (p dataplane.Packets) {
 	return p
 }
 
-// Full implements dataplane.Backend.
 func (b *withLoopback) Full() []model.Problem { return append(b.Backend.Full(), b.loopback.Full()...) }
 
 // Drain implements dataplane.Backend. The relays close first: the next mode listens on the
@@ -244,10 +234,8 @@ func (b *withLoopback) Drain(ctx context.Context) error {
 	return errors.Join(b.loopback.Remove(ctx), b.Backend.Drain(ctx))
 }
 
-// Remove implements dataplane.Backend.
 func (b *withLoopback) Remove(ctx context.Context) error {
 	return errors.Join(b.loopback.Remove(ctx), b.Backend.Remove(ctx))
 }
 
-// Close implements dataplane.Backend.
 func (b *withLoopback) Close() error { return errors.Join(b.loopback.Close(), b.Backend.Close()) }

@@ -23,7 +23,8 @@ type Placement interface {
 // ports on the addresses of the node.
 type Adapter struct{}
 
-// Addresses implements Placement.
+var _ Placement = Adapter{}
+
 func (Adapter) Addresses(host *model.Host, f *model.Frontend) (at []netip.AddrPort, why string) {
 	if f.Kind != model.KindNodePort {
 		return []netip.AddrPort{f.At}, ""
@@ -39,17 +40,16 @@ func (Adapter) Addresses(host *model.Host, f *model.Frontend) (at []netip.AddrPo
 	return at, ""
 }
 
-// NeedsAddresses implements Placement.
 func (Adapter) NeedsAddresses() bool { return true }
 
-// Note implements Placement.
 func (Adapter) Note() string { return "" }
 
 // Loopback makes relays listen on loopback addresses: 127.x.y.z for a.x.y.z, so that
 // nearly all Services have different, recognisable ones. It needs no privileges.
 type Loopback struct{}
 
-// Addresses implements Placement.
+var _ Placement = Loopback{}
+
 func (Loopback) Addresses(_ *model.Host, f *model.Frontend) (at []netip.AddrPort, why string) {
 	switch {
 	case f.At.Addr().Is6():
@@ -62,10 +62,8 @@ func (Loopback) Addresses(_ *model.Host, f *model.Frontend) (at []netip.AddrPort
 	return []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4(b), f.At.Port())}, ""
 }
 
-// NeedsAddresses implements Placement.
 func (Loopback) NeedsAddresses() bool { return false }
 
-// Note implements Placement.
 func (Loopback) Note() string {
 	return "served on a loopback address, to processes of this node only"
 }

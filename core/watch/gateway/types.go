@@ -166,19 +166,23 @@ func (g *ReferenceGrant) deepCopy() (c ReferenceGrant) {
 	return c
 }
 
-// DeepCopyObject implements runtime.Object.
+var _ runtime.Object = (*TCPRoute)(nil)
+
 func (r *TCPRoute) DeepCopyObject() runtime.Object { return &TCPRoute{r.deepCopy()} }
 
-// DeepCopyObject implements runtime.Object.
+var _ runtime.Object = (*UDPRoute)(nil)
+
 func (r *UDPRoute) DeepCopyObject() runtime.Object { return &UDPRoute{r.deepCopy()} }
 
-// DeepCopyObject implements runtime.Object.
+var _ runtime.Object = (*ReferenceGrant)(nil)
+
 func (g *ReferenceGrant) DeepCopyObject() runtime.Object {
 	c := g.deepCopy()
 	return &c
 }
 
-// DeepCopyObject implements runtime.Object.
+var _ runtime.Object = (*TCPRouteList)(nil)
+
 func (l *TCPRouteList) DeepCopyObject() runtime.Object {
 	c := *l
 	c.Items = make([]TCPRoute, len(l.Items))
@@ -188,7 +192,8 @@ func (l *TCPRouteList) DeepCopyObject() runtime.Object {
 	return &c
 }
 
-// DeepCopyObject implements runtime.Object.
+var _ runtime.Object = (*UDPRouteList)(nil)
+
 func (l *UDPRouteList) DeepCopyObject() runtime.Object {
 	c := *l
 	c.Items = make([]UDPRoute, len(l.Items))
@@ -198,7 +203,8 @@ func (l *UDPRouteList) DeepCopyObject() runtime.Object {
 	return &c
 }
 
-// DeepCopyObject implements runtime.Object.
+var _ runtime.Object = (*ReferenceGrantList)(nil)
+
 func (l *ReferenceGrantList) DeepCopyObject() runtime.Object {
 	c := *l
 	c.Items = make([]ReferenceGrant, len(l.Items))
