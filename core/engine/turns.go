@@ -185,7 +185,7 @@ func (t *turns) weigh(w *task, tr *track.Tracker) (n int, of model.ServiceName, 
 		of.Name, n = slice.Service, len(slice.Endpoints)
 	case w.about.kind == aSlice:
 		of, _ = tr.SliceService(model.SliceName(of))
-	case w.about.kind != aService:
+	case w.about.kind != aService && w.about.kind != aTouch:
 		return min(routeEntries, t.limit), model.ServiceName{}, nil
 	}
 	object, counted := t.seen[of]
@@ -198,7 +198,7 @@ func (t *turns) weigh(w *task, tr *track.Tracker) (n int, of model.ServiceName, 
 	if counted {
 		return min(1+resolve.Entries(object, n)-resolve.Entries(object, 0), t.limit), of, object
 	}
-	for _, s := range known.Slices { // also one that is replaced: its entries go
+	for _, s := range tr.Backing(of) { // also one that is replaced: its entries go
 		n += len(s.Endpoints)
 	}
 	if object == nil { // its ports go
