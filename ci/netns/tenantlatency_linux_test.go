@@ -173,7 +173,7 @@ func (l *latencySite) reached(to netip.AddrPort) (endpoint int, err error) {
 	if err := unix.Connect(fd, sockaddr(to)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
 		return 0, err
 	}
-	for begin := time.Now(); time.Since(begin) < 5*time.Second; {
+	for begin := time.Now(); time.Since(begin) < 3*time.Second; {
 		for i, listener := range l.listeners {
 			if c, _, err := unix.Accept4(int(listener.Fd), unix.SOCK_CLOEXEC); err == nil {
 				return i, unix.Close(c)
@@ -362,10 +362,24 @@ func (l *latencySite) under(a attacker, during func()) (turns int) {
 	during()
 	close(done)
 	attack.Wait()
-	if a.make != nil {
-		l.api.Delete(a.make...)
-	}
+	l.api.Delete(a.make...)
+	l.drained()
 	return turns
+}
+
+// drained waits until all that the attacker has written so far is programmed: what comes last in its namespace is.
+func (l *latencySite) drained() {
+	l.t.Helper()
+	const mark = 999
+	service, slice := apiService("evil", mark, evilIP(mark), 1, nil), apiSlice("evil", mark, 1, l.endpoints[0].Addr(), 1)
+	l.api.Put(service, slice)
+	l.eventually(2*time.Minute, "what the attacker has written is programmed", func() error {
+		return l.net.Do("10.244.1.10", func() error {
+			_, err := l.reached(netip.AddrPortFrom(evilIP(mark), 80))
+			return err
+		})
+	})
+	l.api.Delete(service, slice)
 }
 
 // TestHostileChanges measures how long changes of the victim's take from the write to the packet, and what

@@ -29,10 +29,10 @@ import (
 // written in one transaction. A change of the host is one turn, too. Of an object the latest version
 // waits, in the place of the first: a lane is bounded by the objects of its namespace.
 type turns struct {
-	limit int                            // entries in a turn, unless it has one task alone
-	most  int                            // that limit may be
-	fixed time.Duration                  // that a sync takes with hardly anything to do
-	used  int                            // entries in this turn so far
+	limit int                           // entries in a turn, unless it has one task alone
+	most  int                           // that limit may be
+	fixed time.Duration                 // that a sync takes with hardly anything to do
+	used  int                           // entries in this turn so far
 	seen  map[model.ServiceName]touched // those that this turn resolves
 
 	lanes  map[string]*lane
