@@ -48,8 +48,8 @@ func later() []deferred {
 			why: "another namespace attacks failover in each mode, under load: 3 min", alone: true,
 		},
 		{
-			pkg: "ci/netns", tests: "TestHostileClaims TestHostileAffinity",
-			why: "another namespace claims a victim's addresses and forges clients, in each mode: 1 min", alone: true,
+			pkg: "ci/netns", tests: "TestHostileClaims TestHostileAffinity TestHostileChanges",
+			why: "another namespace claims a victim's addresses, forges clients and writes thousands of objects, under load: 3 min", alone: true,
 		},
 		{
 			pkg: "ci/netns", tests: "TestConnectivityOfTheRunningProxy TestDisruptRestartAndSwitch TestDisruptUpgrade TestTraceLive",
