@@ -440,7 +440,7 @@ func TestUpgradeOfACrowd(t *testing.T) {
 	v.bin, v.flags = old, v.flags[:2]
 	v.start()
 	had := v.chosen()
-	if err := v.forge(0, 20_000); err != nil {
+	if err := v.forge(1<<20, 20_000); err != nil { // others than those that come later: these are remembered
 		t.Fatal(err)
 	}
 	if lost := v.moved("beside the old program", had); lost > 0 {
