@@ -119,12 +119,15 @@ func (n *node) write(client kubernetes.Interface, ips ...string) {
 	}
 }
 
-// run starts tandem with a kubeconfig. It does not wait.
-func (n *node) run(kubeconfig string) {
+// run starts tandem with a kubeconfig and further arguments. It does not wait.
+func (n *node) run(kubeconfig string, more ...string) {
 	n.t.Helper()
 	var err error
-	n.process, err = cluster.Run(n.net, lab.Node, n.log, exec.Command(n.bin, "run", "--kubeconfig="+kubeconfig,
-		"--hostname-override=node-1", "--proxy-mode=nftables", "--cluster-cidr=10.244.0.0/16", "--profiling"))
+	args := []string{
+		"run", "--kubeconfig=" + kubeconfig,
+		"--hostname-override=node-1", "--proxy-mode=nftables", "--cluster-cidr=10.244.0.0/16", "--profiling",
+	}
+	n.process, err = cluster.Run(n.net, lab.Node, n.log, exec.Command(n.bin, append(args, more...)...))
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -31,8 +32,9 @@ type site struct {
 	cmd *exec.Cmd
 	log bytes.Buffer
 
-	flags []string        // of tandem run, besides those that all tests need
-	wrap  func(*exec.Cmd) // changes how it is started; or nil
+	source []string        // of tandem run; nil is the folder
+	flags  []string        // of it, besides those that all tests need
+	wrap   func(*exec.Cmd) // changes how it is started; or nil
 }
 
 var (
@@ -156,7 +158,11 @@ func (s *site) put(text string) {
 // start starts the program and waits until it is healthy.
 func (s *site) start() {
 	s.t.Helper()
-	args := append([]string{"run", "--manifests", s.dir, "--node", "node-1", "--cluster-cidr", "10.244.0.0/16"}, s.flags...)
+	source := s.source
+	if source == nil {
+		source = []string{"--manifests", s.dir}
+	}
+	args := slices.Concat([]string{"run"}, source, []string{"--node", "node-1", "--cluster-cidr", "10.244.0.0/16"}, s.flags)
 	s.cmd = exec.Command(s.bin, args...)
 	s.cmd.Stderr = &s.log
 	if s.wrap != nil {

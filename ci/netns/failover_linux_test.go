@@ -158,7 +158,7 @@ func (f *failoverSite) byPod(n int) lab.Call {
 }
 
 // connect makes connections evenly for a while.
-func (f *failoverSite) connect(perSecond int, d time.Duration, call func(n int) lab.Call) (all []attempt) {
+func (s *site) connect(perSecond int, d time.Duration, call func(n int) lab.Call) (all []attempt) {
 	var mu sync.Mutex
 	var clients sync.WaitGroup
 	tick := time.NewTicker(time.Second / time.Duration(perSecond))
@@ -169,7 +169,7 @@ func (f *failoverSite) connect(perSecond int, d time.Duration, call func(n int) 
 		all = append(all, attempt{began: time.Now()})
 		mu.Unlock()
 		clients.Go(func() {
-			a, err := f.net.Dial(call(n))
+			a, err := s.net.Dial(call(n))
 			mu.Lock()
 			defer mu.Unlock()
 			one := &all[n]

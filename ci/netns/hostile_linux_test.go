@@ -94,7 +94,7 @@ func (h *hostileSite) attack(perSecond, services int) (stop func()) {
 			}
 			all.Go(func() {
 				to := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 66, byte(1 + n%services)}), 80)
-				_, _ = h.net.Dial(lab.Call{From: lab.Place(h.clients[n%2].String()), Proto: model.TCP, To: to, Timeout: 300 * time.Millisecond})
+				_, _ = h.net.Dial(lab.Call{From: lab.Place(h.clients[n/services%2].String()), Proto: model.TCP, To: to, Timeout: 300 * time.Millisecond})
 			})
 		}
 	})
@@ -131,6 +131,7 @@ func TestHostileNamespace(t *testing.T) {
 		name     string
 		services func(h *hostileSite) []string
 		prepare  func(h *hostileSite) // once all are served, and have answered
+		quiet    time.Duration        // that the victim is hardly used before its shares are counted
 		dies     bool                 // then one of the victim's endpoints does
 	}{
 		{
@@ -140,7 +141,8 @@ func TestHostileNamespace(t *testing.T) {
 			},
 		},
 		{
-			name: "SYNs that a victim with a policy drops",
+			name:  "SYNs that a victim with a policy drops",
+			quiet: 4 * time.Second,
 			services: func(h *hostileSite) []string {
 				return []string{evil(1, []string{fmt.Sprintf("- {addresses: [%s], nodeName: node-2}", h.remote[0])})}
 			},
@@ -186,6 +188,9 @@ func TestHostileNamespace(t *testing.T) {
 				h.nft(h.pit, "table inet pit { chain in { type filter hook prerouting priority -400; ip daddr 10.245.0.0/16 drop; }; }")
 				if c.prepare != nil {
 					c.prepare(h)
+				}
+				if c.quiet > 0 {
+					h.connect(2, c.quiet, h.byPod)
 				}
 				h.unharmed("under attack", 5*time.Second)
 				if !c.dies {

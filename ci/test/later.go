@@ -48,11 +48,15 @@ func later() []deferred {
 			why: "another namespace attacks failover in each mode, under load: 3 min", alone: true,
 		},
 		{
+			pkg: "ci/netns", tests: "TestHostileClaims TestHostileAffinity TestHostileChanges",
+			why: "another namespace claims a victim's addresses, forges clients and writes thousands of objects, under load: 3 min", alone: true,
+		},
+		{
 			pkg: "ci/netns", tests: "TestConnectivityOfTheRunningProxy TestDisruptRestartAndSwitch TestDisruptUpgrade TestTraceLive",
 			why: "restarts and switches of each mode under load, real packets followed: 3 min", alone: true,
 		},
 		{
-			pkg: "ci/netns", tests: "TestKubeProxyThereAndBack TestUpgradeAndDowngrade",
+			pkg: "ci/netns", tests: "TestKubeProxyThereAndBack TestUpgradeAndDowngrade TestUpgradeOfACrowd",
 			why: "kube-proxy and earlier programs, built once, there and back under load: 3 min", alone: true,
 		},
 		{pkg: "ci/netns", tests: "TestSharesInEveryMode TestConnectivityInEveryMode", why: "10,000 connections and all kinds of frontends in each mode: 30 s"},

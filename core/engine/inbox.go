@@ -63,6 +63,7 @@ const (
 	theMachine
 	problemsOf // a source
 	theSuspects
+	aTouch // a Service is resolved again
 )
 
 // post queues work that has to be done whatever comes later.

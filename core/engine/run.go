@@ -49,14 +49,11 @@ func (e *Engine) turn(ctx context.Context) (next time.Time) {
 		return time.Now().Add(checkEvery)
 	}
 	e.check(ctx)
-	if due := e.tracker.Next(); !due.IsZero() && !time.Now().Before(due) { // an endpoint gets more of its weight
-		e.change(due)
-	}
 	retry := e.backend().Next()
 	if e.pending || !retry.IsZero() && !time.Now().Before(retry) {
 		e.sync(ctx)
 	}
-	if !e.turns.idle() {
+	if !e.turns.idle() || e.tracker.HasDue() {
 		return time.Now()
 	}
 	next = e.checkAt
@@ -109,9 +106,8 @@ func (e *Engine) finishAdopt(ctx context.Context, err error) {
 	e.checkAt, e.auditAt = now.Add(checkEvery), now.Add(e.auditEvery)
 }
 
-// processInbox applies what is in the inbox, as far as it fits the turn.
-func (e *Engine) processInbox() {
-	queue, since := e.inbox.take()
+// apply does what has arrived, as far as it fits the turn.
+func (e *Engine) apply(queue []task, since time.Time) {
 	if len(queue) == 0 && e.turns.idle() {
 		return
 	}
@@ -123,11 +119,30 @@ func (e *Engine) processInbox() {
 		for _, t := range queue {
 			do(t, since)
 		}
-	} else {
-		for _, t := range e.turns.next(queue, since, e.tracker) {
-			do(t.task, t.since)
-		}
+		return
 	}
+	for _, t := range e.turns.next(queue, since, e.tracker) {
+		do(t.task, t.since)
+	}
+}
+
+// entailed returns the Services that are to be resolved though nothing of them has changed, as tasks: each is in a
+// turn of its namespace.
+func (e *Engine) entailed() (all []task) {
+	for _, n := range e.tracker.Due(time.Now()) {
+		all = append(all, task{about: subject{aTouch, n.Namespace, n.Name}, do: func(since time.Time) {
+			e.tracker.Touch(n)
+			e.change(since)
+		}})
+	}
+	return all
+}
+
+// processInbox applies what is in the inbox, as far as it fits the turn.
+func (e *Engine) processInbox() {
+	queue, since := e.inbox.take()
+	e.apply(queue, since)
+	e.apply(e.entailed(), time.Now())
 	if changed := e.tracker.ChangedSuspects(); len(changed) > 0 && e.options.Hooks.Suspects != nil {
 		e.options.Hooks.Suspects(changed)
 	}

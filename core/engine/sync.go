@@ -20,7 +20,7 @@ func (e *Engine) sync(ctx context.Context) {
 	if e.pending {
 		r.Waiting = start.Sub(e.since)
 	}
-	deltas := e.withhold(e.tracker.Flush())
+	deltas := e.withhold(e.tracker.FlushTouched())
 	resolved := time.Now()
 	e.backend().Update(deltas)
 	compiled := time.Now()

@@ -29,16 +29,22 @@ import (
 // written in one transaction. A change of the host is one turn, too. Of an object the latest version
 // waits, in the place of the first: a lane is bounded by the objects of its namespace.
 type turns struct {
-	limit int                                  // entries in a turn
-	most  int                                  // that limit may be
-	fixed time.Duration                        // that a sync takes with hardly anything to do
-	used  int                                  // entries in this turn so far
-	seen  map[model.ServiceName]*model.Service // those that this turn resolves, as they will be
+	limit int                           // entries in a turn, unless it has one task alone
+	most  int                           // that limit may be
+	fixed time.Duration                 // that a sync takes with hardly anything to do
+	used  int                           // entries in this turn so far
+	seen  map[model.ServiceName]touched // those that this turn resolves
 
 	lanes  map[string]*lane
 	ring   []*lane   // those, in the order of their turns
 	held   []waiting // until all that arrived before is done
 	number uint64    // of the last task that came by
+}
+
+// touched is a Service that a turn resolves: as it will be, and what it counts so far.
+type touched struct {
+	object             *model.Service
+	endpoints, entries int
 }
 
 // lane has the tasks of a namespace, in order of arrival.
@@ -70,7 +76,7 @@ const (
 )
 
 func newTurns() turns {
-	return turns{limit: resolve.MaxEntries, most: resolve.MaxEntries, seen: map[model.ServiceName]*model.Service{}, lanes: map[string]*lane{}}
+	return turns{limit: resolve.MaxEntries, most: resolve.MaxEntries, seen: map[model.ServiceName]touched{}, lanes: map[string]*lane{}}
 }
 
 // idle reports whether nothing waits.
@@ -145,7 +151,7 @@ func (t *turns) take(now []waiting, tr *track.Tracker) []waiting {
 			t.ring = t.ring[1:]
 			continue
 		}
-		if n, _, _ := t.weigh(&l.queue[0].task, tr); l.credit >= n { // the turn is full
+		if n, _, _ := t.weigh(&l.queue[0].task, tr); l.credit >= min(n, t.limit) { // the turn is full
 			break
 		}
 		t.ring = append(t.ring[1:], l)
@@ -157,16 +163,17 @@ func (t *turns) take(now []waiting, tr *track.Tracker) []waiting {
 func (t *turns) visit(l *lane, now []waiting, tr *track.Tracker) []waiting {
 	for topped := false; len(l.queue) > 0; {
 		w := l.queue[0]
-		n, of, object := t.weigh(&w.task, tr)
-		if n > l.credit && !topped {
+		n, of, after := t.weigh(&w.task, tr)
+		price := min(n, t.limit)
+		if price > l.credit && !topped {
 			l.credit, topped = l.credit+max(1, t.limit/shares), true
 		}
-		if n > l.credit || t.used > 0 && t.used+n > t.limit {
+		if price > l.credit || t.used > 0 && t.used+n > t.limit {
 			break
 		}
-		l.credit -= n
+		l.credit -= price
 		t.used += n
-		t.seen[of] = object
+		t.seen[of] = after
 		now = append(now, w)
 		l.queue[0] = waiting{}
 		l.queue, l.popped = l.queue[1:], l.popped+1
@@ -175,36 +182,36 @@ func (t *turns) visit(l *lane, now []waiting, tr *track.Tracker) []waiting {
 	return now
 }
 
-// weigh returns how many entries a task touches that the turn does not have yet, but no more than
-// fill it, and the Service that they are of.
-func (t *turns) weigh(w *task, tr *track.Tracker) (n int, of model.ServiceName, object *model.Service) {
+// weigh returns how many entries a task touches that the turn does not have yet, and what the Service that
+// they are of counts with them. What it had counts as what it gets: both are written.
+func (t *turns) weigh(w *task, tr *track.Tracker) (n int, of model.ServiceName, after touched) {
 	of = model.ServiceName{Namespace: w.about.namespace, Name: w.about.name}
 	slice, _ := w.in.(*model.Slice)
 	switch {
 	case slice != nil:
-		of.Name, n = slice.Service, len(slice.Endpoints)
+		of.Name = slice.Service
 	case w.about.kind == aSlice:
 		of, _ = tr.SliceService(model.SliceName(of))
-	case w.about.kind != aService:
-		return min(routeEntries, t.limit), model.ServiceName{}, nil
+	case w.about.kind != aService && w.about.kind != aTouch:
+		return min(routeEntries, t.limit), model.ServiceName{}, touched{}
 	}
-	object, counted := t.seen[of]
 	known := tr.Service(of)
+	before, counted := t.seen[of]
+	if after = before; !counted {
+		after.object = known.Object
+		for _, s := range tr.Backing(of) { // also one that is replaced: its entries go
+			after.endpoints += len(s.Endpoints)
+		}
+	}
+	if slice != nil {
+		after.endpoints += len(slice.Endpoints)
+	}
 	if w.about.kind == aService {
-		object, _ = w.in.(*model.Service)
-	} else if !counted {
-		object = known.Object
+		after.object, _ = w.in.(*model.Service)
 	}
-	if counted {
-		return min(1+resolve.Entries(object, n)-resolve.Entries(object, 0), t.limit), of, object
-	}
-	for _, s := range known.Slices { // also one that is replaced: its entries go
-		n += len(s.Endpoints)
-	}
-	if object == nil { // its ports go
-		return min(1+max(n, resolve.Entries(known.Object, n)), t.limit), of, nil
-	}
-	return min(1+max(n, resolve.Entries(object, n)), t.limit), of, object
+	most := max(after.endpoints, resolve.Entries(known.Object, after.endpoints), resolve.Entries(after.object, after.endpoints))
+	after.entries = max(before.entries, min(most, resolve.MaxEntries))
+	return 1 + after.entries - before.entries, of, after
 }
 
 // end ends a turn with the sync that it led to, and learns from what that took. What the data
@@ -222,7 +229,7 @@ func (t *turns) end(took time.Duration, work dataplane.Work) {
 	case used <= t.limit/shares:
 		t.fixed = min(took, mostFixed)
 	case spent > budget:
-		t.limit = max(1, int(float64(t.limit)*float64(budget)/float64(spent)))
+		t.limit = max(1, min(int(float64(max(t.limit, used))*float64(budget)/float64(spent)), t.most))
 	case used >= t.limit/2:
 		t.limit = min(2*t.limit, t.most)
 	}

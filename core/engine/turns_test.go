@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -119,6 +120,110 @@ func TestManyObjectsOfOneNamespaceDelayNoOther(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What a Service had counts as what it gets: a tenant's Services that give up many addresses at once, or take
+// them right after a change of their endpoints, come in turns as those that have them do.
+func TestAddressesThatGoFillATurn(t *testing.T) {
+	const services, addresses = 60, 999
+	external := func(i int) (all []netip.Addr) {
+		a := netip.AddrFrom4([4]byte{203, byte(i), 0, 0})
+		for range addresses {
+			a = a.Next()
+			all = append(all, a)
+		}
+		return all
+	}
+	for _, takes := range []bool{false, true} {
+		t.Run(map[bool]string{false: "gives up", true: "takes"}[takes], func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := start(t, nil)
+				all := readyEndpoints(2)
+				set := func(i int, has bool) {
+					s := in("tenant", service(fmt.Sprint("s", i), fmt.Sprintf("10.96.1.%d", i)))
+					if has {
+						s.ExternalIPs = external(i)
+					}
+					b.SetService(s)
+				}
+				for i := range services {
+					set(i, !takes)
+					b.SetSlice(endpoints("tenant", fmt.Sprint("s", i), all[:1]))
+				}
+				b.SetService(in("victim", service("v", "10.96.0.1")))
+				b.SetSlice(endpoints("victim", "v", all[:1]))
+				b.Synced(true)
+				synctest.Wait()
+				b.syncs = nil
+				b.atOnce(t, func() {
+					for i := range services {
+						if takes {
+							b.SetSlice(endpoints("tenant", fmt.Sprint("s", i), all[1:]))
+						}
+						set(i, takes)
+					}
+					b.SetSlice(endpoints("victim", "v", all))
+				})
+				synctest.Wait()
+				ports, turns := served(b.syncs, model.ServiceName{Namespace: "victim", Name: "v"})
+				t.Logf("%d of %d Services came before the victim's, in turn %d of %d", ports, services, turns, len(b.syncs))
+				if most := resolve.MaxEntries/addresses/resolve.Entries(service("one", "10.96.0.2"), 1) + 1; ports > most || turns != 1 {
+					t.Errorf("%d Services of another namespace came before, want at most %d; in turn %d", ports, most, turns)
+				}
+			})
+		})
+	}
+}
+
+// One Service that is larger than a turn teaches how much an entry costs, and not that a turn has room for
+// nothing: many small changes of another namespace fit the turn after it.
+func TestALargeServiceLeavesTurnsTheirSize(t *testing.T) {
+	const entry, services, large = 8 * time.Microsecond, 100, 4
+	synctest.Test(t, func(t *testing.T) {
+		kernel := newKernel()
+		b := startOn(t, kernel, nil)
+		all := readyEndpoints(resolve.MaxEntries)
+		write := func(i, n int) { b.SetSlice(endpoints("tenant", fmt.Sprint("s", i), all[n%2:])) }
+		for i := range large {
+			b.SetService(in("tenant", service(fmt.Sprint("s", i), fmt.Sprintf("10.96.1.%d", i))))
+			write(i, 0)
+		}
+		for i := range services {
+			b.SetService(in("victim", service(fmt.Sprint("v", i), fmt.Sprintf("10.96.2.%d", i))))
+			b.SetSlice(endpoints("victim", fmt.Sprint("v", i), all[:1]))
+		}
+		b.Synced(true)
+		synctest.Wait()
+		kernel.Fail = func(op ledger.Op[string, string]) error {
+			time.Sleep(time.Duration(strings.Count(op.New, ":")) * entry)
+			return nil
+		}
+		for n := range 6 {
+			for i := range large {
+				write(i, n+1)
+			}
+			time.Sleep(10 * time.Second)
+		}
+		for i := range large {
+			write(i, 1)
+		}
+		time.Sleep(time.Millisecond) // the first of them is being written
+		b.syncs = nil
+		for i := range services {
+			b.SetSlice(endpoints("victim", fmt.Sprint("v", i), all[:2]))
+		}
+		time.Sleep(time.Minute)
+		turns := 0
+		for i, s := range b.syncs {
+			if slices.ContainsFunc(s.Applied, func(d model.Delta) bool { return d.ID().Service.Namespace == "victim" }) {
+				turns = i + 1
+			}
+		}
+		t.Logf("the victim's %d changes were programmed within %d turns", services, turns)
+		if turns > 3 { // that which was under way, and the victim's own
+			t.Errorf("the victim's %d changes took %d turns", services, turns)
+		}
+	})
 }
 
 // What says something about all that came before is done after it, and what is asked about the node

@@ -4,6 +4,7 @@ package flows
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -63,6 +64,9 @@ type Cleaner struct {
 	wake  chan struct{} // holds one token when there may be something waiting
 
 	mu      sync.Mutex
+	tenants map[string]*budget  // of namespaces that have spent lately
+	askers  map[string]struct{} // namespaces of what waits
+	served  map[string]struct{} // namespaces of what the table works on, or has since the last pause
 	waiting *Index
 	running *Index // what the table works on; its corrected matches return to waiting if it fails
 }
@@ -108,6 +112,22 @@ func (b *budget) spend(took time.Duration, now time.Time) time.Duration {
 	return wait
 }
 
+// spent takes the time that a namespace's part of an attempt took, and hasCredit reports whether it has some left. In a
+// pause of the whole budget those that have some are served, after a pause of leastShare: what one namespace changes
+// keeps no stale flow of another.
+func (b *budget) spent(took time.Duration, now time.Time) {
+	b.saved, b.at = b.savedBy(now)-took, now
+}
+
+func (b *budget) hasCredit(now time.Time) bool { return b.savedBy(now) > 0 }
+
+func (b *budget) savedBy(now time.Time) time.Duration {
+	if b.at.IsZero() {
+		return mostSaved
+	}
+	return min(b.saved+now.Sub(b.at)/budgetShare, mostSaved)
+}
+
 // StartHandshakes starts a Cleaner of what Handshakes finds.
 func StartHandshakes(ctx context.Context, table Table, hooks Hooks) *Cleaner {
 	return start(ctx, &Cleaner{stale: Handshakes, grace: handshakeGrace, table: table, hooks: hooks})
@@ -117,6 +137,7 @@ func start(ctx context.Context, c *Cleaner) *Cleaner {
 	ctx, c.stop = context.WithCancel(ctx)
 	c.done, c.wake = make(chan struct{}), make(chan struct{}, 1)
 	c.waiting, c.running = &Index{}, &Index{}
+	c.tenants, c.askers, c.served = map[string]*budget{}, map[string]struct{}{}, map[string]struct{}{}
 	go c.run(ctx)
 	return c
 }
@@ -137,7 +158,26 @@ func (c *Cleaner) Prepare(deltas []model.Delta) { c.correct(deltas, (*Index).als
 func (c *Cleaner) Update(host *model.Host, deltas []model.Delta) {
 	stale := c.stale(host, deltas)
 	c.correct(deltas, (*Index).keepOnly)
+	if len(stale) > 0 {
+		c.ask(host, deltas)
+	}
 	c.Enqueue(stale)
+}
+
+// ask notes the namespaces of changes that make something stale.
+func (c *Cleaner) ask(host *model.Host, deltas []model.Delta) {
+	of := map[string][]model.Delta{}
+	for _, d := range deltas {
+		of[d.ID().Service.Namespace] = append(of[d.ID().Service.Namespace], d)
+	}
+	for name, deltas := range of {
+		if len(of) > 1 && len(c.stale(host, deltas)) == 0 {
+			continue
+		}
+		c.mu.Lock()
+		c.askers[name] = struct{}{}
+		c.mu.Unlock()
+	}
 }
 
 func (c *Cleaner) correct(deltas []model.Delta, correct func(*Index, *model.Port)) {
@@ -163,6 +203,10 @@ func (c *Cleaner) Enqueue(stale []Match) {
 	dropped := c.add(stale)
 	c.mu.Unlock()
 	c.reportDropped(dropped)
+	c.awake()
+}
+
+func (c *Cleaner) awake() {
 	select {
 	case c.wake <- struct{}{}:
 	default: // a token is there already
@@ -199,8 +243,61 @@ func (c *Cleaner) run(ctx context.Context) {
 		for pause := minPause; ctx.Err() == nil && c.clean(ctx, pause) != nil; pause = min(2*pause, maxPause) {
 			c.backOff(ctx, pause)
 		}
-		sleep.For(ctx, c.spare.spend(c.took, time.Now()))
+		now := time.Now()
+		c.charge(now)
+		c.rest(ctx, now, c.spare.spend(c.took, now))
 	}
+}
+
+// charge shares the time since the last pause among the namespaces that it was for.
+func (c *Cleaner) charge(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name := range c.served {
+		if c.tenants[name] == nil {
+			c.tenants[name] = &budget{}
+		}
+		c.tenants[name].spent(c.took/time.Duration(len(c.served)), now)
+	}
+	clear(c.served)
+	for name, b := range c.tenants {
+		if b.savedBy(now) == mostSaved {
+			delete(c.tenants, name)
+		}
+	}
+}
+
+// rest waits for a while, or until something comes of a namespace that has not used up its share of the time. Of all
+// time a part of leastShare is spent at most.
+func (c *Cleaner) rest(ctx context.Context, begin time.Time, pause time.Duration) {
+	least := min(pause, (leastShare-1)*c.took)
+	sleep.For(ctx, least)
+	for left := pause - least; left > 0 && ctx.Err() == nil && !c.urgent(); left = pause - time.Since(begin) {
+		select {
+		case <-ctx.Done():
+		case <-c.wake:
+		case <-time.After(left):
+		}
+	}
+	c.mu.Lock()
+	more := c.waiting.Len() > 0
+	c.mu.Unlock()
+	if more {
+		c.awake()
+	}
+}
+
+// urgent reports whether something waits for a namespace that has not used up its share.
+func (c *Cleaner) urgent() bool {
+	now := time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name := range c.askers {
+		if b := c.tenants[name]; b == nil || b.hasCredit(now) {
+			return true
+		}
+	}
+	return false
 }
 
 // clean makes one attempt at everything that waits.
@@ -260,6 +357,10 @@ func (c *Cleaner) take() []Match {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.running, c.waiting = c.waiting, &Index{}
+	if c.running.Len() > 0 {
+		maps.Copy(c.served, c.askers)
+		clear(c.askers)
+	}
 	return append([]Match(nil), c.running.Matches()...)
 }
 

@@ -96,8 +96,9 @@ func (r *Recorder) Find(f Filter) Document {
 	return d
 }
 
-// record is an entry of a list: a change, or a sync alone, with where each is in what was copied; -1 for none. Its
-// place is by number, as clocks are set back: a sync without a change follows the changes before it.
+// record is an entry of a list: a change, or a sync alone, with where each is in what was copied; -1 for none, and
+// below that the kept change -2-i with its sync. Its place is by number, as clocks are set back: a sync without a
+// change follows the changes before it.
 type record struct {
 	place        uint64
 	change, sync int32
@@ -117,6 +118,9 @@ func (r *Recorder) List(f Filter) (d Document, n int, each iter.Seq[*Entry]) {
 	// The syncs are those up to now, after the changes: a change applied meanwhile is shown with its sync.
 	changes, firstChange := copyFrom(&r.mu, &r.changes, fromChange)
 	syncs, firstSync := copyFrom(&r.mu, &r.syncs, fromSync)
+	r.mu.Lock() // later: what has left the ring meanwhile is among the kept, or in both
+	longer := slices.Concat(r.kept[r.keptAt:], r.kept[:r.keptAt])
+	r.mu.Unlock()
 	d = Document{Total: firstChange + uint64(len(changes)) - 1, Entries: []Entry{}}
 	records := make([]record, 0, len(changes))
 	for i := len(changes) - 1; i >= 0 && !f.filled(len(records)); i-- {
@@ -129,6 +133,18 @@ func (r *Recorder) List(f Filter) (d Document, n int, each iter.Seq[*Entry]) {
 			if !f.Failed || sync >= 0 && syncs[sync].failed() {
 				records = append(records, record{number, int32(i), int32(sync)})
 			}
+		}
+	}
+	for i := len(longer) - 1; i >= 0 && !f.filled(len(records)); i-- {
+		k := &longer[i]
+		if k.number >= firstChange {
+			continue
+		}
+		if k.number <= f.After {
+			break
+		}
+		if (all || k.about.concerns(f.Service)) && (!f.Failed || k.sync.failed()) {
+			records = append(records, record{k.number, int32(-2 - i), -1})
 		}
 	}
 	slices.Reverse(records)
@@ -150,9 +166,15 @@ func (r *Recorder) List(f Filter) (d Document, n int, each iter.Seq[*Entry]) {
 		var sync Applied
 		for _, r := range records {
 			var arrived int64
-			if r.change >= 0 {
+			switch {
+			case r.change >= 0:
 				e, arrived = changes[r.change].entry(firstChange+uint64(r.change)), changes[r.change].at
-			} else {
+			case r.change < -1:
+				k := &longer[-2-r.change]
+				sync = k.sync.applied(k.syncNumber, k.at)
+				e = k.entry(k.number)
+				e.Sync = &sync
+			default:
 				arrived = syncs[r.sync].at
 				e = Entry{At: time.Unix(0, arrived), Kind: "Sync", Verb: "retried"}
 			}

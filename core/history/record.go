@@ -91,7 +91,10 @@ func (s *subject) concerns(n model.ServiceName) bool {
 }
 
 // subject is what a change is about. Many changes share one.
-type subject struct{ namespace, name, service, detail string }
+type subject struct {
+	namespace, name, service, detail string
+	of                               *tally // of the namespace; nil in a key
+}
 
 // change is a Change as it is kept: 40 bytes instead of 104.
 type change struct {

@@ -14,11 +14,12 @@ package history
 
 import (
 	"math"
+	"sort"
 	"strings"
 	"sync"
 )
 
-// Most is how many changes, and how many syncs, are remembered.
+// Most is how many changes, and how many syncs, are remembered. Of quiet namespaces there may be some older ones.
 const Most = 10_000
 
 // The bounds of texts: longer ones are cut.
@@ -34,16 +35,68 @@ type Recorder struct {
 	mu      sync.Mutex
 	changes ring[change]
 	syncs   ring[synced]
+	kept    []kept // the last that went from changes and are of a namespace with few; in a circle
+	keptAt  int    // the place of the oldest
 
 	recent map[subject]*subject // of the writing goroutine
+	each   map[string]*tally    // what namespaces have in changes
 }
+
+// A namespace with fewer than fewChanges of the changes keeps some longer, so that one whose objects change
+// without an end does not displace what others have: the last mostKept of all such.
+const (
+	fewChanges = Most / 8
+	mostKept   = Most / 10
+)
+
+// kept is a change that is not in the ring any more, with its sync.
+type kept struct {
+	change
+	number     uint64
+	sync       synced
+	syncNumber uint64
+}
+
+// tally counts the changes of a namespace.
+type tally struct{ changes int }
 
 // Arrived records a change and numbers it.
 func (r *Recorder) Arrived(c Change) {
-	about := r.subject(subject{cut(c.Namespace, maxName), cut(c.Name, maxName), cut(c.Service, maxName), cut(c.Detail, maxDetail)})
+	about := r.subject(subject{cut(c.Namespace, maxName), cut(c.Name, maxName), cut(c.Service, maxName), cut(c.Detail, maxDetail), nil})
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.changes.count >= Most {
+		r.retire(r.changes.oldest())
+	}
+	if about.of.changes == 0 {
+		about.of = r.tally(about.namespace)
+	}
+	about.of.changes++
 	r.changes.append(change{at: c.At, about: about, version: c.Version, age: c.Age, count: short(c.Count), kind: c.Kind, deleted: c.Deleted, known: c.Known})
+}
+
+// retire is called before a change is overwritten.
+func (r *Recorder) retire(number uint64) {
+	c := *r.changes.get(number)
+	of := c.about.of
+	if of.changes--; of.changes == 0 {
+		delete(r.each, c.about.namespace)
+	}
+	if of.changes >= fewChanges {
+		return
+	}
+	i := sort.Search(int(r.syncs.next()-r.syncs.oldest()), func(i int) bool { return r.syncs.get(r.syncs.oldest()+uint64(i)).to > number })
+	at := r.syncs.oldest() + uint64(i)
+	if at == r.syncs.next() || r.syncs.get(at).from() > number {
+		return // what has become of it is not known
+	}
+	k := kept{c, number, *r.syncs.get(at), at}
+	if len(r.kept) < mostKept {
+		r.kept = append(r.kept, k)
+		return
+	}
+	r.kept[r.keptAt] = k
+	r.keptAt = (r.keptAt + 1) % mostKept
 }
 
 // subject returns the equal one that a recent change has, if any: each version of an object brings its
@@ -59,9 +112,21 @@ func (r *Recorder) subject(s subject) *subject {
 		}
 		known = new(subject)
 		*known = s
+		known.of = r.tally(s.namespace)
 		r.recent[s] = known
 	}
 	return known
+}
+
+// tally returns the count of a namespace.
+func (r *Recorder) tally(namespace string) *tally {
+	if r.each == nil {
+		r.each = map[string]*tally{}
+	}
+	if r.each[namespace] == nil {
+		r.each[namespace] = new(tally)
+	}
+	return r.each[namespace]
 }
 
 // mostRecent bounds how many subjects are remembered for that.

@@ -261,7 +261,16 @@ type slots struct {
 	used    int
 	freed   chan struct{}       // closed when a slot is freed; nil while no client waits
 	limited map[*share]struct{} // shares that lacked a slot; see recent
-	holders indexed[*share]     // shares that can give a slot way, and hold some
+	tenants map[string]*holding // that hold some, by namespace
+	holders indexed[*holding]   // those with shares that can give a slot way, and hold some
+}
+
+// holding is what the shares of a namespace hold, together: however many Service ports it has, it has no more room.
+type holding struct {
+	held   int             // by all of its shares
+	gives  int             // of that, by those that can give way
+	shares indexed[*share] // the latter, that hold some
+	place  int             // in slots.holders, while it is there
 }
 
 // share is what one Relay holds of the slots, whose mu guards it.
@@ -270,7 +279,7 @@ type share struct {
 	taken   atomic.Uint64 // TCP connections and UDP sessions since it listens; not guarded
 	giveWay func() bool   // ends the session that is idle longest; false where there is none; nil for TCP. Not guarded
 	held    int
-	place   int       // in slots.holders, while it is there
+	place   int       // in holding.shares, while it is there
 	waiting bool      // a client waits for a slot
 	lacked  time.Time // when a slot was last lacking
 }
@@ -288,7 +297,7 @@ func connectionLimit(descriptors int) int {
 // try takes a slot if the share may grow. A share may hold as many slots as it
 // leaves free: alone half of all, n shares that want all 1/(n+1) each, so that one
 // more always finds room (dynamic thresholds, as in switches with shared buffers:
-// Choudhury and Hahne, 1998).
+// Choudhury and Hahne, 1998). So may all shares of a namespace together.
 func (s *slots) try(by *share) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -300,36 +309,72 @@ func (s *slots) try(by *share) bool {
 }
 
 func (s *slots) grant(by *share) bool {
-	if s.limit > 0 && by.held >= s.limit-s.used {
+	if free := s.limit - s.used; s.limit > 0 && (by.held >= free || s.heldBeside(by) >= free) {
 		return false
 	}
 	s.hold(by, 1)
 	return true
 }
 
+// heldBeside returns how many slots the namespace of a share holds; 0 for one of no Service. mu is held.
+func (s *slots) heldBeside(by *share) int {
+	if t := s.tenants[by.port.Service.Namespace]; t != nil && by.port.Service.Namespace != "" {
+		return t.held
+	}
+	return 0
+}
+
 // hold changes by how many slots a share holds. mu is held.
 func (s *slots) hold(by *share, more int) {
+	name := by.port.Service.Namespace
+	t := s.tenants[name]
+	if t == nil {
+		if s.tenants == nil {
+			s.tenants = map[string]*holding{}
+		}
+		t = &holding{}
+		s.tenants[name] = t
+	}
 	s.used += more
 	by.held += more
+	if t.held += more; t.held == 0 {
+		delete(s.tenants, name)
+	}
+	if by.giveWay == nil {
+		return
+	}
+	keep(&t.shares, by, by.place, by.held, more)
+	t.gives += more
+	keep(&s.holders, t, t.place, t.gives, more)
+}
+
+// keep has something at its place in a heap of what holds slots, once it holds some more.
+func keep[T item[T]](all *indexed[T], one T, place, held, more int) {
 	switch {
-	case by.giveWay == nil:
-	case by.held == 0:
-		heap.Remove(&s.holders, by.place)
-	case by.held == 1 && more > 0:
-		heap.Push(&s.holders, by)
+	case held == 0:
+		heap.Remove(all, place)
+	case held == 1 && more > 0:
+		heap.Push(all, one)
 	default:
-		heap.Fix(&s.holders, by.place)
+		heap.Fix(all, place)
 	}
 }
 
-// makeRoom frees a slot for a share that holds none, and reports whether it did: while old sessions of others hold
-// all slots, its clients would be refused until some expire. The share with the most gives way, and only one
-// that has two, so that shares do not take each other's last. It costs O(log n) of n shares.
-func (s *slots) makeRoom() bool {
+// makeRoom is makeRoomFor a share of no Service.
+func (s *slots) makeRoom() bool { return s.makeRoomFor(&share{}) }
+
+// makeRoomFor frees a slot for a share that holds none, and reports whether it did: while old sessions of others hold
+// all slots, its clients would be refused until some expire. Of the namespace with the most the share with the most
+// gives way. In its own namespace that is only one that has two, so that shares do not take each other's last; and so
+// it is with the last of a namespace. It costs O(log n) of n shares.
+func (s *slots) makeRoomFor(by *share) bool {
 	s.mu.Lock()
 	var largest *share
-	if len(s.holders) > 0 && s.holders[0].held > 1 {
-		largest = s.holders[0]
+	if len(s.holders) > 0 {
+		t := s.holders[0]
+		if first := t.shares[0]; first.held > 1 || t.gives > 1 && t != s.tenants[by.port.Service.Namespace] {
+			largest = first
+		}
 	}
 	s.mu.Unlock()
 	return largest != nil && largest.giveWay()
@@ -340,7 +385,8 @@ func (s *slots) makeRoom() bool {
 func (s *slots) exceeds(by *share) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.limit > 0 && by.held > s.limit-s.used+1
+	free := s.limit - s.used
+	return s.limit > 0 && (by.held > free+1 || s.heldBeside(by) > free+1)
 }
 
 func (s *slots) lack(by *share) {
@@ -402,6 +448,11 @@ func (s *slots) recent(now time.Time) map[*share]bool {
 	}
 	return recent
 }
+
+// before implements item: the namespace with the most slots comes first.
+func (t *holding) before(o *holding) bool { return t.gives > o.gives }
+
+func (t *holding) moved(place int) { t.place = place }
 
 // before implements item: the share with the most slots comes first.
 func (s *share) before(o *share) bool { return s.held > o.held }

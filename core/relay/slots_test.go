@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -219,5 +220,47 @@ func TestTheLargestShareGivesWay(t *testing.T) {
 	}
 	if rooms < 1000 || rooms == 20_000 {
 		t.Errorf("%d rooms: too few or too many to show anything", rooms)
+	}
+}
+
+// One namespace with many Service ports has no more room than one with a few: what one of them holds is not
+// taken from others.
+func TestSlotsAreSharedByNamespace(t *testing.T) {
+	s := slots{limit: 1000}
+	of := func(namespace string, n int) *share {
+		return &share{port: model.PortID{Service: model.ServiceName{Namespace: namespace, Name: "web"}, Name: "p" + strconv.Itoa(n), Proto: model.UDP}}
+	}
+	for i := range 500 {
+		by := of("evil", i)
+		for s.try(by) {
+		}
+	}
+	victim := of("shop", 0)
+	for s.try(victim) {
+	}
+	if victim.held < s.limit/4 {
+		t.Errorf("a namespace with one port has %d of %d slots beside one with 500", victim.held, s.limit)
+	}
+}
+
+// The largest namespace gives way, and not the one whose sessions are those of one port.
+func TestTheLargestNamespaceGivesWay(t *testing.T) {
+	s := slots{limit: 120}
+	of := func(namespace string, n int) *share {
+		by := &share{port: model.PortID{Service: model.ServiceName{Namespace: namespace, Name: "web"}, Name: "p" + strconv.Itoa(n), Proto: model.UDP}}
+		by.giveWay = func() bool { s.free(by); return true }
+		return by
+	}
+	victim := of("shop", 0)
+	for range 20 {
+		s.try(victim)
+	}
+	for i := range 1000 {
+		if by := of("evil", i); !s.try(by) && s.makeRoom() {
+			s.try(by)
+		}
+	}
+	if victim.held < 20 {
+		t.Errorf("%d of 20 sessions are left beside a namespace with many ports", victim.held)
 	}
 }

@@ -98,7 +98,7 @@ func (u *udpRelay) deliver(client netip.AddrPort, data []byte) bool {
 	for range dialTimeouts {
 		s, err := u.session(client)
 		u.settle()
-		if errors.Is(err, errLimited) && u.udpSlots.makeRoom() {
+		if errors.Is(err, errLimited) && u.udpSlots.makeRoomFor(&u.quota) {
 			s, err = u.session(client)
 		}
 		if err != nil {

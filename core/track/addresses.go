@@ -20,7 +20,8 @@ type sliceTable struct {
 	v4    map[[4]byte]ref // nil until they are asked for, after Resume
 	v6    map[[16]byte]ref
 	links []link
-	spare []ref // links
+	spare []ref                        // links
+	large map[netip.Addr]map[ref]int32 // slices and how often each has it, of addresses that more than manyLinks have
 
 	moved func(netip.Addr) // is called for each address that a slice gets or loses
 }
@@ -30,6 +31,10 @@ type sliceTable struct {
 type ref uint32
 
 const isLink ref = 1 << 31
+
+// manyLinks is how many slices are in a list: to take one out, all before it are looked at, and any number of slices
+// may have the same address.
+const manyLinks = 32
 
 // link is a slice of a list, and the others.
 type link struct{ slice, others ref }
@@ -92,36 +97,76 @@ func (x *sliceTable) change(n ref, before, now *model.Slice) {
 		case len(old) > 0 && len(all) > 0 && old[0].Addr == all[0].Addr:
 			old, all = old[1:], all[1:]
 		case len(all) == 0 || len(old) > 1 && old[1].Addr == all[0].Addr:
-			x.edit(old[0].Addr, n, (*sliceTable).without)
+			x.edit(old[0].Addr, n, -1)
 			old = old[1:]
 		default:
-			x.edit(all[0].Addr, n, (*sliceTable).with)
+			x.edit(all[0].Addr, n, 1)
 			if all = all[1:]; len(old) > 0 && (len(all) == 0 || old[0].Addr != all[0].Addr) {
-				x.edit(old[0].Addr, n, (*sliceTable).without)
+				x.edit(old[0].Addr, n, -1)
 				old = old[1:]
 			}
 		}
 	}
 }
 
-// edit changes the list of an address.
-func (x *sliceTable) edit(a netip.Addr, n ref, how func(*sliceTable, ref, ref) ref) {
+// edit enters a slice once more among those of an address (1), or once less (-1).
+func (x *sliceTable) edit(a netip.Addr, n ref, more int32) {
 	if x.moved != nil {
 		x.moved(a)
 	}
-	if a.Is4() {
-		editList(x, x.v4, a.As4(), n, how)
-	} else {
-		editList(x, x.v6, a.As16(), n, how)
+	if all := x.large[a]; all != nil {
+		if all[n] += more; all[n] == 0 {
+			if delete(all, n); len(all) == 0 {
+				delete(x.large, a)
+			}
+		}
+		return
+	}
+	all := x.list(a)
+	if more < 0 {
+		all = x.without(all, n)
+	} else if all = x.with(all, n); x.isLong(all) {
+		counts := map[ref]int32{}
+		for all != 0 {
+			last := all
+			if all&isLink != 0 {
+				last = x.links[all&^isLink].slice
+			}
+			counts[last]++
+			all = x.without(all, last)
+		}
+		if x.large == nil {
+			x.large = map[netip.Addr]map[ref]int32{}
+		}
+		x.large[a] = counts
+	}
+	switch {
+	case a.Is4() && all == 0:
+		delete(x.v4, a.As4())
+	case a.Is4():
+		x.v4[a.As4()] = all
+	case all == 0:
+		delete(x.v6, a.As16())
+	default:
+		x.v6[a.As16()] = all
 	}
 }
 
-func editList[K comparable](x *sliceTable, lists map[K]ref, k K, n ref, how func(*sliceTable, ref, ref) ref) {
-	if now := how(x, lists[k], n); now != 0 {
-		lists[k] = now
-	} else {
-		delete(lists, k)
+// list returns the list of an address that few slices have.
+func (x *sliceTable) list(a netip.Addr) ref {
+	if a.Is4() {
+		return x.v4[a.As4()]
 	}
+	return x.v6[a.As16()]
+}
+
+// isLong reports whether a list has more than manyLinks.
+func (x *sliceTable) isLong(all ref) bool {
+	n := 0
+	for ; all&isLink != 0 && n < manyLinks; n++ {
+		all = x.links[all&^isLink].others
+	}
+	return all&isLink != 0
 }
 
 // with returns a list and one slice more.
@@ -161,16 +206,19 @@ func (x *sliceTable) without(all, n ref) ref {
 }
 
 // at ranges over the slices that have an endpoint at an address, in no order: a slice that
-// has several comes up as often.
+// has several may come up as often.
 func (x *sliceTable) at(a netip.Addr) iter.Seq[*model.Slice] {
 	x.index()
 	var all ref
-	if a.Is4() {
-		all = x.v4[a.As4()]
-	} else if a.IsValid() {
-		all = x.v6[a.As16()]
+	if a.IsValid() {
+		all = x.list(a)
 	}
 	return func(yield func(*model.Slice) bool) {
+		for n := range x.large[a] {
+			if !yield(x.slices[n]) {
+				return
+			}
+		}
 		for all&isLink != 0 {
 			l := x.links[all&^isLink]
 			if !yield(x.slices[l.slice]) {
@@ -194,7 +242,7 @@ func (x *sliceTable) index() {
 	if x.v4 != nil {
 		return
 	}
-	x.v4, x.v6 = map[[4]byte]ref{}, map[[16]byte]ref{}
+	x.v4, x.v6, x.large = map[[4]byte]ref{}, map[[16]byte]ref{}, nil
 	moved := x.moved
 	defer func() { x.moved = moved }()
 	x.moved = nil // no slice changes

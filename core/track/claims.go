@@ -55,6 +55,7 @@ type contest struct {
 type vip struct {
 	first     *contest
 	balancers namespaces // that have it as a load balancer IP
+	endpoints namespaces // that have an endpoint there, two at most; nil until asked for, and after a change
 }
 
 // namespaces counts what namespaces have.
@@ -399,7 +400,8 @@ func (t *Tracker) heldByAnother(at claim) {
 
 // change notes that others have something more or less of an address.
 func (c *claims) change(ip netip.Addr) {
-	if c.vips[ip] != nil {
+	if of := c.vips[ip]; of != nil {
+		of.endpoints = nil
 		c.changed[ip] = struct{}{}
 	}
 }
@@ -441,9 +443,10 @@ func (t *Tracker) decide(found *contest) {
 	}
 	was := found.many
 	found.many = len(found.line) > few
-	if found.many != was || !found.many && (noticed || found.holder != before) { // they say something else now
+	alone := len(found.line) == 1 && found.holder == found.line[0]                         // it has nothing to say
+	if found.many != was || !found.many && (noticed && !alone || found.holder != before) { // they say something else now
 		for _, s := range found.line {
-			t.markOne(s)
+			t.entail(s)
 		}
 	}
 	if len(found.line) == 0 {

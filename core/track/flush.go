@@ -4,29 +4,64 @@ package track
 
 import (
 	"slices"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
 )
 
-// Flush resolves the dirty Services and returns what changed. Services whose
-// result is the same as before give no Delta.
+// Flush resolves the Services that changes have touched and those that are Due, and returns what changed. Services
+// whose result is the same as before give no Delta.
 func (t *Tracker) Flush() []model.Delta {
 	if t.host == nil {
 		return nil
 	}
+	t.settleClaims()
+	for _, name := range t.Due(t.now()) {
+		t.Touch(name)
+	}
+	return t.FlushTouched()
+}
+
+// Due returns the Services that are to be resolved though nothing of them has changed, each once: an endpoint is a
+// suspect or is none any more, or gets its next share, a backend of their routes has changed, or who else asks for
+// an address, which their problems name. Any number of them
+// may follow from one small change. They are returned once: the caller has to Touch them, and may take its time.
+func (t *Tracker) Due(now time.Time) (all []model.ServiceName) {
 	t.touchSuspects()
-	t.wake(t.now())
-	t.claims.expect(len(t.dirty))
-	for i := 0; i < len(t.dirty); i++ { // others become dirty by it
-		if s := t.dirty[i]; s.claimsStale {
-			s.claimsStale = false
-			t.updateClaims(s)
+	t.wake(now)
+	for _, s := range t.entailed {
+		if s.entailed = false; !s.dirty {
+			all = append(all, s.name)
 		}
 	}
-	t.decideClaims()
+	if clear(t.entailed); cap(t.entailed) > 4096 {
+		t.entailed = nil
+	}
+	t.entailed = t.entailed[:0]
+	slices.SortFunc(all, model.ServiceName.Compare)
+	return all
+}
+
+// HasDue reports whether changes of others have made a Service due.
+func (t *Tracker) HasDue() bool { return len(t.entailed) > 0 }
+
+// Touch has a Service resolved at the next FlushTouched.
+func (t *Tracker) Touch(name model.ServiceName) {
+	if s := t.services[name]; s != nil {
+		t.markOne(s)
+	}
+}
+
+// FlushTouched is Flush without those that are Due.
+func (t *Tracker) FlushTouched() []model.Delta {
+	if t.host == nil {
+		return nil
+	}
+	t.settleClaims()
 	var deltas []model.Delta
 	for _, s := range t.dirty {
+		s.dirty = false
 		t.change(s).Queued = false
 		deltas = t.resolve(deltas, s)
 	}
@@ -38,6 +73,18 @@ func (t *Tracker) Flush() []model.Delta {
 	}
 	t.stats.Deltas += uint64(len(deltas))
 	return deltas
+}
+
+// settleClaims finds who has the addresses that the touched Services ask for.
+func (t *Tracker) settleClaims() {
+	t.claims.expect(len(t.dirty))
+	for i := 0; i < len(t.dirty); i++ { // others become dirty by it
+		if s := t.dirty[i]; s.claimsStale {
+			s.claimsStale = false
+			t.updateClaims(s)
+		}
+	}
+	t.decideClaims()
 }
 
 func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {

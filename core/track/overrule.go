@@ -45,6 +45,14 @@ func (t *Tracker) above(at claim) (u above) {
 	}
 	u.yields, u.balancers, u.node = true, of.balancers, t.claims.nodeAddrs[ip] > 0
 	u.endpoints = func() (all namespaces) {
+		if of.endpoints != nil {
+			return of.endpoints
+		}
+		defer func() {
+			if of.endpoints = all; all == nil {
+				of.endpoints = namespaces{}
+			}
+		}()
 		for slice := range t.slices.at(ip) {
 			if ns := slice.Name.Namespace; len(all) == 0 || all.other(ns) {
 				if all.add(ns, 1); len(all) > 1 {

@@ -4,6 +4,7 @@ package track
 
 import (
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -43,9 +44,10 @@ func Resume(host *model.Host, all []*View, in *model.Objects, suspects model.Sus
 	}
 	t.decideClaims()
 	t.Set(&model.Objects{Routes: in.Routes, Grants: in.Grants})
-	for _, s := range t.dirty { // by claims that were resolved before
+	for _, s := range slices.Concat(t.dirty, t.entailed) { // by claims that were resolved before
+		s.dirty, s.entailed = false, false
 		t.change(s).Queued = false
 	}
-	t.dirty = nil
+	t.dirty, t.entailed = nil, nil
 	return t
 }

@@ -21,6 +21,8 @@ type service struct {
 	claimed     *model.Service    // what it has claims for
 	rejected    []resolve.Address // of those, what policy rejects
 	claimsStale bool              // the claims must be updated
+	dirty       bool              // it is in Tracker.dirty
+	entailed    bool              // it is in Tracker.entailed
 }
 
 // claim is an address and protocol that a Service asks for; port 0 is all of a cluster IP.

@@ -19,7 +19,7 @@ import (
 // SetClock replaces time.Now.
 func (t *Tracker) SetClock(now func() time.Time) { t.now = now }
 
-// Next returns when Flush has something to do without a change; zero for never. It
+// Next returns when Due has something to do without a change; zero for never. It
 // costs the Services with new endpoints.
 func (t *Tracker) Next() (next time.Time) {
 	for _, at := range t.warming {
@@ -30,11 +30,14 @@ func (t *Tracker) Next() (next time.Time) {
 	return next
 }
 
-// wake marks the Services of which an endpoint is due for its next step.
+// wake entails the Services of which an endpoint is due for its next step. They are back in warming when they are
+// resolved.
 func (t *Tracker) wake(now time.Time) {
 	for s, at := range t.warming {
 		if !now.Before(at) {
-			t.mark(s)
+			delete(t.warming, s)
+			t.entail(s)
+			t.markBackend(s.name)
 		}
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// SetSuspects replaces the addresses of endpoints that have stopped answering. The next
-// Flush touches the Services that have one of those that are new or gone.
+// SetSuspects replaces the addresses of endpoints that have stopped answering. The
+// Services that have one of those that are new or gone are Due.
 func (t *Tracker) SetSuspects(suspects model.Suspects) {
 	for _, pair := range [][2]model.Suspects{{suspects, t.suspects}, {t.suspects, suspects}} {
 		for a, back := range pair[0] {
@@ -25,7 +25,7 @@ func (t *Tracker) SetSuspects(suspects model.Suspects) {
 	t.suspects = suspects
 }
 
-// noteSuspect has the Services of an address resolved at the next Flush.
+// noteSuspect has the Services of an address resolved.
 func (t *Tracker) noteSuspect(a netip.Addr) {
 	if t.resuspect == nil {
 		t.resuspect = model.Suspects{}
@@ -33,7 +33,7 @@ func (t *Tracker) noteSuspect(a netip.Addr) {
 	t.resuspect[a] = time.Time{}
 }
 
-// touchSuspects touches the Services of the addresses that were noted since the last Flush.
+// touchSuspects entails the Services of the addresses that were noted since the last Flush.
 func (t *Tracker) touchSuspects() {
 	if len(t.resuspect) == 0 {
 		return
@@ -41,10 +41,11 @@ func (t *Tracker) touchSuspects() {
 	for a := range t.resuspect {
 		for slice := range t.slices.at(a) {
 			t.stats.Suspected++
-			t.mark(t.services[ownerOf(slice)])
+			s := t.services[ownerOf(slice)]
+			t.entail(s)
+			t.markBackend(s.name)
 		}
 	}
-	slices.SortFunc(t.dirty, func(a, b *service) int { return a.name.Compare(b.name) })
 	t.resuspect = nil
 }
 
@@ -118,10 +119,21 @@ func (t *Tracker) RemoteOf(frontend netip.AddrPort, name model.ServiceName) (all
 	return all
 }
 
+// Backing returns the slices whose endpoints a Service may use.
+func (t *Tracker) Backing(name model.ServiceName) []*model.Slice {
+	if s := t.services[name]; s != nil {
+		return t.backing(s)
+	}
+	return nil
+}
+
 // backing returns the slices whose endpoints a Service may use: its own, and those of
 // the backends of its routes.
 func (t *Tracker) backing(s *service) []*model.Slice {
 	all := s.Slices
+	if len(t.routes.all) == 0 {
+		return all
+	}
 	for _, route := range t.routes.of(s.name) {
 		for _, b := range route.Backends {
 			if of := t.services[b.Service]; of != nil {

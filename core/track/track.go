@@ -43,6 +43,7 @@ type Tracker struct {
 	slices     sliceTable
 	claims     claims
 	dirty      []*service
+	entailed   []*service // that others' changes touch: see Due
 	flushed    []*service // what the last Flush looked at
 	triggers   triggers
 	list       []*View // of the Services that there are, in no order
@@ -115,9 +116,19 @@ func (t *Tracker) mark(s *service) {
 }
 
 func (t *Tracker) markOne(s *service) {
-	if !s.Queued {
+	if !s.dirty {
+		s.dirty = true
 		t.change(s).Queued = true
 		t.dirty = append(t.dirty, s)
+	}
+}
+
+// entail touches a Service that has not changed itself: it has its turn once it is Due.
+func (t *Tracker) entail(s *service) {
+	if !s.dirty && !s.entailed {
+		s.entailed = true
+		t.change(s).Queued = true
+		t.entailed = append(t.entailed, s)
 	}
 }
 
@@ -141,7 +152,7 @@ func (t *Tracker) Triggered() (all []Trigger) {
 	return all
 }
 
-// markBackend touches the parents of the routes that have a Service as a backend.
+// markBackend entails the parents of the routes that have a Service as a backend.
 func (t *Tracker) markBackend(name model.ServiceName) {
 	all := t.routes.backends[name]
 	for _, route := range all[:t.routes.allowed(name)] {
@@ -149,11 +160,11 @@ func (t *Tracker) markBackend(name model.ServiceName) {
 	}
 }
 
-// markParents touches the Services that a route decides about.
+// markParents entails the Services that a route decides about.
 func (t *Tracker) markParents(route *model.Route) {
 	for _, name := range parentsOf(route) {
 		if s := t.services[name]; s != nil {
-			t.markOne(s)
+			t.entail(s)
 		}
 	}
 }

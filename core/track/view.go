@@ -112,7 +112,7 @@ func (t *Tracker) Unsorted() []*View {
 // resolve none.
 func (t *Tracker) Settled(now time.Time) bool {
 	next := t.Next()
-	return t.host != nil && len(t.dirty)+len(t.resuspect)+len(t.claims.changed) == 0 && (next.IsZero() || now.Before(next))
+	return t.host != nil && len(t.dirty)+len(t.entailed)+len(t.resuspect)+len(t.claims.changed) == 0 && (next.IsZero() || now.Before(next))
 }
 
 // Len returns how many Services there are.

@@ -120,6 +120,7 @@ func sorted(files map[string]string) (all []string) {
 func own() map[string]any {
 	return map[string]any{
 		"config":     map[string]any{"existing": "", "apiServer": "https://192.0.2.10:6443", "settings": map[string]any{"mode": "nftables"}},
+		"kubectl":    map[string]any{"enabled": true},
 		"podMonitor": map[string]any{"enabled": true, "labels": map[string]any{"release": "prometheus"}},
 		"linux":      map[string]any{"iptables": true, "extraArgs": []any{"--log-level=debug"}},
 		"image":      map[string]any{"repository": "registry.example/tandem", "tag": "v1", "pullSecrets": []any{map[string]any{"name": "pull"}}},

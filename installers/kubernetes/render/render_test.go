@@ -241,7 +241,7 @@ func TestOptions(t *testing.T) {
 			"resources: [tokenreviews]", "resources: [subjectaccessreviews]", "nonResourceURLs: [/status]", "name: tandem-status",
 			"resources: [serviceaccounts/token]", "resourceNames: [tandem-status]",
 		} {
-			expect(name == "kubectl", text)
+			expect(own || name == "kubectl", text)
 		}
 		expect(false, "update]") // Events are created and patched
 		expect(own, "kind: PodMonitor")
