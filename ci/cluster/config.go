@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"crypto/ecdsa"
 	"embed"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
@@ -72,6 +73,7 @@ func (c configuration) write(admin string, port int) error {
 		func() error { return c.file("audit.yaml", nil) },
 		func() error { return c.file("containerd.toml", map[string]string{"Pause": pauseImage}) },
 		func() error { return os.WriteFile(filepath.Join(c.dir, "resolv.conf"), nil, 0o644) },
+		func() error { return c.layout() },
 		func() error {
 			return c.userFile(admin, fmt.Sprintf("https://127.0.0.1:%d", port), "admin", "system:masters")
 		},
@@ -102,6 +104,15 @@ func (c configuration) authority(accounts *ecdsa.PrivateKey) error {
 		}
 	}
 	return nil
+}
+
+// layout writes the plan, for programs in machines.
+func (c configuration) layout() error {
+	text, err := json.MarshalIndent(c.plan, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(c.dir, "plan.json"), text, 0o644)
 }
 
 // node writes the files of a node.

@@ -31,6 +31,8 @@ func TestFiles(t *testing.T) {
 		"kubelet.yaml":      map[string]string{"Name": "node-1", "DNS": dnsAddress},
 		"containerd.toml":   map[string]string{"Pause": pauseImage},
 		"coredns.yaml":      map[string]string{"DNS": dnsAddress},
+		"load.yaml":         loadValues(),
+		"rolling.yaml":      map[string]string{"Name": "r", "Image": pauseImage},
 		"proxy-config.yaml": map[string]string{"Mode": "nftables", "ClusterCIDR": p.ranges(podNets), "Server": "172.18.0.10"},
 	}
 	names, err := fs.Glob(files, "files/*")
@@ -56,7 +58,7 @@ func TestFiles(t *testing.T) {
 				t.Errorf("%s: %v, %+v", name, err, v)
 			}
 		case ".yaml":
-			for _, document := range strings.Split(string(text), "\n---\n") {
+			for _, document := range strings.Split(strings.TrimPrefix(string(text), "---\n"), "\n---\n") {
 				var v struct{ Kind string }
 				if err := yaml.Unmarshal([]byte(document), &v); err != nil || v.Kind == "" {
 					t.Errorf("%s: %v in\n%s", name, err, document)

@@ -20,7 +20,7 @@
 //
 // A machine is a network, mount, UTS, IPC, PID and control group namespace on an overlay
 // of one Debian; its process 1 (machine_linux.go) ends all in it. Nothing is made in the
-// namespaces of this machine but control groups named tandem-cluster and the state folder,
+// namespaces of this machine but the state folder and control groups of the same name,
 // which `cluster down` finds and removes, whatever became of the command that made them.
 //
 // Read plan.go first, then up_linux.go.

@@ -193,7 +193,7 @@ type usage struct {
 // usage adds up the processes of the proxy. Time of children that ended, such as iptables-restore, is
 // in that of their parent.
 func (c *cluster) usage() (u usage, err error) {
-	groups, err := ourGroups()
+	groups, err := ourGroups(groupName(c.State))
 	if err != nil {
 		return u, err
 	}

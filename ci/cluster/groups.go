@@ -8,8 +8,9 @@ import (
 	"strings"
 )
 
-// groupName is that of the control groups that hold all machines, below this process' own.
-const groupName = "tandem-cluster"
+// groupName is that of the control groups that hold all machines of a cluster, below this process' own:
+// the name of its state folder, so that clusters with different folders leave each other alone.
+func groupName(state string) string { return path.Base(state) }
 
 // hierarchy is one of the kernel's hierarchies of control groups.
 type hierarchy struct {

@@ -32,15 +32,15 @@ func readHierarchies() ([]hierarchy, error) {
 	return all, nil
 }
 
-// makeGroups makes the control groups of a machine and returns their folders.
-func makeGroups(name string) (folders []string, err error) {
+// makeGroups makes the control groups of a machine in those of its cluster, and returns their folders.
+func makeGroups(cluster, name string) (folders []string, err error) {
 	all, err := readHierarchies()
 	if err != nil {
 		return nil, err
 	}
 	for _, h := range all {
 		folder := filepath.Join(h.mounted, h.own)
-		for _, part := range []string{groupName, name} {
+		for _, part := range []string{cluster, name} {
 			parent := folder
 			folder = filepath.Join(folder, part)
 			if err := os.MkdirAll(folder, 0o755); err != nil {
@@ -68,8 +68,8 @@ func makeGroups(name string) (folders []string, err error) {
 // was killed may have been in another group than this one.
 const groupDepth = 4
 
-// ourGroups are the groups of all machines, in every hierarchy.
-func ourGroups() (found []string, err error) {
+// ourGroups are the groups of a cluster, in every hierarchy.
+func ourGroups(cluster string) (found []string, err error) {
 	all, err := readHierarchies()
 	if err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func ourGroups() (found []string, err error) {
 			switch {
 			case err != nil || !d.IsDir():
 				return nil
-			case d.Name() == groupName:
+			case d.Name() == cluster:
 				found = append(found, path)
 				return fs.SkipDir
 			case strings.Count(strings.TrimPrefix(path, h.mounted), "/") >= groupDepth:
@@ -91,13 +91,13 @@ func ourGroups() (found []string, err error) {
 	return found, nil
 }
 
-// removeGroups kills all that is in our groups and removes them.
-func removeGroups() error {
+// removeGroups kills all that is in the groups of a cluster and removes them.
+func removeGroups(cluster string) error {
 	const tries = 200
 	var err error
 	for range tries {
 		var found []string
-		if found, err = ourGroups(); err != nil || len(found) == 0 {
+		if found, err = ourGroups(cluster); err != nil || len(found) == 0 {
 			return err
 		}
 		for _, g := range found {

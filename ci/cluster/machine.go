@@ -49,6 +49,7 @@ type layout struct {
 }
 
 func (l layout) config() string             { return path.Join(l.State, "etc") }
+func (l layout) bin() string                { return path.Join(l.State, "bin") }
 func (l layout) work(name string) string    { return path.Join(l.State, "machines", name) }
 func (l layout) kubeconfig() string         { return path.Join(l.State, "admin.conf") }
 func (l layout) tool(part, n string) string { return path.Join(l.Parts[part], n) }
@@ -80,7 +81,7 @@ func (l layout) common(n node) machine {
 func (l layout) control(p plan) machine {
 	m := l.common(p.Control)
 	m.Forward = "127.0.0.1:6443"
-	m.Binds = append(m.Binds, bind{From: path.Join(m.Work, "etcd"), To: "/var/lib/etcd"})
+	m.Binds = append(m.Binds, bind{From: path.Join(m.Work, "etcd"), To: "/var/lib/etcd"}, bind{From: l.bin(), To: partsDir + "/bin", ReadOnly: true})
 	upstream, file := partsDir+"/upstream/", func(name string) string { return path.Join(configDir, name) }
 	local := "127.0.0.1"
 	m.Programs = []program{
@@ -113,6 +114,7 @@ func (l layout) control(p plan) machine {
 			upstream + "kube-scheduler", "--kubeconfig=" + file("scheduler.conf"), "--leader-elect=false", "--cert-dir=/run/kubernetes",
 			"--authentication-kubeconfig=" + file("scheduler.conf"), "--authorization-kubeconfig=" + file("scheduler.conf"),
 		}},
+		{Name: "cloud", Args: []string{partsDir + "/bin/cluster", "cloud", file("plan.json")}},
 	}
 	return m
 }

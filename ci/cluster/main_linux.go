@@ -18,6 +18,7 @@ const help = `usage: cluster [flags] VERB
   down            remove everything
   in MACHINE CMD  run a command in a machine: control, node-1, ...
   e2e             run upstream's tests for proxies and modes, each in a new cluster
+  life            upgrades, restarts and switches, with connections held and made all the time
   table           write the tables of README.md from the figures
 `
 
@@ -31,12 +32,18 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
-	// The two steps in which a machine starts: machine_linux.go.
+	// The two steps in which a machine starts (machine_linux.go), and programs of the control machine and of pods.
 	if len(args) > 1 && args[0] == "machine" {
 		return enterGroups(args[1], args[2:])
 	}
 	if len(args) > 1 && args[0] == "boot" {
 		return boot(args[1])
+	}
+	if len(args) > 1 && args[0] == "cloud" {
+		return runCloud(args[1])
+	}
+	if len(args) > 1 && args[0] == "load" {
+		return runLoad(ctx, args[1:])
 	}
 	flags := flag.NewFlagSet("cluster", flag.ExitOnError)
 	flags.Usage = func() {
@@ -91,6 +98,8 @@ func run(ctx context.Context, args []string) error {
 		return cmd.Run()
 	case "e2e":
 		return t.run(ctx, c)
+	case "life":
+		return c.life(ctx)
 	case "table":
 		return writeTables(c.repo + "/ci/cluster")
 	}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"net/netip"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -131,7 +132,7 @@ func TestMachines(t *testing.T) {
 					value = after
 				}
 				switch {
-				case i == 0 && !bound[strings.TrimSuffix(value, "/"+prog.Name)]:
+				case i == 0 && !bound[path.Dir(value)]:
 					t.Errorf("%s: %s is in no folder of the machine", m.Name, value)
 				case strings.HasPrefix(value, configDir+"/") && !exists(t, l.config(), value):
 					t.Errorf("%s: %s: no file %s is written", m.Name, prog.Name, value)

@@ -24,6 +24,7 @@ type cluster struct {
 	plan  plan
 	repo  string // the tree whose Tandem runs
 	proxy proxy
+	both  bool // nodes have the images of both proxies
 	out   io.Writer
 }
 
@@ -117,7 +118,7 @@ func (c *cluster) up(ctx context.Context) (err error) {
 
 // down removes all that a cluster left, whoever made it and however that ended.
 func down(state string) error {
-	if err := removeGroups(); err != nil {
+	if err := removeGroups(groupName(state)); err != nil {
 		return err
 	}
 	var err error
@@ -132,6 +133,9 @@ func down(state string) error {
 
 // images writes the archives that nodes import: the tests' and the proxies'.
 func (c *cluster) images(ctx context.Context) error {
+	if err := copySelf(filepath.Join(c.bin(), "cluster")); err != nil {
+		return err
+	}
 	pause := filepath.Join(c.State, "pause")
 	if err := c.run(ctx, nil, "go", "build", "-C", c.repo, "-o", pause, "./ci/cluster/pause"); err != nil {
 		return err
@@ -139,7 +143,7 @@ func (c *cluster) images(ctx context.Context) error {
 	if err := writeImages(filepath.Join(c.State, "images", "all.tar"), c.allImages(pause)); err != nil {
 		return err
 	}
-	if c.proxy.Name != tandem {
+	if c.proxy.Name != tandem && !c.both {
 		return nil
 	}
 	out := filepath.Join(c.State, "dist")
@@ -160,6 +164,7 @@ func (c *cluster) allImages(pause string) []image {
 	e2e := func(name string) string { return "registry.k8s.io/e2e-test-images/" + name }
 	return []image{
 		{Names: []string{pauseImage}, Files: map[string]string{"pause": pause}, Entrypoint: []string{"/pause"}},
+		{Names: []string{loadImage}, Files: map[string]string{"cluster": filepath.Join(c.bin(), "cluster")}, Entrypoint: []string{"/cluster", "load"}},
 		{Names: []string{"registry.k8s.io/coredns/coredns:lab"}, Files: map[string]string{"coredns": c.tool("coredns", "coredns")}, Entrypoint: []string{"/coredns"}},
 		{
 			Names: []string{"registry.k8s.io/kube-proxy:lab"}, Base: c.Root,
@@ -195,10 +200,7 @@ func (c *cluster) machines(ctx context.Context) error {
 	if err := conf.write(c.kubeconfig(), l.Addr().(*net.TCPAddr).Port); err != nil {
 		return err
 	}
-	self := filepath.Join(c.State, "cluster")
-	if err := copySelf(self); err != nil {
-		return err
-	}
+	self := filepath.Join(c.bin(), "cluster")
 	pids := map[string]int{}
 	for _, n := range c.plan.machines() {
 		m, handed := c.control(c.plan), listener
@@ -208,7 +210,7 @@ func (c *cluster) machines(ctx context.Context) error {
 				return err
 			}
 		}
-		groups, err := makeGroups(n.Name)
+		groups, err := makeGroups(groupName(c.State), n.Name)
 		if err != nil {
 			return err
 		}
@@ -247,6 +249,9 @@ func (c *cluster) cni(m machine, n node) error {
 func copySelf(to string) error {
 	data, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err
 	}
 	return os.WriteFile(to, data, 0o755)
