@@ -7,8 +7,10 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -282,12 +284,16 @@ func writeTables(dir string) error {
 	if err != nil {
 		return err
 	}
+	life, err := os.ReadFile(filepath.Join(dir, "figures", "life.md"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	path := filepath.Join(dir, "README.md")
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	for mark, table := range map[string]string{"summary": summary(all), "failures": failures(all), "specs": bySpec(all, "network")} {
+	for mark, table := range map[string]string{"summary": summary(all), "failures": failures(all), "life": string(life), "specs": bySpec(all, "network")} {
 		if text, err = replace(text, mark, table); err != nil {
 			return err
 		}
