@@ -1,10 +1,13 @@
 # Every target is one line that calls go or a script under ci/.
 
-.PHONY: build dist demo test verify simulate soak race guest matrix wine fuzz bench bench-kubernetes bench-ipvs bench-failover lint golden clean
+.PHONY: build dist demo cluster cluster-down e2e test verify simulate soak race guest matrix wine fuzz bench bench-kubernetes bench-ipvs bench-failover lint golden clean
 
 build: ; version=$$(ci/dist/version) && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$$version" -o bin/ ./cmd/tandem
 dist: ; ci/setup/run && ci/dist/run
 demo: build ; bin/tandem demo
+cluster: ; ci/setup/run && ci/cluster/run $(CLUSTER) up
+cluster-down: ; ci/cluster/run down
+e2e: ; ci/setup/run && ci/cluster/run $(E2E) e2e && ci/cluster/run table
 test: ; go run ./ci/test
 wine: ; ci/setup/run && go test -count=1 -v -timeout 20m ./ci/wine
 race: ; ci/setup/run && go test -race ./...

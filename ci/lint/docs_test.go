@@ -20,7 +20,7 @@ var (
 	// link is a relative link to a file, with a heading or without.
 	link = regexp.MustCompile(`\]\(([\w./-]+)(?:#[\w-]+)?\)`)
 	// command is a command of this tree: `make test`, `tandem status`.
-	command = regexp.MustCompile("(?m)(?:`|^    (?:bin/)?|^ *\\$ )(make|tandem) ([a-z][a-z-]*)")
+	command = regexp.MustCompile("(?m)(?:`|^    (?:bin/)?|^ *\\$ )(make|tandem) ([a-z][a-z0-9-]*)")
 	// testName is the name of a test, or what -run begins with.
 	testName = regexp.MustCompile(`\bTest[A-Z]\w+`)
 )

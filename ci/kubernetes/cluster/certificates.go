@@ -19,22 +19,23 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// authority signs the certificates of one cluster. They are valid for a day.
-type authority struct {
+// Authority signs the certificates of one cluster. They are valid for a day.
+type Authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
-	pem  []byte
+	PEM  []byte // its certificate
 }
 
-// pair is a certificate and its key, both in PEM.
-type pair struct{ cert, key []byte }
+// Pair is a certificate and its key, both in PEM.
+type Pair struct{ Cert, Key []byte }
 
-func newAuthority() (*authority, error) {
-	key, err := newKey()
+// NewAuthority makes an authority with a key of its own.
+func NewAuthority() (*Authority, error) {
+	key, err := NewKey()
 	if err != nil {
 		return nil, err
 	}
-	a := &authority{key: key, cert: &x509.Certificate{
+	a := &Authority{key: key, cert: &x509.Certificate{
 		Subject: pkix.Name{CommonName: "tandem-lab"}, IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 	}}
@@ -42,16 +43,19 @@ func newAuthority() (*authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.pem = encode("CERTIFICATE", der)
+	a.PEM = encode("CERTIFICATE", der)
 	a.cert, err = x509.ParseCertificate(der)
 	return a, err
 }
 
-// server returns a certificate for some addresses.
-func (a *authority) server(addrs ...netip.Addr) (pair, error) {
+// Key returns the authority's key in PEM, for programs that sign.
+func (a *Authority) Key() ([]byte, error) { return EncodeKey(a.key) }
+
+// Server returns a certificate for some names, the first of which is the subject, and addresses.
+func (a *Authority) Server(names []string, addrs ...netip.Addr) (Pair, error) {
 	c := &x509.Certificate{
-		Subject:     pkix.Name{CommonName: "kube-apiserver"},
-		DNSNames:    []string{"localhost", "kubernetes.default.svc"},
+		Subject:     pkix.Name{CommonName: names[0]},
+		DNSNames:    names,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	for _, ip := range addrs {
@@ -60,30 +64,30 @@ func (a *authority) server(addrs ...netip.Addr) (pair, error) {
 	return a.issue(c)
 }
 
-// client returns a certificate for a user, which Kubernetes takes from the
+// Client returns a certificate for a user, which Kubernetes takes from the
 // common name, and its groups, from the organizations.
-func (a *authority) client(user string, groups ...string) (pair, error) {
+func (a *Authority) Client(user string, groups ...string) (Pair, error) {
 	return a.issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: user, Organization: groups},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
 }
 
-func (a *authority) issue(c *x509.Certificate) (pair, error) {
-	key, err := newKey()
+func (a *Authority) issue(c *x509.Certificate) (Pair, error) {
+	key, err := NewKey()
 	if err != nil {
-		return pair{}, err
+		return Pair{}, err
 	}
 	der, err := a.sign(c, &key.PublicKey)
 	if err != nil {
-		return pair{}, err
+		return Pair{}, err
 	}
-	private, err := encodeKey(key)
-	return pair{cert: encode("CERTIFICATE", der), key: private}, err
+	private, err := EncodeKey(key)
+	return Pair{Cert: encode("CERTIFICATE", der), Key: private}, err
 }
 
 // sign completes a certificate and signs it.
-func (a *authority) sign(c *x509.Certificate, public *ecdsa.PublicKey) ([]byte, error) {
+func (a *Authority) sign(c *x509.Certificate, public *ecdsa.PublicKey) ([]byte, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
 		return nil, err
@@ -96,9 +100,11 @@ func (a *authority) sign(c *x509.Certificate, public *ecdsa.PublicKey) ([]byte, 
 	return der, nil
 }
 
-func newKey() (*ecdsa.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }
+// NewKey makes a private key.
+func NewKey() (*ecdsa.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }
 
-func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
+// EncodeKey returns a private key in PEM.
+func EncodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 	der, err := x509.MarshalECPrivateKey(key)
 	return encode("EC PRIVATE KEY", der), err
 }
@@ -107,8 +113,8 @@ func encode(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
 
-// writeKubeconfig writes a kubeconfig with everything in it.
-func writeKubeconfig(path, server string, ca []byte, user api.AuthInfo) error {
+// WriteKubeconfig writes a kubeconfig with everything in it.
+func WriteKubeconfig(path, server string, ca []byte, user api.AuthInfo) error {
 	c := api.NewConfig()
 	c.Clusters["lab"] = &api.Cluster{Server: server, CertificateAuthorityData: ca}
 	c.AuthInfos["user"] = &user

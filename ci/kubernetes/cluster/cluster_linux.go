@@ -44,7 +44,7 @@ type Options struct {
 type Cluster struct {
 	Options
 	net    *lab.Net
-	ca     *authority
+	ca     *Authority
 	etcd   *Process
 	server apiServer
 	spare  apiServer
@@ -78,23 +78,23 @@ func (c *Cluster) start(ctx context.Context) (err error) {
 
 // certificates writes the files that the programs read.
 func (c *Cluster) certificates() (err error) {
-	if c.ca, err = newAuthority(); err != nil {
+	if c.ca, err = NewAuthority(); err != nil {
 		return err
 	}
-	server, err := c.ca.server(address, netip.MustParseAddr("127.0.0.1"))
+	server, err := c.ca.Server([]string{"kube-apiserver", "localhost", "kubernetes.default.svc"}, address, netip.MustParseAddr("127.0.0.1"))
 	if err != nil {
 		return err
 	}
 	var accounts *ecdsa.PrivateKey
-	if accounts, err = newKey(); err != nil {
+	if accounts, err = NewKey(); err != nil {
 		return err
 	}
-	signing, err := encodeKey(accounts)
+	signing, err := EncodeKey(accounts)
 	if err != nil {
 		return err
 	}
 	for name, data := range map[string][]byte{
-		"ca.crt": c.ca.pem, "server.crt": server.cert, "server.key": server.key,
+		"ca.crt": c.ca.PEM, "server.crt": server.Cert, "server.key": server.Key,
 		"accounts.key": signing, "audit.yaml": []byte(auditPolicy),
 	} {
 		if err := os.WriteFile(c.path(name), data, 0o600); err != nil {
@@ -132,25 +132,25 @@ func (c *Cluster) Spare(ctx context.Context) (_ kubernetes.Interface, err error)
 
 // Config is how this process talks to the API server as some user.
 func (c *Cluster) Config(user string, groups ...string) (*rest.Config, error) {
-	p, err := c.ca.client(user, groups...)
+	p, err := c.ca.Client(user, groups...)
 	if err != nil {
 		return nil, err
 	}
 	return &rest.Config{
 		Host: Server, Dial: c.dial, QPS: -1,
 		ContentConfig:   rest.ContentConfig{ContentType: "application/vnd.kubernetes.protobuf"},
-		TLSClientConfig: rest.TLSClientConfig{CAData: c.ca.pem, CertData: p.cert, KeyData: p.key},
+		TLSClientConfig: rest.TLSClientConfig{CAData: c.ca.PEM, CertData: p.Cert, KeyData: p.Key},
 	}, nil
 }
 
 // Kubeconfig writes a kubeconfig for a user with a client certificate and
 // returns its path. It is for programs on nodes.
 func (c *Cluster) Kubeconfig(user string, groups ...string) (path string, err error) {
-	p, err := c.ca.client(user, groups...)
+	p, err := c.ca.Client(user, groups...)
 	if err != nil {
 		return "", err
 	}
-	return c.kubeconfig(api.AuthInfo{ClientCertificateData: p.cert, ClientKeyData: p.key})
+	return c.kubeconfig(api.AuthInfo{ClientCertificateData: p.Cert, ClientKeyData: p.Key})
 }
 
 // TokenKubeconfig is Kubeconfig for a user whose token is in a file.
@@ -160,7 +160,7 @@ func (c *Cluster) TokenKubeconfig(file string) (path string, err error) {
 
 func (c *Cluster) kubeconfig(user api.AuthInfo) (path string, err error) {
 	path = c.path(fmt.Sprintf("user-%d.kubeconfig", c.users.Add(1)))
-	return path, writeKubeconfig(path, Server, c.ca.pem, user)
+	return path, WriteKubeconfig(path, Server, c.ca.PEM, user)
 }
 
 // dial makes a connection from within the control plane's namespace.

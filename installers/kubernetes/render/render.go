@@ -7,6 +7,11 @@
 //
 //	go run . -version v1.2.3 -out ../../../dist/kubernetes
 //
+// For somebody without Helm it prints what `helm template` would, with values as
+// --set has them:
+//
+//	go run . -print image.tag=v1.2.3 linux.iptables=true
+//
 // It is a module of its own, so that nothing of Helm and kustomize gets into the
 // product's.
 package main
@@ -16,6 +21,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path"
@@ -28,6 +34,7 @@ import (
 	v2 "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	"helm.sh/helm/v4/pkg/engine"
+	"helm.sh/helm/v4/pkg/strvals"
 )
 
 // namespace is that of the plain manifests: where kube-proxy is.
@@ -36,15 +43,43 @@ const namespace = "kube-system"
 func main() {
 	version := flag.String("version", "", "make the files of a release of this version")
 	out := flag.String("out", ".", "the folder for them")
+	show := flag.Bool("print", false, "print the manifests with the values of the arguments, such as image.tag=v1")
 	flag.Parse()
 	do := func() error { return write("..") }
-	if *version != "" {
+	switch {
+	case *show:
+		do = func() error { return template("../chart", flag.Args(), os.Stdout) }
+	case *version != "":
 		do = func() error { return release("../chart", strings.TrimPrefix(*version, "v"), *out) }
 	}
 	if err := do(); err != nil {
 		fmt.Fprintln(os.Stderr, "render:", err)
 		os.Exit(1)
 	}
+}
+
+// template writes the manifests of a chart with values that settings change.
+func template(dir string, settings []string, out io.Writer) error {
+	chart, err := loader.LoadDir(dir)
+	if err != nil {
+		return err
+	}
+	values := map[string]any{}
+	for _, s := range settings {
+		if err := strvals.ParseInto(s, values); err != nil {
+			return fmt.Errorf("%s: %w", s, err)
+		}
+	}
+	files, err := render(chart, values)
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if _, err := fmt.Fprintf(out, "---\n%s", files[name]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // write writes all files that are generated from the chart to a folder.

@@ -305,3 +305,19 @@ func objects(t *testing.T, text string) map[string]string {
 	}
 	return all
 }
+
+// TestTemplate renders the chart with settings as `helm template --set` takes them.
+func TestTemplate(t *testing.T) {
+	var b bytes.Buffer
+	if err := template(chart, []string{"image.tag=v9", "linux.iptables=true", "linux.podLabels.k8s-app=kube-proxy"}, &b); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`image: "ghcr.io/tandem-proxy/tandem:v9-iptables"`, "k8s-app: kube-proxy", "kind: DaemonSet", "kind: ClusterRole\n"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %s", want)
+		}
+	}
+	if err := template(chart, []string{"linux.nonsense=1"}, &b); err == nil {
+		t.Error("an unknown value passes")
+	}
+}

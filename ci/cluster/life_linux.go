@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// runLoad is the program of the pods of files/load.yaml.
+func runLoad(ctx context.Context, args []string) error {
+	if args[0] == "serve" {
+		l, err := net.Listen("tcp", ":"+loadPort)
+		if err != nil {
+			return err
+		}
+		go echo(l)
+		<-ctx.Done()
+		return nil
+	}
+	c := caller{say: os.Stdout}
+	go func() {
+		for ctx.Err() == nil {
+			n := c.counts()
+			fmt.Printf("{\"Made\":%d,\"Failed\":%d,\"Held\":%d,\"Broken\":%d}\n", n.Made, n.Failed, n.Held, n.Broken)
+			time.Sleep(time.Second)
+		}
+	}()
+	c.run(ctx, args[1:])
+	return nil
+}
+
+// event is something in the life of a cluster, during which connections are held and made.
+type event struct {
+	what string
+	do   func(context.Context) error
+}
+
+// life brings up a cluster with kube-proxy and lets happen what happens to clusters. It prints a row of a
+// table for each event.
+func (c *cluster) life(ctx context.Context) (err error) {
+	c.proxy = proxy{kubeProxy, "nftables"}
+	c.both = true
+	if err := c.up(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, down(c.State)) }()
+	if err := c.step("load", func() error { return c.startLoad(ctx) }); err != nil {
+		return err
+	}
+	tag, err := imageTag(filepath.Join(c.State, "dist", "images", "tandem", "index.json"))
+	if err != nil {
+		return err
+	}
+	var rows []string
+	for _, e := range c.events(tag) {
+		row, err := c.happen(ctx, e)
+		if err != nil {
+			return fmt.Errorf("%s: %w", e.what, err)
+		}
+		rows = append(rows, row)
+		fmt.Fprint(c.out, row)
+	}
+	return os.WriteFile(filepath.Join(c.repo, "ci/cluster/figures/life.md"), []byte(lifeHead+strings.Join(rows, "")), 0o644)
+}
+
+const lifeHead = "| event | takes | new connections | failed | held | broken |\n|---|---|---|---|---|---|\n"
+
+// happen lets an event happen and returns its row.
+func (c *cluster) happen(ctx context.Context, e event) (string, error) {
+	before, err := c.seen(ctx)
+	if err != nil {
+		return "", err
+	}
+	begun := time.Now()
+	if err := e.do(ctx); err != nil {
+		return "", err
+	}
+	took := time.Since(begun)
+	time.Sleep(2 * loadTimeout) // what waits for an answer
+	after, err := c.seen(ctx)
+	d := after.minus(before)
+	return fmt.Sprintf("| %s | %s s | %d | %d | %d | %d |\n", e.what, seconds(took), d.Made, d.Failed, after.Held, d.Broken), err
+}
+
+// startLoad starts servers and callers on all nodes and waits until all connections are held.
+func (c *cluster) startLoad(ctx context.Context) error {
+	if err := c.apply(ctx, "load.yaml", loadValues()); err != nil {
+		return err
+	}
+	for _, name := range []string{"server", "caller"} {
+		if _, err := c.kubectl(ctx, nil, "--namespace=load", "rollout", "status", "daemonset/"+name, "--timeout="+startTime.String()); err != nil {
+			return err
+		}
+	}
+	want := int64(2 * heldByEach * len(c.plan.Workers))
+	return until(ctx, startTime, func() error {
+		n, err := c.seen(ctx)
+		if err == nil && n.Held != want {
+			err = fmt.Errorf("%d of %d connections are held", n.Held, want)
+		}
+		return err
+	})
+}
+
+// seen adds up what all callers have seen.
+func (c *cluster) seen(ctx context.Context) (sum counts, err error) {
+	pods, err := c.kubectl(ctx, nil, "--namespace=load", "get", "pods", "--selector=app=caller", "--output=name")
+	if err != nil {
+		return sum, err
+	}
+	for _, pod := range strings.Fields(pods) {
+		said, err := c.kubectl(ctx, nil, "--namespace=load", "logs", "--tail=1", pod)
+		if err != nil {
+			return sum, err
+		}
+		n, err := lastCounts(said)
+		if err != nil {
+			return sum, fmt.Errorf("%s: %w", pod, err)
+		}
+		sum = sum.plus(n)
+	}
+	return sum, nil
+}
+
+// events are those of a life, in order: the guide's way from kube-proxy to Tandem, what happens to Tandem
+// and to the machines, and the guide's way back.
+func (c *cluster) events(tag string) []event {
+	settings := append(chartSettings("iptables", tag), "linux.extraArgs={--takeover}")
+	park := `{"spec":{"template":{"spec":{"nodeSelector":{"tandem-proxy.github.io/parked":"true"}}}}}`
+	unpark := `[{"op":"remove","path":"/spec/template/spec/nodeSelector/tandem-proxy.github.io~1parked"}]`
+	return []event{
+		{"nothing, for 20 s", func(context.Context) error { time.Sleep(20 * time.Second); return nil }},
+		{"kube-proxy → Tandem (kubeadm.md)", func(ctx context.Context) error {
+			if err := c.system(ctx, "patch", "daemonset", kubeProxy, "--type=merge", "--patch="+park); err != nil {
+				return err
+			}
+			return c.tandem(ctx, settings)
+		}},
+		{"rolling restart of the DaemonSet", func(ctx context.Context) error { return c.rollTandem(ctx, "restart") }},
+		{"nftables → iptables in the ConfigMap", c.mode("iptables")},
+		{"iptables → nftables", c.mode("nftables")},
+		{"kubelets restart", c.kill("kubelet", c.plan.Workers...)},
+		{"containerds restart", c.kill("containerd", c.plan.Workers...)},
+		{"the API server restarts", c.kill("kube-apiserver", c.plan.Control)},
+		{"60 Deployments are made, and roll at once", c.rollDeployments},
+		{"Tandem → kube-proxy (kubeadm.md)", func(ctx context.Context) error {
+			manifests, err := c.chart(ctx, settings)
+			if err != nil {
+				return err
+			}
+			if _, err := c.kubectl(ctx, manifests, "delete", "--filename=-"); err != nil {
+				return err
+			}
+			if err := c.system(ctx, "patch", "daemonset", kubeProxy, "--type=json", "--patch="+unpark); err != nil {
+				return err
+			}
+			return c.system(ctx, "rollout", "status", "daemonset/kube-proxy", "--timeout="+startTime.String())
+		}},
+		{"rolling restart of kube-proxy's", func(ctx context.Context) error {
+			if err := c.system(ctx, "rollout", "restart", "daemonset/kube-proxy"); err != nil {
+				return err
+			}
+			return c.system(ctx, "rollout", "status", "daemonset/kube-proxy", "--timeout="+startTime.String())
+		}},
+	}
+}
+
+// system runs kubectl for kube-system.
+func (c *cluster) system(ctx context.Context, args ...string) error {
+	_, err := c.kubectl(ctx, nil, append([]string{"--namespace=kube-system"}, args...)...)
+	return err
+}
+
+// tandem applies the chart and waits for its pods.
+func (c *cluster) tandem(ctx context.Context, settings []string) error {
+	manifests, err := c.chart(ctx, settings)
+	if err != nil {
+		return err
+	}
+	if _, err := c.kubectl(ctx, manifests, "apply", "--server-side", "--filename=-"); err != nil {
+		return err
+	}
+	return c.rollTandem(ctx, "")
+}
+
+func (c *cluster) rollTandem(ctx context.Context, verb string) error {
+	if verb != "" {
+		if err := c.system(ctx, "rollout", verb, "daemonset/tandem"); err != nil {
+			return err
+		}
+	}
+	return c.system(ctx, "rollout", "status", "daemonset/tandem", "--timeout="+startTime.String())
+}
+
+// mode changes the mode in kubeadm's ConfigMap and restarts the pods.
+func (c *cluster) mode(mode string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		values := map[string]string{"Mode": mode, "ClusterCIDR": c.plan.ranges(podNets), "Server": c.plan.Control.Addr[0].String()}
+		if err := c.apply(ctx, "proxy-config.yaml", values); err != nil {
+			return err
+		}
+		return c.rollTandem(ctx, "restart")
+	}
+}
+
+// kill ends a program on machines, whose process 1 starts it again, and waits for the nodes.
+func (c *cluster) kill(program string, machines ...node) func(context.Context) error {
+	return func(ctx context.Context) error {
+		for _, n := range machines {
+			cmd, err := c.in(ctx, n.Name, "sh", "-c", "kill -9 $(pidof "+program+")")
+			if err != nil {
+				return err
+			}
+			if out, err := cmd.CombinedOutput(); err != nil {
+				return fmt.Errorf("%s: %w: %s", n.Name, err, out)
+			}
+		}
+		time.Sleep(5 * time.Second)
+		if err := c.apiServer(ctx); err != nil {
+			return err
+		}
+		return c.ready(ctx)
+	}
+}
+
+// rollDeployments makes Deployments with Services, and has all of them make new pods at once.
+func (c *cluster) rollDeployments(ctx context.Context) error {
+	const number = 60
+	var all strings.Builder
+	for i := range number {
+		text, err := render("rolling.yaml", map[string]string{"Name": fmt.Sprintf("rolling-%d", i), "Image": pauseImage})
+		if err != nil {
+			return err
+		}
+		all.Write(text)
+	}
+	if _, err := c.kubectl(ctx, []byte(all.String()), "apply", "--server-side", "--filename=-"); err != nil {
+		return err
+	}
+	wait := func() error {
+		_, err := c.kubectl(ctx, nil, "--namespace=load", "wait", "deployments", "--selector=rolling=yes", "--for=jsonpath={.status.updatedReplicas}=2", "--for=condition=Available", "--timeout=6m")
+		return err
+	}
+	if err := wait(); err != nil {
+		return err
+	}
+	if _, err := c.kubectl(ctx, nil, "--namespace=load", "rollout", "restart", "deployment", "--selector=rolling=yes"); err != nil {
+		return err
+	}
+	if err := wait(); err != nil {
+		return err
+	}
+	_, err := c.kubectl(ctx, []byte(all.String()), "delete", "--filename=-", "--wait=false")
+	return err
+}

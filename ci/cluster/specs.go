@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Names of proxies.
+const (
+	tandem    = "tandem"
+	kubeProxy = "kube-proxy"
+	none      = "none"
+)
+
+// proxy is which Service proxy a cluster has.
+type proxy struct {
+	Name string // tandem, kube-proxy or none
+	Mode string
+}
+
+func (p proxy) String() string { return p.Name + " " + p.Mode }
+
+// testSet is a set of upstream's tests, and the proxies and modes it is run for.
+type testSet struct {
+	Focus string // regular expressions over the names of specs
+	Skip  []skip
+	Runs  []proxy
+	Limit time.Duration // of one run
+}
+
+// skip leaves out specs, with the reason.
+type skip struct{ Match, Why string }
+
+// notHere are the specs that no cluster on this kind of machine can run.
+func notHere() []skip {
+	return []skip{
+		{`\[Feature:NetworkPolicy\]`, "the cluster has no policy engine"},
+		{`\[Feature:SCTPConnectivity\]`, "this kernel has no SCTP"},
+		{`\[Feature:NetworkingIPv4\]|\[Feature:NetworkingIPv6\]|\[Feature:NetworkingDNS\]`, "they reach out to the Internet"},
+		{`\[Feature:PerformanceDNS\]|\[Feature:NetworkingPerformance\]`, "they measure the network, not the proxy"},
+		{`\[Feature:KubeProxyNFAcct\]`, "this kernel has no nfnetlink_acct"},
+		{`should work after restarting apiserver`, "the API server of this cluster is no pod"},
+		{`should recreate its iptables rules if they are deleted`, "it needs SSH"},
+		{`\[Feature:LoadBalancer\]`, "the cluster has no cloud controller yet"},
+	}
+}
+
+func sets() map[string]testSet {
+	sample := `should serve a basic endpoint from pods|should be able to switch session affinity for NodePort|should function for pod-Service: udp|` +
+		`should provide DNS for services|should have session affinity work for service with type clusterIP|should implement service.kubernetes.io/service-proxy-name|` +
+		`should be able to preserve UDP traffic when server pod cycles for a ClusterIP|internalTrafficPolicy|should create endpoints for unready pods`
+	return map[string]testSet{
+		"sample":      {Focus: `\[sig-network\].*(` + sample + `)`, Skip: notHere(), Runs: []proxy{{tandem, "nftables"}}, Limit: 6 * time.Minute},
+		"conformance": {Focus: `\[sig-network\].*\[Conformance\]`, Runs: everyProxy(), Limit: 30 * time.Minute},
+		"network":     {Focus: `\[sig-network\]`, Skip: notHere(), Runs: everyProxy(), Limit: 90 * time.Minute},
+	}
+}
+
+// everyProxy are the runs whose figures are compared: kube-proxy has no mode userspace.
+func everyProxy() []proxy {
+	return []proxy{
+		{kubeProxy, "nftables"},
+		{tandem, "nftables"},
+		{kubeProxy, "iptables"},
+		{tandem, "iptables"},
+		{tandem, "userspace"},
+	}
+}
+
+// parseRuns reads such as kube-proxy/nftables,tandem/iptables.
+func parseRuns(text string) (all []proxy, err error) {
+	for part := range strings.SplitSeq(text, ",") {
+		name, mode, ok := strings.Cut(part, "/")
+		if !ok || !slices.Contains([]string{tandem, kubeProxy}, name) || mode == "" {
+			return nil, fmt.Errorf("no run %q: a run is PROXY/MODE with the proxy %s or %s", part, tandem, kubeProxy)
+		}
+		all = append(all, proxy{name, mode})
+	}
+	return all, nil
+}
+
+// skips joins the patterns of skips.
+func skips(all []skip) string {
+	var patterns []string
+	for _, s := range all {
+		patterns = append(patterns, s.Match)
+	}
+	return strings.Join(patterns, "|")
+}

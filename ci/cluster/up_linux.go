@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+// cluster is a cluster that is being made or used.
+type cluster struct {
+	layout
+	plan  plan
+	repo  string // the tree whose Tandem runs
+	proxy proxy
+	both  bool // nodes have the images of both proxies
+	out   io.Writer
+}
+
+// step does a part of the work and says how long it took.
+func (c *cluster) step(what string, do func() error) error {
+	begun := time.Now()
+	if err := do(); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	fmt.Fprintf(c.out, "cluster: %s, %s\n", what, time.Since(begun).Round(100*time.Millisecond))
+	return nil
+}
+
+// parts are the folders of the cache that a cluster is made of.
+func (c *cluster) findParts(ctx context.Context, where bool) error {
+	c.Parts = map[string]string{}
+	for _, part := range []string{"upstream", "containerd", "coredns"} {
+		folder, err := c.script(ctx, "build", part, where)
+		if err != nil {
+			return err
+		}
+		c.Parts[part] = folder
+	}
+	root, err := c.script(ctx, "root", "", where)
+	c.Root = root
+	return err
+}
+
+// script runs a script of ci/cluster and returns the folder that it prints. If it may only say
+// where that is, a missing folder is an error.
+func (c *cluster) script(ctx context.Context, name, arg string, where bool) (string, error) {
+	args := []string{}
+	if arg != "" {
+		args = append(args, arg)
+	}
+	if where {
+		args = append(args, "where")
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(c.repo, "ci/cluster", name), args...)
+	cmd.Stderr = c.out
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w", name, arg, err)
+	}
+	folder := strings.TrimSpace(string(out))
+	if _, err := os.Stat(folder); err != nil {
+		return "", fmt.Errorf("%s %s is not in the cache: `make cluster` puts it there", name, arg)
+	}
+	return folder, nil
+}
+
+// up brings the cluster up. What is there of an earlier one is removed first, and if a step
+// fails everything is removed.
+func (c *cluster) up(ctx context.Context) (err error) {
+	if os.Geteuid() != 0 {
+		return errors.New("a cluster takes root: it makes namespaces, control groups and mounts")
+	}
+	if err := c.step("parts", func() error { return c.findParts(ctx, false) }); err != nil {
+		return err
+	}
+	if err := down(c.State); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil && os.Getenv("CLUSTER_KEEP") == "" {
+			err = errors.Join(err, down(c.State))
+		}
+	}()
+	if err := os.MkdirAll(filepath.Join(c.State, "images"), 0o755); err != nil {
+		return err
+	}
+	for _, s := range []struct {
+		what string
+		do   func() error
+	}{
+		{"images", func() error { return c.images(ctx) }},
+		{fmt.Sprintf("%d machines", len(c.plan.machines())), func() error { return c.machines(ctx) }},
+		{"API server", func() error { return c.apiServer(ctx) }},
+		{"images on nodes", func() error { return c.load(ctx) }},
+		{"nodes registered", func() error { return c.nodes(ctx) }},
+		{"CoreDNS", func() error { return c.apply(ctx, "coredns.yaml", map[string]string{"DNS": dnsAddress}) }},
+		{c.proxy.String(), func() error { return c.install(ctx) }},
+		{"all pods ready", func() error { return c.ready(ctx) }},
+	} {
+		if err := c.step(s.what, s.do); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// down removes all that a cluster left, whoever made it and however that ended.
+func down(state string) error {
+	if err := removeGroups(groupName(state)); err != nil {
+		return err
+	}
+	var err error
+	for range 50 { // mounts of machines that are ending
+		if err = os.RemoveAll(state); err == nil {
+			return nil
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return err
+}
+
+// images writes the archives that nodes import: the tests' and the proxies'.
+func (c *cluster) images(ctx context.Context) error {
+	if err := copySelf(filepath.Join(c.bin(), "cluster")); err != nil {
+		return err
+	}
+	pause := filepath.Join(c.State, "pause")
+	if err := c.run(ctx, nil, "go", "build", "-C", c.repo, "-o", pause, "./ci/cluster/pause"); err != nil {
+		return err
+	}
+	if err := writeImages(filepath.Join(c.State, "images", "all.tar"), c.allImages(pause)); err != nil {
+		return err
+	}
+	if c.proxy.Name != tandem && !c.both {
+		return nil
+	}
+	out := filepath.Join(c.State, "dist")
+	if err := c.run(ctx, []string{"TANDEM_SIGNING_KEY="}, filepath.Join(c.repo, "ci/dist/run"), "-targets", "linux/amd64", "-only", "programs,licenses,images", "-out", out); err != nil {
+		return err
+	}
+	for _, name := range []string{"tandem.tar", "tandem-iptables.tar"} {
+		if err := os.Rename(filepath.Join(out, "images", name), filepath.Join(c.State, "images", name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// allImages are those that upstream's tests name (test/utils/image/manifest.go), and the cluster's own.
+func (c *cluster) allImages(pause string) []image {
+	upstream := func(name string) string { return c.tool("upstream", name) }
+	e2e := func(name string) string { return "registry.k8s.io/e2e-test-images/" + name }
+	return []image{
+		{Names: []string{pauseImage}, Files: map[string]string{"pause": pause}, Entrypoint: []string{"/pause"}},
+		{Names: []string{loadImage}, Files: map[string]string{"cluster": filepath.Join(c.bin(), "cluster")}, Entrypoint: []string{"/cluster", "load"}},
+		{Names: []string{"registry.k8s.io/coredns/coredns:lab"}, Files: map[string]string{"coredns": c.tool("coredns", "coredns")}, Entrypoint: []string{"/coredns"}},
+		{
+			Names: []string{"registry.k8s.io/kube-proxy:lab"}, Base: c.Root,
+			Files: map[string]string{"usr/local/bin/kube-proxy": upstream("kube-proxy")}, Entrypoint: []string{"/usr/local/bin/kube-proxy"},
+		},
+		{
+			Names: []string{e2e("agnhost:2.66.1"), e2e("agnhost:2.55")}, Base: c.Root,
+			Files: map[string]string{"agnhost": upstream("agnhost")}, Links: map[string]string{"agnhost-2": "agnhost"}, Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"},
+		},
+		{Names: []string{e2e("regression-issue-74839:1.5")}, Base: c.Root, Files: map[string]string{"regression-issue-74839": upstream("regression-issue-74839")}, Entrypoint: []string{"/regression-issue-74839"}},
+		{
+			Names: []string{e2e("busybox:1.37.0-2"), e2e("glibc-dns-testing:2.1.1"), "registry.k8s.io/build-image/distroless-iptables:v0.9.9"},
+			Base:  c.Root, Cmd: []string{"sh"},
+		},
+		// Endpoints' tests take any server on port 80 for it.
+		{Names: []string{e2e("nginx:1.27.0-2")}, Base: c.Root, Files: map[string]string{"agnhost": upstream("agnhost")}, Cmd: []string{"/agnhost", "netexec", "--http-port=80"}},
+	}
+}
+
+// machines starts the machines and connects them.
+func (c *cluster) machines(ctx context.Context) error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	listener, err := l.(*net.TCPListener).File()
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	conf := configuration{plan: c.plan, dir: c.config()}
+	if err := conf.write(c.kubeconfig(), l.Addr().(*net.TCPAddr).Port); err != nil {
+		return err
+	}
+	self := filepath.Join(c.bin(), "cluster")
+	pids := map[string]int{}
+	for _, n := range c.plan.machines() {
+		m, handed := c.control(c.plan), listener
+		if n.Name != controlName {
+			m, handed = c.worker(n), nil
+			if err := c.cni(m, n); err != nil {
+				return err
+			}
+		}
+		groups, err := makeGroups(groupName(c.State), n.Name)
+		if err != nil {
+			return err
+		}
+		if pids[n.Name], err = m.start(self, groups, handed); err != nil {
+			return err
+		}
+	}
+	var nodes []int
+	for _, n := range c.plan.Workers {
+		nodes = append(nodes, pids[n.Name])
+	}
+	if err := links(ctx, pids[controlName], c.plan.controlLinks(nodes)); err != nil {
+		return err
+	}
+	for _, n := range c.plan.Workers {
+		if err := links(ctx, pids[n.Name], c.plan.nodeLinks(n)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cni writes the file of the CNI plug-ins of a node.
+func (c *cluster) cni(m machine, n node) error {
+	text, err := render("cni.json", n)
+	if err != nil {
+		return err
+	}
+	folder := filepath.Join(m.Work, "cni")
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(folder, "10-cluster.conflist"), text, 0o644)
+}
+
+func copySelf(to string) error {
+	data, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(to, data, 0o755)
+}
+
+// links runs commands of ip(8) in a machine's network.
+func links(ctx context.Context, pid int, lines []string) error {
+	cmd := exec.CommandContext(ctx, "nsenter", "--target", fmt.Sprint(pid), "--net", "ip", "-batch", "-")
+	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n"))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("ip: %w: %s", err, out)
+	}
+	return nil
+}
+
+// in returns a command that runs in a machine.
+func (c *cluster) in(ctx context.Context, name string, args ...string) (*exec.Cmd, error) {
+	pid, err := os.ReadFile(filepath.Join(c.work(name), "pid"))
+	if err != nil {
+		return nil, fmt.Errorf("no machine %s: %w", name, err)
+	}
+	return exec.CommandContext(ctx, "nsenter", append([]string{"--target", string(pid), "--all", "--wd=/", "env", "-i", "PATH=" + machinePath, "HOME=/root", "TERM=xterm", "KUBECONFIG=" + configDir + "/admin.conf"}, args...)...), nil
+}
+
+const machinePath = partsDir + "/upstream:" + partsDir + "/containerd:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// run runs a command of this machine whose output belongs to the progress.
+func (c *cluster) run(ctx context.Context, env []string, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	cmd.Env = append(os.Environ(), env...)
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w: %s", filepath.Base(name), err, tail(said.String(), 2000))
+	}
+	return nil
+}
+
+func tail(s string, n int) string { return s[max(0, len(s)-n):] }
+
+// kubectl runs kubectl as the administrator and returns what it prints.
+func (c *cluster) kubectl(ctx context.Context, input []byte, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, c.tool("upstream", "kubectl"), append([]string{"--kubeconfig=" + c.layout.kubeconfig(), "--cache-dir=" + filepath.Join(c.State, "kubectl")}, args...)...)
+	cmd.Stdin = bytes.NewReader(input)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, tail(said.String(), 2000))
+	}
+	return string(out), nil
+}
+
+// until tries something until it succeeds or the time is over.
+func until(ctx context.Context, limit time.Duration, try func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+}
+
+// startTime is how long parts may take to come up on a busy machine.
+const startTime = 4 * time.Minute
+
+func (c *cluster) apiServer(ctx context.Context) error {
+	return until(ctx, startTime, func() error {
+		_, err := c.kubectl(ctx, nil, "get", "--raw", "/readyz", "--request-timeout=5s")
+		return err
+	})
+}
+
+// load imports the images on all nodes at once.
+func (c *cluster) load(ctx context.Context) error {
+	archives, err := filepath.Glob(filepath.Join(c.State, "images", "*.tar"))
+	if err != nil {
+		return err
+	}
+	return c.onNodes(func(n node) error {
+		for _, a := range archives {
+			cmd, err := c.in(ctx, n.Name, "ctr", "--namespace=k8s.io", "--connect-timeout=120s", "images", "import", "--local", "--platform=linux/amd64", "/var/lib/images/"+filepath.Base(a))
+			if err != nil {
+				return err
+			}
+			if out, err := cmd.CombinedOutput(); err != nil {
+				return fmt.Errorf("%s on %s: %w: %s", filepath.Base(a), n.Name, err, tail(string(out), 1000))
+			}
+		}
+		return nil
+	})
+}
+
+// onNodes does something for all nodes at once.
+func (c *cluster) onNodes(do func(node) error) error {
+	errs := make([]error, len(c.plan.Workers))
+	var group sync.WaitGroup
+	for i, n := range c.plan.Workers {
+		group.Go(func() { errs[i] = do(n) })
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+// nodes waits for the Node objects and gives them the networks of their pods.
+func (c *cluster) nodes(ctx context.Context) error {
+	for _, n := range c.plan.Workers {
+		pods := fmt.Appendf(nil, `{"spec":{"podCIDR":%q,"podCIDRs":["%s"]}}`, n.Pods[0], strings.ReplaceAll(join(n.Pods), ",", `","`))
+		if err := until(ctx, startTime, func() error {
+			_, err := c.kubectl(ctx, nil, "patch", "node", n.Name, "--type=merge", "--patch="+string(pods))
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// apply applies a manifest of files.
+func (c *cluster) apply(ctx context.Context, name string, values any) error {
+	text, err := render(name, values)
+	if err != nil {
+		return err
+	}
+	_, err = c.kubectl(ctx, text, "apply", "--server-side", "--filename=-")
+	return err
+}
+
+// install installs the Service proxy as users do: Tandem by its chart on kubeadm's ConfigMap,
+// kube-proxy as kubeadm does.
+func (c *cluster) install(ctx context.Context) error {
+	if c.proxy.Name == none {
+		return nil
+	}
+	values := map[string]string{"Mode": c.proxy.Mode, "ClusterCIDR": c.plan.ranges(podNets), "Server": c.plan.Control.Addr[0].String()}
+	if err := c.apply(ctx, "proxy-config.yaml", values); err != nil {
+		return err
+	}
+	if c.proxy.Name == kubeProxy {
+		return c.apply(ctx, "kube-proxy.yaml", nil)
+	}
+	tag, err := imageTag(filepath.Join(c.State, "dist", "images", "tandem", "index.json"))
+	if err != nil {
+		return err
+	}
+	manifests, err := c.chart(ctx, chartSettings(c.proxy.Mode, tag))
+	if err != nil {
+		return err
+	}
+	_, err = c.kubectl(ctx, manifests, "apply", "--server-side", "--filename=-")
+	return err
+}
+
+// chart renders the chart as `helm template` does.
+func (c *cluster) chart(ctx context.Context, settings []string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"run", "-C", filepath.Join(c.repo, "installers/kubernetes/render"), ".", "-print"}, settings...)...)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("chart: %w: %s", err, tail(said.String(), 2000))
+	}
+	return out, nil
+}
+
+// imageTag reads the tag of an image of `make dist`.
+func imageTag(index string) (string, error) {
+	data, err := os.ReadFile(index)
+	if err != nil {
+		return "", err
+	}
+	var i struct{ Manifests []descriptor }
+	if err := json.Unmarshal(data, &i); err != nil || len(i.Manifests) == 0 {
+		return "", fmt.Errorf("%s has no image: %w", index, err)
+	}
+	return i.Manifests[0].Annotations["org.opencontainers.image.ref.name"], nil
+}
+
+// ready waits until all nodes and all pods of kube-system are.
+func (c *cluster) ready(ctx context.Context) error {
+	waits := [][]string{
+		{"wait", "nodes", "--all", "--for=condition=Ready"},
+		{"--namespace=kube-system", "rollout", "status", "deployment/coredns"},
+	}
+	switch c.proxy.Name {
+	case tandem:
+		waits = append(waits, []string{"--namespace=kube-system", "rollout", "status", "daemonset/tandem"})
+	case kubeProxy:
+		waits = append(waits, []string{"--namespace=kube-system", "rollout", "status", "daemonset/kube-proxy"})
+	}
+	if c.proxy.Name == none {
+		waits = waits[:1] // CoreDNS needs Services
+	}
+	for _, w := range waits {
+		if _, err := c.kubectl(ctx, nil, append(w, "--timeout="+startTime.String())...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
