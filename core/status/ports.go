@@ -62,7 +62,10 @@ func (h *hasher) host(o *model.Host) {
 	h.text(o.Pods.Interface)
 	h.text(o.Pods.Prefix)
 	each(h, o.NodePorts.Prefixes, h.prefix)
-	h.flag(o.NodePorts.Loopback)
+	for _, on := range o.NodePorts.Loopback {
+		h.flag(on)
+	}
+	h.flag(o.NodePorts.LoopbackTCPOnly)
 	h.flag(o.MasqueradeAll)
 	each(h, o.ServiceCIDRs, h.prefix)
 	g := &o.Guard

@@ -22,12 +22,15 @@ import (
 type NodePorts struct{}
 
 // Addresses implements Placement.
-func (NodePorts) Addresses(host *model.Host, f *model.Frontend) (at []netip.AddrPort, why string) {
-	if l := model.FamilyOf(f.At.Addr()).Loopback(); f.Kind == model.KindNodePort && host.NodePorts.Contains(l) {
+func (NodePorts) Addresses(host *model.Host, proto model.Proto, f *model.Frontend) (at []netip.AddrPort, why string) {
+	if l := model.FamilyOf(f.At.Addr()).Loopback(); f.Kind == model.KindNodePort && host.NodePorts.Answers(l, proto) {
 		return []netip.AddrPort{netip.AddrPortFrom(l, f.At.Port())}, ""
 	}
 	return nil, ""
 }
+
+// Reached implements Placement: only processes of this node have its loopback addresses.
+func (NodePorts) Reached(o model.Origin) bool { return o == model.FromHost }
 
 // NeedsAddresses implements Placement.
 func (NodePorts) NeedsAddresses() bool { return false }
@@ -62,7 +65,7 @@ type withLoopback struct {
 	dataplane.Backend
 	loopback dataplane.Backend
 	log      *slog.Logger
-	serving  bool                   // Host.NodePorts.Loopback
+	serving  bool                   // Host.NodePorts.OnLoopback
 	failing  bool                   // the last Sync of loopback
 	failures map[model.PortID]error // of loopback, as of the last Sync
 	changed  []model.PortID         // whose failure has come, gone or become another since GapsChanged
@@ -80,11 +83,11 @@ func withNodePorts(b, loopback dataplane.Backend, log *slog.Logger) dataplane.Ba
 func (b *withLoopback) Unwrap() dataplane.Backend { return b.Backend }
 
 func withoutLoopback(h *model.Host) *model.Host {
-	if !h.NodePorts.Loopback {
+	if !h.NodePorts.OnLoopback() {
 		return h
 	}
 	other := *h
-	other.NodePorts.Loopback = false
+	other.NodePorts.Loopback = [2]bool{}
 	return &other
 }
 
@@ -95,7 +98,7 @@ func (b *withLoopback) Adopt(ctx context.Context) error {
 
 // SetHost implements dataplane.Backend.
 func (b *withLoopback) SetHost(h *model.Host) {
-	b.serving = h.NodePorts.Loopback
+	b.serving = h.NodePorts.OnLoopback()
 	b.Backend.SetHost(withoutLoopback(h))
 	b.loopback.SetHost(h)
 }
@@ -221,16 +224,16 @@ func (b *withLoopback) Preview(deltas []model.Delta) []dataplane.Change {
 	return append(b.Backend.Preview(deltas), b.loopback.Preview(deltas)...)
 }
 
-// Packets implements dataplane.PacketCounter for a backend that does: of connections to
-// node ports on loopback addresses, relays see all.
+// Packets implements dataplane.PacketCounter: of connections to node ports on loopback
+// addresses, relays see all.
 func (b *withLoopback) Packets() (p dataplane.Packets) {
-	c, ok := dataplane.As[dataplane.PacketCounter](b.Backend)
-	if !ok {
-		return p
+	if c, ok := dataplane.As[dataplane.PacketCounter](b.Backend); ok {
+		p = c.Packets()
 	}
-	p = c.Packets()
 	if relays, ok := dataplane.As[relay.Counter](b.loopback); ok {
-		p.Localhost += relays.Relays().Accepted
+		s := relays.Relays()
+		p.Localhost += s.Accepted
+		p.Listeners, p.ListenFailures = s.Listeners, s.ListenFailures
 	}
 	return p
 }
