@@ -5,6 +5,7 @@ package events
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -17,6 +18,10 @@ type Sink func(context.Context, Record) error
 
 // ErrRejected is the error of a record that will never be accepted.
 var ErrRejected = errors.New("rejected")
+
+// ErrNamespaceGone is the error of a record whose namespace is deleted, or is being deleted: an
+// ErrRejected that is no fault of anybody's.
+var ErrNamespaceGone = fmt.Errorf("%w: the namespace is being deleted", ErrRejected)
 
 // The results of an Event, for metrics.
 const (
@@ -119,7 +124,11 @@ func (r *Recorder) write(ctx context.Context, sink Sink, n *entry, record Record
 		r.counted(Written)
 	case over:
 		r.counted(GivenUp)
-		r.log.Warn("writing Event failed; dropped", "object", record.About.String(), "reason", record.Reason, "err", err)
+		level := slog.LevelWarn
+		if errors.Is(err, ErrNamespaceGone) {
+			level = slog.LevelDebug
+		}
+		r.log.Log(ctx, level, "writing Event failed; dropped", "object", record.About.String(), "reason", record.Reason, "err", err)
 	}
 }
 
