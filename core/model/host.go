@@ -40,6 +40,10 @@ type Guard struct {
 
 	Allowed     []netip.Prefix // external IPs that are allowed whatever else they are
 	AllowedOnly bool           // and no others are
+
+	// Listeners is what this node's processes listen on of what Services ask for of its own
+	// addresses; nil is unknown. Equal leaves it out.
+	Listeners *Listeners
 }
 
 // Equal reports whether two guards protect the same.

@@ -591,10 +591,10 @@ func TestAddressesOfTheNode(t *testing.T) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 	said := fmt.Sprint(problems(r))
-	if said != "[NodeAddress: cluster IP 192.0.2.2 NodeAddress: external IP 2001:db8::1]" {
+	if said != "[NodeAddress: cluster IP 192.0.2.2 NodeAddress: external IP 2001:db8::1, on whose port 443 (tcp) a process of this node may listen]" {
 		t.Errorf("problems: %s", said)
 	}
-	const text = "external IP 2001:db8::1: address belongs to this node; to allow it, add 2001:db8::1/128 to --allowed-external-ips"
+	const text = "external IP 2001:db8::1, on whose port 443 (tcp) a process of this node may listen: address belongs to this node; to allow it, add 2001:db8::1/128 to --allowed-external-ips"
 	if got := r.Problems[len(r.Problems)-1].Text(); got != text {
 		t.Errorf("%s, want %s", got, text)
 	}
