@@ -269,8 +269,13 @@ func (b *backend) Unwrap() dataplane.Backend { return b.Backend }
 
 // Packets implements dataplane.PacketCounter.
 func (b *backend) Packets() dataplane.Packets {
-	s := &b.driver.failures
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return dataplane.Packets{Balancers: maps.Clone(s.all)}
+	return dataplane.Packets{Balancers: b.driver.BalancerFailures()}
+}
+
+// BalancerFailures returns how many calls about load balancers failed, by kind. It is safe for
+// concurrent use.
+func (d *Driver) BalancerFailures() map[dataplane.BalancerFailure]uint64 {
+	d.failures.mu.Lock()
+	defer d.failures.mu.Unlock()
+	return maps.Clone(d.failures.all)
 }
