@@ -114,6 +114,9 @@ func (p *Proxy) inputs(s *engine.Snapshot) (f *snapshot.File, settled bool) {
 		Services: make([]*model.Service, len(s.Services)), Slices: append(make([]*model.Slice, 0, len(s.Services)), s.Orphans...),
 		CIDRs: s.CIDRs, Routes: s.Routes, Grants: s.Grants,
 	}
+	if s.Host != nil {
+		f.Machine.Listeners = s.Host.Guard.Listeners
+	}
 	hash := status.HashHost(s.Host)
 	settled = s.Settled && s.Host != nil && hash.String() == status.HashHost(resolve.Host(&f.Config, f.Node, f.CIDRs, f.Machine)).String()
 	for i, svc := range s.Each() { // once through memory

@@ -4,6 +4,7 @@ package platform
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/diagnosis"
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // Examine checks this machine: each mode by trying it, what kube-proxy has left, the
@@ -25,6 +27,7 @@ func Examine(ctx context.Context, c *config.Config, running *diagnosis.Running) 
 		checks = append(checks, examineLeftovers(ctx, m)...)
 	}
 	checks = append(checks, diagnosis.Node(Facts(ctx, c, running))...)
+	checks = append(checks, examineOwnAddresses(c))
 	return append(checks, examineListeners(c, running != nil)...)
 }
 
@@ -83,6 +86,26 @@ func examineLeftovers(ctx context.Context, m dataplane.Mode) []diagnosis.Check {
 		check.Found = "rules of kube-proxy: " + strings.Join(left.Found, ", ")
 	}
 	return []diagnosis.Check{check}
+}
+
+// examineOwnAddresses reports whether external IPs that are this node's own addresses are served.
+func examineOwnAddresses(c *config.Config) diagnosis.Check {
+	check := diagnosis.Check{ID: "external-ips", Level: diagnosis.OK, Found: "an external IP that is an address of this node is served where no process listens, and refused with the process's name where one does; other nodes program nothing for it"}
+	if c.ExternalIPs.Only {
+		check.Found = "only external IPs of --" + config.AllowedExternalIPs + " are served"
+		return check
+	}
+	l, err := Listeners()
+	if err == nil {
+		_, err = l.At([]model.Listener{{Proto: model.TCP, At: netip.MustParseAddrPort("127.0.0.1:1")}})
+		err = errors.Join(err, l.Close())
+	}
+	if err != nil {
+		check.Level = diagnosis.Note
+		check.Found = "external IPs that are addresses of this node are refused: " + err.Error()
+		check.Fix = "name those that Services may have in --" + config.AllowedExternalIPs
+	}
+	return check
 }
 
 // examineListeners tries to listen as run does. Beside a tandem that runs, an address in use

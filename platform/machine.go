@@ -25,6 +25,13 @@ type machine struct {
 	facts model.Machine
 }
 
+// Listening tells on which of some places of this machine processes listen. It is used by one goroutine
+// at a time.
+type Listening interface {
+	At(places []model.Listener) ([]model.Listener, error)
+	Close() error
+}
+
 // openMachine reads the addresses of this machine for the first time, as far as
 // they could be opened.
 func openMachine(a addresses, err error, log *slog.Logger) *machine {

@@ -39,6 +39,16 @@ func (s system) set(c *config.Config, log *slog.Logger) error {
 	return errors.Join(failed...)
 }
 
+// Listeners tells which processes of this machine listen. It is an error where the system cannot
+// tell. Close it after use.
+func Listeners() (Listening, error) {
+	open := thisSystem().listeners
+	if open == nil {
+		return nil, errors.New("this system does not tell which processes listen")
+	}
+	return open()
+}
+
 // LocalAddresses returns the addresses of this machine, read once.
 func LocalAddresses() ([]model.LocalAddress, error) {
 	a, err := thisSystem().addresses()

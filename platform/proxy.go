@@ -35,25 +35,26 @@ type Proxy struct {
 	live    atomic.Pointer[config.Config] // as last changed by Reconfigure
 	base    *config.Config                // what the parts were opened with; Reconfigure's own
 
-	lock     Held
-	network  network
-	machine  *machine
-	source   source
-	choice   Choice         // at the start
-	engine   *engine.Engine // owns the data plane in use
-	switcher *switcher
-	writers  writers           // nil where the system does not report them
-	tracing  *tracing.Exporter // nil where changes are not traced
-	flows    [2]flowTable      // for each of the cleaners; nil where there are none
-	flowsErr error             // why flows could not be opened, until it is logged
-	tracked  flowLister        // all of them, for answers; nil where they are not listed
-	cleaners [2]*flows.Cleaner // of stale UDP flows, of TCP handshakes
-	failover *failover         // nil where it is off
-	report   *reporter
-	servers  servers
-	kernel   turn // of the one query at a time that reads the data plane
-	answers  turn // of the one at a time that does not
-	memory   *releaser
+	lock      Held
+	network   network
+	machine   *machine
+	source    source
+	choice    Choice         // at the start
+	engine    *engine.Engine // owns the data plane in use
+	switcher  *switcher
+	writers   writers           // nil where the system does not report them
+	listeners Listening         // nil where they cannot be told
+	tracing   *tracing.Exporter // nil where changes are not traced
+	flows     [2]flowTable      // for each of the cleaners; nil where there are none
+	flowsErr  error             // why flows could not be opened, until it is logged
+	tracked   flowLister        // all of them, for answers; nil where they are not listed
+	cleaners  [2]*flows.Cleaner // of stale UDP flows, of TCP handshakes
+	failover  *failover         // nil where it is off
+	report    *reporter
+	servers   servers
+	kernel    turn // of the one query at a time that reads the data plane
+	answers   turn // of the one at a time that does not
+	memory    *releaser
 
 	group   sync.WaitGroup  // of what Run starts
 	running context.Context // from Open to the end of Run

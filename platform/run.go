@@ -59,6 +59,12 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 	}
 	a, err := p.system.addresses()
 	p.machine = openMachine(a, err, p.log)
+	if open := p.system.listeners; open != nil {
+		if p.listeners, err = open(); err != nil {
+			p.listeners = nil
+			p.log.Warn("processes that listen on this node are unknown; external IPs that are its own addresses are not served", "err", err)
+		}
+	}
 	if open := p.system.writers; open != nil {
 		if p.writers, err = open(); err != nil {
 			p.writers = nil
@@ -144,6 +150,9 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 	}
 	if p.writers != nil {
 		options.Writers = p.writers
+	}
+	if p.listeners != nil {
+		options.Listeners = p.listeners.At
 	}
 	p.engine = engine.New(options)
 	p.failover = newFailover(p.config.Failover, p.engine, p.network, p.machine.local, p.report, p.log)
@@ -254,6 +263,9 @@ func (p *Proxy) Close() error {
 	errs = append(errs, p.failover.close())
 	if p.engine != nil {
 		errs = append(errs, p.engine.Close())
+	}
+	if p.listeners != nil {
+		errs = append(errs, p.listeners.Close())
 	}
 	errs = append(errs, p.machine.close())
 	if p.network != nil {

@@ -34,6 +34,7 @@ type system struct {
 	dialControl func(context.Context) (net.Conn, error) // to the holder of the lock
 	network     func() (network, error)                 // that of the calling thread
 	addresses   func() (addresses, error)
+	listeners   func() (Listening, error) // nil where they cannot be told
 	flows       func() (flowTable, error)
 	listFlows   func() flowLister                                                           // nil where they are not listed
 	live        func(ctx context.Context, t status.Trace, from string) (status.Live, error) // follows a real packet

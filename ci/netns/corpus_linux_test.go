@@ -38,7 +38,7 @@ func TestCorpus(t *testing.T) {
 func maker(mode dataplane.Mode, flavour flavour) Make {
 	return func(net *lab.Net, s *conformance.Scenario) (Proxy, error) {
 		enter := func(f func() error) error { return net.Do(lab.Node, f) }
-		loopback := s.Host.NodePorts.Localhost || resolve.Host(&s.Host, nil, nil, s.Machine).NodePorts.Loopback
+		loopback := s.Host.NodePorts.Localhost || resolve.Host(&s.Host, nil, nil, s.Machine).NodePorts.OnLoopback()
 		if mode.Name == relay.Mode || loopback { // opens sockets whenever it likes
 			return &remote{mode: mode.Name, enter: enter, wrap: flavour.wrap}, nil
 		}

@@ -7,10 +7,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/model"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
@@ -50,4 +53,57 @@ func assign(link netlink.Link, all []netip.Prefix) error {
 		}
 	}
 	return nil
+}
+
+// listen opens the sockets of a scenario's machine, for as long as its lab lasts. They receive
+// nothing: clients get no answer.
+func listen(node *lab.Net, s *conformance.Scenario) (func(), error) {
+	var files []*os.File
+	closeAll := func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}
+	for _, l := range s.Machine.Listeners.All {
+		err := node.Do(lab.Node, func() error {
+			fd, err := deaf(l)
+			if err == nil {
+				files = append(files, os.NewFile(uintptr(fd), l.At.String()))
+			}
+			return err
+		})
+		if err != nil {
+			closeAll()
+			return nil, fmt.Errorf("listener %s: %w", l.At, err)
+		}
+	}
+	return closeAll, nil
+}
+
+// deaf is a socket whose filter drops all packets, the first ones of connections included.
+func deaf(l model.Listener) (fd int, err error) {
+	family, kind := unix.AF_INET, unix.SOCK_STREAM
+	var at unix.Sockaddr
+	if ip := l.At.Addr(); ip.Is6() {
+		family, at = unix.AF_INET6, &unix.SockaddrInet6{Port: int(l.At.Port()), Addr: ip.As16()}
+	} else {
+		at = &unix.SockaddrInet4{Port: int(l.At.Port()), Addr: ip.As4()}
+	}
+	if l.Proto == model.UDP {
+		kind = unix.SOCK_DGRAM
+	}
+	if fd, err = unix.Socket(family, kind|unix.SOCK_CLOEXEC, 0); err != nil {
+		return 0, err
+	}
+	none := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}}
+	err = errors.Join(
+		unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &none[0]}),
+		unix.Bind(fd, at))
+	if err == nil && l.Proto == model.TCP {
+		err = unix.Listen(fd, 1)
+	}
+	if err != nil {
+		unix.Close(fd)
+	}
+	return fd, err
 }

@@ -40,7 +40,8 @@ func runWith(ctx context.Context, s *conformance.Scenario, dir string, make Make
 		return r, err
 	}
 	defer func() { err = errors.Join(err, net.Close()) }()
-	run := run{scenario: s, net: net, inventory: inv, dir: dir, patience: patience, had: map[string]netip.AddrPort{}}
+	run := run{scenario: s, net: net, inventory: inv, dir: dir, patience: patience, had: map[string]netip.AddrPort{}, listeners: func() {}}
+	defer func() { run.listeners() }()
 	if err := run.serve(); err != nil {
 		return r, err
 	}
@@ -75,11 +76,12 @@ type run struct {
 	scenario *conformance.Scenario
 	net      *lab.Net
 	inventory
-	dir      string
-	proxy    Proxy
-	report   Report
-	patience time.Duration             // of a check
-	had      map[string]netip.AddrPort // what each client reached in its last row with affinity
+	dir       string
+	proxy     Proxy
+	report    Report
+	listeners func()                    // closes those of the machine
+	patience  time.Duration             // of a check
+	had       map[string]netip.AddrPort // what each client reached in its last row with affinity
 }
 
 func (r *run) serve() error {
@@ -117,6 +119,11 @@ func (r *run) program(ctx context.Context, step conformance.Step) error {
 		if err := setAddresses(r.net, r.scenario); err != nil {
 			return err
 		}
+		closeAll, err := listen(r.net, r.scenario)
+		if err != nil {
+			return err
+		}
+		r.listeners = closeAll
 		if err := r.proxy.Start(ctx, r.dir, r.scenario.Host); err != nil {
 			return fmt.Errorf("start: %w", err)
 		}

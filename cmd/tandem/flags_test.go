@@ -135,7 +135,7 @@ func TestCommandLinesOfDistributions(t *testing.T) {
 			return c.MasqueradeAll && c.Logging.Verbosity == 4 && c.NodeName == "n" && slices.Equal(c.Logging.Modules, []string{"a=1", "b=2"})
 		}},
 		"lists by several flags": {
-			"--nodeport-addresses=10.0.0.0/8 --nodeport-addresses=fd00::/8,11.0.0.0/8 --feature-gates=A=true,B=false", "--feature-gates: A=true,B=false has no effect: Tandem has no feature gates",
+			"--nodeport-addresses=10.0.0.0/8 --nodeport-addresses=fd00::/8,11.0.0.0/8 --feature-gates=A=true,B=false", "--feature-gates: A=true,B=false has no effect: Tandem has no such feature gate",
 			func(c *config.Config) bool { return len(c.NodePorts.Prefixes) == 3 },
 		},
 		"the last one counts": {

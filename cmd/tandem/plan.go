@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -56,6 +57,9 @@ is 3 when something would change.`,
 				return err
 			}
 			printProblems(cmd, w.problems)
+			for _, note := range w.own {
+				fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", printable.Text(note))
+			}
 			if err := w.selectPart(part); err != nil {
 				return err
 			}
@@ -128,9 +132,12 @@ func readWorld(cmd *cobra.Command, c *config.Config) (*world, error) {
 	machine := hereWithout(node, c)
 	w.host = resolve.Host(c, node, found.ServiceCIDRs, machine)
 	w.problems = append(w.problems, resolve.HostProblems(c, node, found.ServiceCIDRs, machine, resolve.AnyNodePort(found.Services))...)
-	w.services, w.ports = track.Once(w.host, &found.Objects)
+	ask, done := sockets(c)
+	defer done()
+	w.services, w.ports = track.OnceAsking(w.host, &found.Objects, ask)
 	for _, s := range w.services {
 		w.problems = append(w.problems, s.Problems...)
+		w.own = append(w.own, ownAddresses(w.host, s)...)
 	}
 	w.plan = w.mode.Plan(c, w.host, w.ports)
 	return w, nil
@@ -143,6 +150,31 @@ func hereWithout(node *model.Node, c *config.Config) (m model.Machine) {
 		m.Addresses, _ = platform.LocalAddresses()
 	}
 	return m
+}
+
+// sockets tells what listens on this machine, where it is the node and can tell.
+func sockets(c *config.Config) (ask track.Ask, done func()) {
+	if c.NodeIsHost {
+		if l, err := platform.Listeners(); err == nil {
+			return l.At, func() { l.Close() }
+		}
+	}
+	return nil, func() {}
+}
+
+// ownAddresses are notes on external IPs that are the node's own addresses and that a Service has.
+func ownAddresses(host *model.Host, s *track.View) (notes []string) {
+	for _, place := range resolve.AsksOwn(host, s.Object) {
+		if slices.ContainsFunc(s.Ports, func(p *model.Port) bool {
+			return p.ID.Proto == place.Proto && slices.ContainsFunc(p.Frontends, func(f model.Frontend) bool {
+				return f.Kind == model.KindExternalIP && f.At == place.At
+			})
+		}) {
+			notes = append(notes, fmt.Sprintf("Service %s: external IP %s (%s) is an address of this node; it is served while no process of the node listens there, and other nodes leave it to this one",
+				s.Object.Name, place.At, place.Proto))
+		}
+	}
+	return notes
 }
 
 func ownNode(nodes []*model.Node, name string) *model.Node {

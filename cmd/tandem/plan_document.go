@@ -24,6 +24,7 @@ type world struct {
 	ports    []*model.Port
 	plan     dataplane.Plan
 	problems []model.Problem
+	own      []string // notes on external IPs that are this node's addresses
 }
 
 // planDocument is the JSON form of a plan. Fields are added, not changed.

@@ -192,7 +192,10 @@ func nodePorts(n *NodePorts) Value {
 		Set: func(list []string) (err error) {
 			next := NodePorts{Loopback: n.Loopback}
 			for word, is := range words(&next) {
-				list, *is = cutWord(list, word)
+				before := len(list)
+				if list, *is = cutWord(list, word); before-len(list) > 1 {
+					return fmt.Errorf("names %s more than once", word)
+				}
 			}
 			if next.Prefixes, err = parsePrefixes(list); err == nil {
 				*n = next

@@ -194,7 +194,7 @@ func TestUnusedIsReportedAndKept(t *testing.T) {
 	if got := c.Tree()["featureGates"].(map[string]any); got["A"] != true {
 		t.Errorf("gates: %v", got)
 	}
-	want := "f:1: featureGates: A=1 has no effect: Tandem has no feature gates\n" +
+	want := "f:1: featureGates: A=1 has no effect: Tandem has no such feature gate\n" +
 		"f:2: portRange: 0-0 has no effect: kube-proxy ignores it, too\n" +
 		"f:4: clientConnection.acceptContentTypes: x has no effect: the client requests protobuf"
 	if got := text(r.Notes); got != want {
@@ -285,7 +285,28 @@ func TestNodePortAddresses(t *testing.T) {
 	if c, r := build("mode=iptables", "iptables.localhostNodePorts=false"); r.Err() != nil || c.NodePorts.OnLoopback() {
 		t.Errorf("%v %+v", r.Err(), c.NodePorts)
 	}
+	for _, list := range []string{"primary|primary", "localhost|10.0.0.0/8|localhost", "all|all"} {
+		if _, r := build("nodePortAddresses=" + list); r.Err() == nil {
+			t.Errorf("%s is accepted", list)
+		}
+	}
 	if c, r := build("mode=nftables", "nodePortAddresses=all"); r.Err() != nil || c.NodePorts.Primary {
 		t.Errorf("%v %+v", r.Err(), c.NodePorts)
+	}
+}
+
+// Two gates of kube-proxy have a meaning; others have none, and files outlive them.
+func TestFeatureGates(t *testing.T) {
+	if _, r := build("mode=ipvs", "featureGates=KubeProxyIPVS=false"); r.Err() == nil || !strings.Contains(r.Err().Error(), "KubeProxyIPVS=false") {
+		t.Errorf("mode ipvs without its gate: %v", r.Err())
+	}
+	for _, lines := range [][]string{
+		{"mode=ipvs", "featureGates=KubeProxyIPVS=true"},
+		{"mode=ipvs", "featureGates=KubeProxyIPVS=false|KubeProxyIPVS=true"},
+		{"mode=nftables", "featureGates=KubeProxyIPVS=false|KubeProxyNFTablesLocalhostNodePorts=true"},
+	} {
+		if _, r := build(lines...); r.Err() != nil || len(r.Notes) > 0 {
+			t.Errorf("%v: %v, notes %v", lines, r.Err(), r.Notes)
+		}
 	}
 }

@@ -16,6 +16,9 @@ package config
 
 import (
 	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/printable"
@@ -46,6 +49,7 @@ type Config struct {
 	PodInterfacePrefix string         // for DetectInterfacePrefix
 
 	NodePorts     NodePorts
+	Gates         Gates // kube-proxy's feature gates
 	Accelerate    Acceleration
 	GatewayRoutes bool // follow TCPRoutes and UDPRoutes of the API server
 	ExternalIPs   ExternalIPs
@@ -208,8 +212,36 @@ func (n *NodePorts) Set() bool {
 	return n.Primary || n.Localhost || n.All || len(n.Prefixes) > 0
 }
 
-// OnLoopback reports whether node ports may answer on loopback addresses.
-func (n *NodePorts) OnLoopback() bool { return n.Localhost || n.Loopback != nil && *n.Loopback }
+// OnLoopback reports whether node ports may answer on loopback addresses of any family.
+func (n *NodePorts) OnLoopback() bool { return n.OnLoopbackOf(true) || n.OnLoopbackOf(false) }
+
+// OnLoopbackOf reports it for IPv4 or IPv6. A range of loopback addresses asks for those of its
+// family, as the word localhost does for both.
+func (n *NodePorts) OnLoopbackOf(is4 bool) bool {
+	return n.Localhost || n.Loopback != nil && *n.Loopback || slices.ContainsFunc(n.Prefixes, func(p netip.Prefix) bool {
+		return p.Addr().Is4() == is4 && p.Masked().Addr().IsLoopback()
+	})
+}
+
+// Gates are words such as "KubeProxyIPVS=false". Of those about one gate the last counts.
+type Gates []string
+
+// Gates of kube-proxy that mean here what they mean there. All others have no effect.
+const (
+	GateIPVS      = "KubeProxyIPVS"                       // false: the mode ipvs is no choice
+	GateLocalhost = "KubeProxyNFTablesLocalhostNodePorts" // false: node ports do not answer on loopback addresses in the mode nftables
+)
+
+// Off reports whether a gate was set, and to false.
+func (g Gates) Off(name string) (off bool) {
+	for _, w := range g {
+		if n, on, _ := strings.Cut(w, "="); n == name {
+			v, err := strconv.ParseBool(on)
+			off = err == nil && !v
+		}
+	}
+	return off
+}
 
 // Acceleration is a way past the kernel's stack for established connections.
 type Acceleration string

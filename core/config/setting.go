@@ -20,6 +20,9 @@ type Setting struct {
 	// kube-proxy has the same setting for several modes in several sections.
 	Counts func(Mode) bool
 
+	// Ignored returns which of its words have no effect; nil where all have one.
+	Ignored func(words []string) string
+
 	// Unused is why Tandem accepts the setting and ignores it; empty
 	// for those that do something.
 	Unused string

@@ -94,7 +94,8 @@ func nodeSettings() []Setting {
 			Path: "nodePortAddresses", Flag: "nodeport-addresses",
 			Doc: "The addresses of this machine on which node ports answer: ranges, and the words primary for those of the Node object, localhost for loopback addresses, and all. " +
 				"An IP family without a range has all its addresses, unless primary or localhost is given. When empty: primary for the mode nftables, else all. " +
-				"Loopback addresses answer only with localhost, or with iptables.localhostNodePorts.",
+				"Loopback addresses answer only with localhost, a range of them such as 127.0.0.0/8, or iptables.localhostNodePorts, and of them 127.0.0.1 and ::1; " +
+				"in the mode nftables to TCP only, as in kube-proxy.",
 			Value: func(c *Config) Value { return nodePorts(&c.NodePorts) },
 		},
 		{
@@ -106,9 +107,10 @@ func nodeSettings() []Setting {
 			Value: func(c *Config) Value { return externalIPs(&c.ExternalIPs) },
 		},
 		{
-			Path: "featureGates", Flag: "feature-gates", Unused: "Tandem has no feature gates",
-			Doc:   "Feature gates of kube-proxy.",
-			Value: unused("featureGates", Map),
+			Path: "featureGates", Flag: "feature-gates", Ignored: otherGates,
+			Doc: "Feature gates of kube-proxy. Two have an effect: with " + GateIPVS + "=false the mode ipvs is an error, " +
+				"and with " + GateLocalhost + "=false node ports do not answer on loopback addresses in the mode nftables. All others are accepted and ignored.",
+			Value: func(c *Config) Value { return gates(&c.Gates) },
 		},
 		{
 			Path: "portRange", Unused: "kube-proxy ignores it, too",

@@ -46,6 +46,9 @@ func (c *Config) mistakes() (found []Finding) {
 	case c.DetectLocal == DetectClusterCIDR && !onePerFamily(c.ClusterCIDRs):
 		wrong("clusterCIDR", "can be one range, or one of IPv4 and one of IPv6")
 	}
+	if inIPVS(c.Mode) && c.Gates.Off(GateIPVS) {
+		wrong("mode", "%s is disabled by the feature gate %s=false", c.Mode, GateIPVS)
+	}
 	if c.MinSyncPeriod > c.SyncPeriod && c.SyncPeriod > 0 {
 		wrong(c.section()+".minSyncPeriod", "%s is longer than the sync period, %s", c.MinSyncPeriod, c.SyncPeriod)
 	}

@@ -84,6 +84,32 @@ func modules(p *[]string) Value {
 	}
 }
 
+// otherGates are the feature gates among these words that have no effect.
+func otherGates(words []string) string {
+	var others []string
+	for _, w := range words {
+		if name, _, _ := strings.Cut(w, "="); name != GateIPVS && name != GateLocalhost {
+			others = append(others, w)
+		}
+	}
+	return strings.Join(others, ",")
+}
+
+func gates(p *Gates) Value {
+	return Value{
+		Kind: Map,
+		Set: func(words []string) error {
+			if err := checkWords(Map, words); err != nil {
+				return err
+			}
+			*p = slices.Clone(words)
+			return nil
+		},
+		Get:    func() []string { return *p },
+		fields: []any{p},
+	}
+}
+
 // unused keeps the words of a setting that Tandem has no use for. They are
 // checked all the same. preset is what kube-proxy has by default.
 func unused(name string, k Kind, preset ...string) func(*Config) Value {

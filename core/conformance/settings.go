@@ -5,6 +5,7 @@ package conformance
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -15,6 +16,7 @@ import (
 func (p *parser) host(into *Scenario, all []section) {
 	into.Host = config.Default()
 	into.Host.NodeName = NodeName
+	into.Machine.Listeners = &model.Listeners{}
 	into.Host.ClusterCIDRs = prefixes("10.244.0.0/16 fd00:10:244::/56")
 	for _, s := range all {
 		if s.step == 0 && s.name == "host" {
@@ -70,12 +72,31 @@ func set(s *Scenario, key string, values []string) error {
 		ps, err := parsePrefixes(values)
 		s.Shared = append(s.Shared, ps...)
 		return err
+	case "listeners":
+		return setListeners(m.Listeners, values)
 	case "api-server":
 		at, err := netip.ParseAddrPort(values[0])
 		m.APIServers = append(m.APIServers, at)
 		return err
 	}
 	return fmt.Errorf("unknown key %q", key)
+}
+
+// setListeners adds sockets of this node: a protocol, then addresses and ports.
+func setListeners(all *model.Listeners, values []string) error {
+	proto, err := parseProto(values[0])
+	if err != nil {
+		return err
+	}
+	for _, v := range values[1:] {
+		at, err := netip.ParseAddrPort(v)
+		if err != nil {
+			return err
+		}
+		all.All = append(all.All, model.Listener{Proto: proto, At: at, Name: "agent"})
+	}
+	slices.SortFunc(all.All, model.Listener.Compare)
+	return nil
 }
 
 func setPods(c *config.Config, how string, rest []string) (err error) {

@@ -239,8 +239,8 @@ type Connections struct {
 	Endpoint netip.AddrPort // the only one that they went to; the zero value for all
 }
 
-// PacketCounter is implemented by backends whose rules count packets, for the
-// metrics that kube-proxy has of them in its iptables mode.
+// PacketCounter is implemented by backends that count what kube-proxy has metrics of in one mode
+// only.
 type PacketCounter interface {
 	// Packets returns the counters, maybe as of a short while ago if reading them is
 	// expensive. They never decrease while the backend is open. It may be called from
@@ -248,10 +248,23 @@ type PacketCounter interface {
 	Packets() Packets
 }
 
-// Packets are numbers of packets.
+// Packets are those numbers.
 type Packets struct {
-	Invalid   uint64 // dropped because connection tracking finds them invalid
+	Invalid   uint64 // packets dropped because connection tracking finds them invalid
 	Localhost uint64 // the first ones of connections to node ports on 127.0.0.0/8
+
+	Listeners      [2]int    // open ones for node ports on loopback addresses, by family
+	ListenFailures [2]uint64 // attempts to open one
+
+	Balancers map[BalancerFailure]uint64 // calls to HNS that failed
+}
+
+// BalancerFailure is a kind of call to HNS that failed. There are at most 90 of them.
+type BalancerFailure struct {
+	Verb   string // "create", "update" or "delete"
+	Family model.Family
+	Type   string // of frontend: "clusterip", "nodeport" or "externalip"
+	Error  string
 }
 
 // Backend is a data plane that can be brought to a desired state. It is used by

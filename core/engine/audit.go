@@ -99,6 +99,11 @@ func (e *Engine) checkBy(at time.Time) {
 // limited time and once in so many audits; but not when it is not due, and only a
 // caller has asked.
 func (e *Engine) audit(ctx context.Context, due bool) {
+	if changed, err := e.tracker.Recheck(); err != nil {
+		e.options.Log.Warn("reading the sockets of this node failed; Services keep its addresses", "err", err)
+	} else if changed {
+		e.change(time.Now())
+	}
 	a, backend := &auditTask{start: time.Now(), due: due, done: make(chan struct{})}, e.backend()
 	if e.reader != nil && !closed(e.reader.done) {
 		e.recordAudit(ctx, a, 0, errNoAnswer)

@@ -65,6 +65,10 @@ type Options struct {
 	Hooks      Hooks
 
 	Writers Writers // nil where the system does not report them
+
+	// Listeners tells on which places processes of this node listen; nil where nobody can tell.
+	// It is called on the engine's goroutine, and takes a millisecond.
+	Listeners track.Ask
 }
 
 // Writers states which other programs write to the data plane. Its methods do not block.
@@ -175,6 +179,9 @@ func New(o Options) *Engine {
 	}
 	e.current.Store(&DataPlane{o.Mode, o.Backend})
 	e.tracker.CollectTriggers(time.Now())
+	if o.Listeners != nil {
+		e.tracker.KeepListeners(o.Listeners)
+	}
 	e.status.Store(&Status{})
 	return e
 }

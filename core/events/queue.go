@@ -300,6 +300,10 @@ type Sink func(context.Context, Record) error
 // ErrRejected is the error of a record that will never be accepted.
 var ErrRejected = errors.New("rejected")
 
+// ErrNamespaceGone is the error of a record whose namespace is deleted, or is being deleted: an
+// ErrRejected that is nobody's fault.
+var ErrNamespaceGone = fmt.Errorf("%w: the namespace is being deleted", ErrRejected)
+
 // The results of an Event, for metrics.
 const (
 	Written = "written" // or merged into one that was
@@ -401,7 +405,11 @@ func (r *Recorder) write(ctx context.Context, sink Sink, n *entry, record Record
 		r.counted(Written)
 	case over:
 		r.counted(GivenUp)
-		r.log.Warn("writing Event failed; dropped", "object", record.About.String(), "reason", record.Reason, "err", err)
+		level := slog.LevelWarn
+		if errors.Is(err, ErrNamespaceGone) {
+			level = slog.LevelDebug
+		}
+		r.log.Log(ctx, level, "writing Event failed; dropped", "object", record.About.String(), "reason", record.Reason, "err", err)
 	}
 }
 

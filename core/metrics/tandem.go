@@ -132,6 +132,13 @@ func newModeSet(mode string, count func() dataplane.Packets) *modeSet {
 		s.failures = counterVec("sync_proxy_rules_nftables_sync_failures_total", "Syncs that failed at least in part.", familyLabel)
 		cleanup := counterVec("sync_proxy_rules_nftables_cleanup_failures_total", "Always 0: there is no separate cleanup.", familyLabel)
 		s.add(s.failures, cleanup)
+		if count != nil {
+			s.all = append(s.all, listeners(count))
+		}
+	case "kernelspace":
+		if count != nil {
+			s.all = append(s.all, balancers(count))
+		}
 	}
 	return s
 }
@@ -243,4 +250,49 @@ func (c *serviceCollector) Collect(ch chan<- prometheus.Metric) {
 		c.log.Warn("not all Services have a metric of their connections", "most", c.most, "without", without, "flag", "--metrics-services")
 	}
 	c.full = without > 0
+}
+
+// listeners is a collector of the relays that listen for node ports on loopback addresses.
+type listeners func() dataplane.Packets
+
+var (
+	openListeners = prometheus.NewDesc("kubeproxy_nftables_localhost_nodeport_listeners",
+		"Listeners for node ports on loopback addresses.", []string{familyLabel}, nil)
+	failedListeners = prometheus.NewDesc("kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total",
+		"Attempts to listen for a node port on a loopback address that failed.", []string{familyLabel}, nil)
+	rejectedPackets = prometheus.NewDesc("kubeproxy_nftables_localhost_nodeport_rejected_packets_total",
+		"Always 0: without a listener the kernel rejects packets to node ports on loopback addresses itself.", []string{familyLabel, "protocol"}, nil)
+)
+
+func (listeners) Describe(ch chan<- *prometheus.Desc) {
+	ch <- openListeners
+	ch <- failedListeners
+	ch <- rejectedPackets
+}
+
+func (l listeners) Collect(ch chan<- prometheus.Metric) {
+	n := l()
+	for _, f := range model.Families() {
+		ch <- prometheus.MustNewConstMetric(openListeners, prometheus.GaugeValue, float64(n.Listeners[f]), f.String())
+		ch <- prometheus.MustNewConstMetric(failedListeners, prometheus.CounterValue, float64(n.ListenFailures[f]), f.String())
+		for _, proto := range []model.Proto{model.TCP, model.UDP, model.SCTP} {
+			ch <- prometheus.MustNewConstMetric(rejectedPackets, prometheus.CounterValue, 0, f.String(), proto.String())
+		}
+	}
+}
+
+// balancers is a collector of the calls to HNS that failed. There are no series before the first
+// failure, as in kube-proxy. HNS cannot distinguish the addresses of load balancers from
+// external IPs: all are "externalip".
+type balancers func() dataplane.Packets
+
+// Describe implements prometheus.Collector. It is an unchecked one.
+func (balancers) Describe(chan<- *prometheus.Desc) {}
+
+func (b balancers) Collect(ch chan<- prometheus.Metric) {
+	for f, n := range b().Balancers {
+		d := prometheus.NewDesc("kubeproxy_sync_proxy_rules_winkernel_lb_"+f.Verb+"_failures_total",
+			"Load balancers of HNS whose "+f.Verb+" failed.", []string{familyLabel, "lb_type", "error"}, nil)
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), f.Family.String(), f.Type, f.Error)
+	}
 }

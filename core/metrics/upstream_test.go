@@ -86,13 +86,38 @@ func TestWhatKubeProxyReports(t *testing.T) {
 	}
 }
 
+// Calls to HNS that fail have kube-proxy's names and labels, from the first failure on.
+func TestBalancerFailures(t *testing.T) {
+	failed := map[dataplane.BalancerFailure]uint64{}
+	m := metrics.New(metrics.Sources{
+		Status:  func() engine.Status { return engine.Status{} },
+		Packets: func() dataplane.Packets { return dataplane.Packets{Balancers: failed} },
+	})
+	m.Mode("kernelspace")
+	for _, want := range []string{"create", "update", "delete"} {
+		failed[dataplane.BalancerFailure{Verb: want, Family: model.IPv4, Type: "nodeport", Error: "port_already_exists"}] = 2
+		families, err := m.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := "kubeproxy_sync_proxy_rules_winkernel_lb_" + want + "_failures_total"
+		i := slices.IndexFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == name })
+		if i < 0 {
+			t.Fatalf("%s is missing", name)
+		}
+		if got := line(families[i]); got != name+" counter {error,ip_family,lb_type}" || families[i].Metric[0].Counter.GetValue() != 2 {
+			t.Errorf("%s: %v", got, families[i].Metric[0])
+		}
+	}
+}
+
 // The release whose version we report is the one whose programs ours is compared with.
 func TestRelease(t *testing.T) {
 	b, err := os.ReadFile("../../ci/kubernetes/upstream/go.mod")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(b), "\tk8s.io/kubernetes v"+metrics.Kubernetes+" ") {
+	if !strings.Contains(strings.ReplaceAll(string(b), "\n", " "), "\tk8s.io/kubernetes v"+metrics.Kubernetes+" ") {
 		t.Errorf("ci/kubernetes/upstream/go.mod has another k8s.io/kubernetes than v%s", metrics.Kubernetes)
 	}
 }

@@ -40,6 +40,10 @@ type Guard struct {
 
 	Allowed     []netip.Prefix // external IPs that are allowed whatever else they are
 	AllowedOnly bool           // and no others are
+
+	// Listeners is what this node's processes listen on of what Services ask for of its own
+	// addresses; nil is unknown. Equal leaves it out.
+	Listeners *Listeners
 }
 
 // Equal reports whether two guards protect the same.
@@ -67,7 +71,7 @@ func (h *Host) SameButZone(o *Host) bool {
 func (h *Host) SamePorts(o *Host) bool {
 	return h.Name == o.Name && h.MasqueradeAll == o.MasqueradeAll && slices.Equal(h.IPs, o.IPs) &&
 		h.Pods.Interface == o.Pods.Interface && h.Pods.Prefix == o.Pods.Prefix && slices.Equal(h.Pods.CIDRs, o.Pods.CIDRs) &&
-		h.NodePorts.Loopback == o.NodePorts.Loopback && slices.Equal(h.NodePorts.Prefixes, o.NodePorts.Prefixes)
+		h.NodePorts.Loopback == o.NodePorts.Loopback && h.NodePorts.LoopbackTCPOnly == o.NodePorts.LoopbackTCPOnly && slices.Equal(h.NodePorts.Prefixes, o.NodePorts.Prefixes)
 }
 
 // Primary returns the node's main address of a family; ok is false when it is
@@ -119,17 +123,28 @@ func (m PodMatch) Match(src netip.Addr, iface string) bool {
 
 // NodePortMatch states on which of the host's own addresses NodePorts answer: the
 // local ones inside Prefixes. A family without a prefix has none. Of loopback
-// addresses 127.0.0.1 and ::1 answer, only where Loopback is set, and only in modes that
+// addresses 127.0.0.1 and ::1 answer, only where Loopback is set for the family, and only in modes that
 // can; no others, as relays listen on one address each.
 type NodePortMatch struct {
 	Prefixes []netip.Prefix
-	Loopback bool
+	Loopback [2]bool // by family
+	// LoopbackTCPOnly is kube-proxy's nftables mode: without a listener the kernel rejects others.
+	LoopbackTCPOnly bool
+}
+
+// OnLoopback reports whether they answer on any loopback address.
+func (m NodePortMatch) OnLoopback() bool { return m.Loopback != [2]bool{} }
+
+// Answers reports whether node ports of a protocol answer on a, which must be one of the host's
+// own addresses.
+func (m NodePortMatch) Answers(a netip.Addr, proto Proto) bool {
+	return m.Contains(a) && !(m.LoopbackTCPOnly && proto != TCP && a.IsLoopback())
 }
 
 // Contains reports whether NodePorts answer on a, which must be one of the
 // host's own addresses.
 func (m NodePortMatch) Contains(a netip.Addr) bool {
-	if a.IsLoopback() && (!m.Loopback || a != FamilyOf(a).Loopback()) {
+	if a.IsLoopback() && (!m.Loopback[FamilyOf(a)] || a != FamilyOf(a).Loopback()) {
 		return false
 	}
 	return slices.ContainsFunc(m.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) })

@@ -3,7 +3,9 @@
 package model
 
 import (
+	"cmp"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 )
@@ -215,6 +217,34 @@ type Machine struct {
 	// APIServers are the addresses of the API server that Services come from: those
 	// that its name resolves to and those connected to. Empty without one.
 	APIServers []netip.AddrPort
+	// Listeners is what processes listen on of what Services ask for of this machine's own
+	// addresses; nil is unknown.
+	Listeners *Listeners `json:",omitempty"`
+}
+
+// Listeners are addresses and ports on which processes of a machine listen, each once, sorted.
+type Listeners struct{ All []Listener }
+
+// Listener is one of them.
+type Listener struct {
+	Proto Proto
+	At    netip.AddrPort
+	Name  string // of the process, for people; or why it cannot be told whether there is one
+}
+
+// Compare orders by place.
+func (l Listener) Compare(o Listener) int {
+	return cmp.Or(cmp.Compare(l.Proto, o.Proto), l.At.Compare(o.At))
+}
+
+// Find returns the listener at a place.
+func (l *Listeners) Find(proto Proto, at netip.AddrPort) (found Listener, ok bool) {
+	want := Listener{Proto: proto, At: at}
+	i, ok := slices.BinarySearchFunc(l.All, want, Listener.Compare)
+	if ok {
+		found = l.All[i]
+	}
+	return found, ok
 }
 
 // LocalAddress is an address that this machine's network stack has, with the

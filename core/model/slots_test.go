@@ -116,8 +116,17 @@ func TestHostMatches(t *testing.T) {
 			t.Errorf("node ports on %s: %t", a, got)
 		}
 	}
-	m.Loopback = true
+	m.Loopback[model.IPv4] = true
 	if !m.Contains(netip.MustParseAddr("127.0.0.1")) {
 		t.Error("loopback was asked for")
+	}
+	m.LoopbackTCPOnly = true
+	for proto, want := range map[model.Proto]bool{model.TCP: true, model.UDP: false, model.SCTP: false} {
+		if got := m.Answers(netip.MustParseAddr("127.0.0.1"), proto); got != want {
+			t.Errorf("node ports of %s on 127.0.0.1: %t", proto, got)
+		}
+		if !m.Answers(netip.MustParseAddr("192.0.2.1"), proto) {
+			t.Errorf("node ports of %s do not answer", proto)
+		}
 	}
 }

@@ -93,7 +93,7 @@ func (w walk) find(p Packet) (*model.Port, *model.Frontend) {
 	case !own:
 		w.report(AboutFrontend, "none", "%d/%s is a node port of %s, but %s is no address of this node", p.Dst.Port(), p.Proto, port.ID, p.Dst.Addr())
 		return nil, nil
-	case !w.host.NodePorts.Contains(p.Dst.Addr()):
+	case !w.host.NodePorts.Answers(p.Dst.Addr(), p.Proto):
 		w.report(AboutFrontend, "none", "%d/%s is a node port of %s, but node ports do not answer on %s here", p.Dst.Port(), p.Proto, port.ID, p.Dst.Addr())
 		return nil, nil
 	}

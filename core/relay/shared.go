@@ -203,6 +203,9 @@ type Stats struct {
 	Dropped   uint64 // UDP datagrams that could not be delivered
 
 	IdleTimeouts, HalfClosedTimeouts uint64 // TCP connections reset after Timeouts
+
+	Listeners      [2]int    // that are open, by family
+	ListenFailures [2]uint64 // attempts to open one
 }
 
 // Counter is implemented by backends with relays, for metrics. It is safe for

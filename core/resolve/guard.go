@@ -20,6 +20,7 @@ func guard(c *config.Config, node *model.Node, ips []netip.Addr, machine model.M
 		Broadcasts:     broadcasts(machine),
 		ProtectedPorts: ownPorts(c),
 		Allowed:        model.Canonical(slices.Clone(c.ExternalIPs.Allowed)), AllowedOnly: c.ExternalIPs.Only,
+		Listeners: machine.Listeners,
 	}
 	g.APIServers = slices.SortedFunc(slices.Values(machine.APIServers), netip.AddrPort.Compare)
 	g.APIServers = slices.Compact(g.APIServers)
@@ -75,6 +76,25 @@ func ownPorts(c *config.Config) []uint16 {
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
+}
+
+// rolePorts are TCP ports that nodes of a control plane, and the network plugins of all nodes, are known
+// to listen on. A Service does not get them on the node's own addresses while their programs restart,
+// either.
+var rolePorts = [...]struct{ first, last uint16 }{
+	{53, 53}, {179, 179}, // DNS, BGP
+	{2379, 2381}, {6443, 6443}, // etcd, the API server
+	{10248, 10260}, // kubelet, kube-proxy, the controllers
+}
+
+// ownRole reports whether a TCP port is one of the node's own, whether or not it is in use.
+func ownRole(g *model.Guard, port uint16) bool {
+	for _, r := range rolePorts {
+		if r.first <= port && port <= r.last {
+			return true
+		}
+	}
+	return slices.Contains(g.ProtectedPorts, port)
 }
 
 // podRanges are the ranges in which there are pods alone. Clouds whose pods share

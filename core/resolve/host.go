@@ -164,7 +164,12 @@ func nodePorts(c *config.Config, h *model.Host) model.NodePortMatch {
 		m.Prefixes = append(m.Prefixes, nodePortPrefixes(&c.NodePorts, h, f)...)
 	}
 	m.Prefixes = model.Canonical(m.Prefixes)
-	m.Loopback = c.NodePorts.OnLoopback()
+	if c.Mode != config.NFTables || !c.Gates.Off(config.GateLocalhost) {
+		for _, f := range model.Families() {
+			m.Loopback[f] = c.NodePorts.OnLoopbackOf(f == model.IPv4)
+		}
+	}
+	m.LoopbackTCPOnly = c.Mode == config.NFTables
 	return m
 }
 

@@ -21,7 +21,7 @@ func (r *Result) endpoints(
 ) []endpoint {
 	from := r.index.ports.find(portKey{family, port.Name, port.Proto})
 	if from == nil {
-		if r.index.any[family] {
+		if r.index.strange[family] {
 			r.Problem(svc, model.WhyNoTargetPort, "port %q (%s %d)", port.Name, port.Proto, port.Port)
 		}
 		return nil
@@ -43,7 +43,9 @@ func (r *Result) endpoints(
 // sliceIndex is what the slices of a Service have for its ports.
 type sliceIndex struct {
 	ports portIndex
-	any   [2]bool // a family has endpoints, for whatever port
+	// strange reports endpoints of a family for a port that the Service does not have. Without
+	// them a port that no endpoint has yet is an ordinary one: the pods that will are about to start.
+	strange [2]bool
 
 	routes map[routedPort]*Route // nil for none
 	listed int                   // ports of slices that were looked at
@@ -74,6 +76,7 @@ type portSources struct {
 	key       portKey
 	from      []source
 	endpoints int // of all of from, with those that are there twice
+	wanted    bool
 }
 
 // add adds a slice.
@@ -138,15 +141,24 @@ func (r *Result) indexSlices(host *model.Host, svc *model.Service, from []*model
 			r.Problem(svc, model.WhyTooLarge, "%d of %d EndpointSlices ignored: together they list more than %d ports", len(from)-i, len(from), maxSlicePorts)
 			break
 		}
-		if len(slice.Endpoints) > 0 {
-			s.any[slice.Family] = true
-		}
 		for _, p := range slice.Ports {
 			o := s.ports.of(portKey{slice.Family, p.Name, p.Proto})
 			if n := len(o.from); n > 0 && o.from[n-1].slice == slice {
 				continue // twice in one slice: the first one counts
 			}
 			o.add(source{slice: slice, number: p.Port})
+		}
+	}
+	for _, family := range model.Families() {
+		for _, p := range svc.Ports {
+			if o := s.ports.find(portKey{family, p.Name, p.Proto}); o != nil {
+				o.wanted = true
+			}
+		}
+	}
+	for _, o := range s.ports.list {
+		if !o.wanted && o.endpoints > 0 {
+			s.strange[o.key.family] = true
 		}
 	}
 	r.indexRoutes(svc, routes, &s)

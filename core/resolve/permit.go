@@ -15,7 +15,8 @@ import (
 type rejection struct {
 	why   model.Reason
 	of    subject
-	fixed bool // nobody can allow it
+	fixed bool   // nobody can allow it
+	by    string // the process
 }
 
 // subject is what of an address is rejected.
@@ -25,6 +26,8 @@ const (
 	wholeAddress subject = iota
 	addressPort          // that port of it
 	ownPort              // its port, which this node uses itself
+	inUse                // its port, on which a process listens
+	unchecked            // its port: nobody can tell whether a process listens
 	nodePort
 )
 
@@ -37,6 +40,10 @@ func (no rejection) problem(svc *model.Service, a Address) model.Problem {
 		p.Detail = fmt.Sprintf("%s %s", a.Kind, a.At)
 	case no.of == ownPort:
 		p.Detail += fmt.Sprintf(", whose port %d this node uses itself", a.At.Port())
+	case no.of == inUse:
+		p.Detail += fmt.Sprintf(", on whose port %d (%s) this node's own %s listens", a.At.Port(), a.Proto, no.by)
+	case no.of == unchecked:
+		p.Detail += fmt.Sprintf(", on whose port %d (%s) a process of this node may listen", a.At.Port(), a.Proto)
 	case no.of == nodePort && no.why == model.WhyAPIServer:
 		p.Detail = fmt.Sprintf("node port %d, which the API server uses on this node", a.At.Port())
 	case no.of == nodePort:
@@ -98,7 +105,7 @@ func rejectExternal(host *model.Host, a Address) rejection {
 	case external && g.AllowedOnly:
 		return rejection{why: model.WhyNotAllowed}
 	case external && mine:
-		return rejection{why: model.WhyNodeAddress}
+		return rejectOwn(host, a)
 	case isFixed(host, ip) && a.Proto == model.TCP && slices.Contains(g.ProtectedPorts, a.At.Port()):
 		return rejection{why: model.WhyNodeAddress, of: ownPort}
 	case external && hasAPIServer(host, ip):
@@ -109,6 +116,52 @@ func rejectExternal(host *model.Host, a Address) rejection {
 		return rejection{why: model.WhyPodRange}
 	}
 	return rejection{}
+}
+
+// rejectOwn judges external IPs that are this node's own addresses, which is how clusters without a
+// load balancer publish Services. One gets a port that is none of the node's and that no process
+// listens on. Other nodes leave the address to this one.
+func rejectOwn(host *model.Host, a Address) rejection {
+	g := &host.Guard
+	switch {
+	case forPods(host, a.At.Addr()):
+		return rejection{why: model.WhyNodeAddress}
+	case a.Proto == model.TCP && ownRole(g, a.At.Port()):
+		return rejection{why: model.WhyNodeAddress, of: ownPort}
+	}
+	if g.Listeners == nil {
+		return rejection{why: model.WhyNodeAddress, of: unchecked}
+	}
+	if l, is := g.Listeners.Find(a.Proto, a.At); is {
+		return rejection{why: model.WhyNodeAddress, of: inUse, by: l.Name}
+	}
+	return rejection{}
+}
+
+// forPods reports whether an address is in a range of pods or cluster IPs: one of this node's own there is
+// their gateway, and nobody else's.
+func forPods(host *model.Host, ip netip.Addr) bool {
+	return contains(host.ServiceCIDRs, ip) || contains(host.Guard.Pods, ip)
+}
+
+// AsksOwn lists the places on this node's own addresses that a Service gets if no process listens
+// there.
+func AsksOwn(host *model.Host, svc *model.Service) (all []model.Listener) {
+	if svc == nil || len(svc.ExternalIPs) == 0 {
+		return nil
+	}
+	for _, a := range Addresses(svc) {
+		if asksOwn(host, a) {
+			all = append(all, model.Listener{Proto: a.Proto, At: a.At})
+		}
+	}
+	return all
+}
+
+func asksOwn(host *model.Host, a Address) bool {
+	g, ip := &host.Guard, a.At.Addr()
+	return a.Kind == model.KindExternalIP && isOwn(host, ip) && !forPods(host, ip) && !g.AllowedOnly && !contains(g.Allowed, ip) &&
+		!(a.Proto == model.TCP && (ownRole(g, a.At.Port()) || containsSorted(g.APIServers, a.At)))
 }
 
 // rejectNodePort judges node ports, which take a port of this node's addresses:
@@ -221,7 +274,7 @@ func NodePortOf(a Address) Address {
 // SamePorts, for what differs in their policy.
 func Affects(old, now *model.Host, svc *model.Service, from []*model.Slice) bool {
 	differs := func(a Address) bool {
-		return reject(old, svc, a) != reject(now, svc, a) || Yields(old, a) != Yields(now, a) ||
+		return reject(old, svc, a) != reject(now, svc, a) || asksOwn(old, a) != asksOwn(now, a) || Yields(old, a) != Yields(now, a) ||
 			YieldsNodePort(old, a.At.Addr()) != YieldsNodePort(now, a.At.Addr())
 	}
 	for _, ip := range svc.ClusterIPs { // whatever the port

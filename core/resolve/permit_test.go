@@ -40,6 +40,52 @@ func guarded(t *testing.T, words ...string) *model.Host {
 	})
 }
 
+// A Service gets this node's own address where it is known that no process listens, and a port that no
+// node spares in no case.
+func TestPermitsOwnAddresses(t *testing.T) {
+	h := guarded(t)
+	svc := &model.Service{Name: model.ServiceName{Namespace: "ns", Name: "svc"}, ClusterIPs: []netip.Addr{addr("10.96.0.7")}}
+	for _, test := range []struct {
+		at    string
+		proto model.Proto
+		want  string // the problem's text
+	}{
+		{"192.0.2.1:80", model.TCP, ""},
+		{"[2001:db8::1]:80", model.TCP, ""},
+		{"198.51.100.9:80", model.TCP, ""}, // not of the Node object
+		{"192.0.2.1:53", model.UDP, ""},
+		{"192.0.2.1:8080", model.TCP, "on whose port 8080 (tcp) this node's own nginx (process 7) listens"},
+		{"198.51.100.9:8080", model.TCP, ""},
+		{"192.0.2.1:8080", model.UDP, ""},
+		{"192.0.2.1:22", model.TCP, "port 22 this node uses itself"},
+		{"192.0.2.1:2379", model.TCP, "port 2379 this node uses itself"},
+		{"192.0.2.1:10250", model.TCP, "port 10250 this node uses itself"},
+		{"192.0.2.1:10256", model.TCP, "port 10256 this node uses itself"},
+		{"192.0.2.1:6443", model.TCP, "6443"},
+	} {
+		a := resolve.Address{Kind: model.KindExternalIP, Proto: test.proto, At: at(test.at)}
+		s := *svc
+		s.ExternalIPs, s.Ports = []netip.Addr{a.At.Addr()}, []model.ServicePort{{Name: "p", Proto: test.proto, Port: a.At.Port()}}
+		unknown := *h
+		unknown.Guard.Listeners = nil
+		if resolve.Permits(&unknown, &s, a) {
+			t.Errorf("%s is permitted while nobody knows what listens", test.at)
+		}
+		known := *h
+		known.Guard.Listeners = &model.Listeners{All: []model.Listener{{Proto: model.TCP, At: at("192.0.2.1:8080"), Name: "nginx (process 7)"}}}
+		if got := resolve.Permits(&known, &s, a); got != (test.want == "") {
+			t.Errorf("%s/%s: permitted %t", test.at, test.proto, got)
+		}
+		var text string
+		for _, p := range resolve.Service(&known, &s, nil).Problems {
+			text += p.Text()
+		}
+		if !strings.Contains(text, test.want) || test.want == "" && text != "" {
+			t.Errorf("%s/%s: %q, want %q", test.at, test.proto, text, test.want)
+		}
+	}
+}
+
 // Which address may be what.
 func TestPermits(t *testing.T) {
 	const external, balanced, cluster = model.KindExternalIP, model.KindLoadBalancer, model.KindClusterIP

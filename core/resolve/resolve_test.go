@@ -316,6 +316,7 @@ func TestProblems(t *testing.T) {
 	svc.Ports = append(svc.Ports, model.ServicePort{Name: "again", Proto: model.TCP, Port: 80}, model.ServicePort{Name: "lost", Proto: model.UDP, Port: 53})
 	loop := slice("s", "10.96.0.1@there")
 	loop.Ports[0].Port = 80
+	loop.Ports = append(loop.Ports, model.SlicePort{Name: "misspelt", Proto: model.TCP, Port: 81})
 	r := resolve.Service(host(), svc, []*model.Slice{loop})
 	var got []string
 	for _, p := range r.Problems {
@@ -329,6 +330,15 @@ func TestProblems(t *testing.T) {
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+// A named port that no pod has yet is no problem: the pods that have it are about to start.
+func TestPortsWithoutEndpointsYet(t *testing.T) {
+	svc := service()
+	svc.Ports = append(svc.Ports, model.ServicePort{Name: "later", Proto: model.TCP, Port: 81})
+	if r := resolve.Service(host(), svc, []*model.Slice{slice("s", "10.0.0.1@there")}); len(r.Problems) > 0 {
+		t.Errorf("problems %v", r.Problems)
 	}
 }
 
@@ -581,10 +591,10 @@ func TestAddressesOfTheNode(t *testing.T) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 	said := fmt.Sprint(problems(r))
-	if said != "[NodeAddress: cluster IP 192.0.2.2 NodeAddress: external IP 2001:db8::1]" {
+	if said != "[NodeAddress: cluster IP 192.0.2.2 NodeAddress: external IP 2001:db8::1, on whose port 443 (tcp) a process of this node may listen]" {
 		t.Errorf("problems: %s", said)
 	}
-	const text = "external IP 2001:db8::1: address belongs to this node; to allow it, add 2001:db8::1/128 to --allowed-external-ips"
+	const text = "external IP 2001:db8::1, on whose port 443 (tcp) a process of this node may listen: address belongs to this node; to allow it, add 2001:db8::1/128 to --allowed-external-ips"
 	if got := r.Problems[len(r.Problems)-1].Text(); got != text {
 		t.Errorf("%s, want %s", got, text)
 	}

@@ -78,6 +78,7 @@ func (t *Tracker) FlushTouched() []model.Delta {
 // settleClaims finds who has the addresses that the touched Services ask for.
 func (t *Tracker) settleClaims() {
 	t.claims.expect(len(t.dirty))
+	t.checkNew()
 	for i := 0; i < len(t.dirty); i++ { // others become dirty by it
 		if s := t.dirty[i]; s.claimsStale {
 			s.claimsStale = false
@@ -156,7 +157,15 @@ func (a *portIndex) find(id model.PortID, place int) *model.Port {
 // Once resolves a whole set of inputs at once, for plans and tests. Services
 // are in order of name, and so are their ports.
 func Once(host *model.Host, in *model.Objects) ([]*View, []*model.Port) {
+	return OnceAsking(host, in, nil)
+}
+
+// OnceAsking is Once on a machine that tells which of its processes listen; ask may be nil.
+func OnceAsking(host *model.Host, in *model.Objects, ask Ask) ([]*View, []*model.Port) {
 	t := New()
+	if ask != nil {
+		t.KeepListeners(ask)
+	}
 	t.SetHost(host)
 	t.Set(in)
 	t.Flush()

@@ -100,6 +100,7 @@ func (t *Tracker) updateAPIServers(s *service) {
 // differently: a new zone, those with hints; other addresses that are not theirs
 // to have, the Services that ask for them; anything else, all of them.
 func (t *Tracker) SetHost(host *model.Host) {
+	host = t.withListeners(host)
 	t.configured = host
 	if s := t.services[resolve.APIService]; s != nil {
 		host = resolve.WithAPIServers(host, s.Slices)

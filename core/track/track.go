@@ -42,6 +42,7 @@ type Tracker struct {
 	services   map[model.ServiceName]*service
 	slices     sliceTable
 	claims     claims
+	listening  listening
 	dirty      []*service
 	entailed   []*service // that others' changes touch: see Due
 	flushed    []*service // what the last Flush looked at

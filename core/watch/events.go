@@ -5,6 +5,7 @@ package watch
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -66,13 +67,24 @@ func asRejected(r events.Record, err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), noNamespace(err):
+		return fmt.Errorf("event for %s: %w: %w", r.About, events.ErrNamespaceGone, err)
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("event for %s: %w: %w; the role needs the verbs create and patch on events of events.k8s.io, "+
-			"unless the namespace is being deleted", r.About, events.ErrRejected, err)
+		return fmt.Errorf("event for %s: %w: %w; the role needs the verbs create and patch on events of events.k8s.io", r.About, events.ErrRejected, err)
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
 		return fmt.Errorf("event for %s: %w: %w", r.About, events.ErrRejected, err)
 	}
 	return fmt.Errorf("event for %s: %w", r.About, err)
+}
+
+// noNamespace reports whether an API server answered that a namespace does not exist.
+func noNamespace(err error) bool {
+	status := apierrors.APIStatus(nil)
+	if !apierrors.IsNotFound(err) || !errors.As(err, &status) {
+		return false
+	}
+	d := status.Status().Details
+	return d != nil && d.Kind == "namespaces"
 }
 
 func (w *EventWriter) create(ctx context.Context, r events.Record) error {

@@ -3,6 +3,7 @@
 package watch_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,17 +30,19 @@ type shelf struct {
 	events map[string]map[string]any // by path
 	asked  []string
 	refuse int // answer so
+
+	reason, details string // of that answer
 }
 
 func (s *shelf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.asked = append(s.asked, r.Method)
 	var body map[string]any
 	if err := json.NewDecoder(io.LimitReader(r.Body, 1<<20)).Decode(&body); err != nil {
-		s.fail(w, http.StatusBadRequest, err.Error())
+		s.fail(w, http.StatusBadRequest, err.Error(), "")
 		return
 	}
 	if s.refuse != 0 {
-		s.fail(w, s.refuse, "no")
+		s.fail(w, s.refuse, cmp.Or(s.reason, "no"), s.details)
 		return
 	}
 	path := r.URL.Path
@@ -49,16 +52,16 @@ func (s *shelf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	have := s.events[path]
 	switch {
 	case r.Method == http.MethodPost && have != nil:
-		s.fail(w, http.StatusConflict, "AlreadyExists")
+		s.fail(w, http.StatusConflict, "AlreadyExists", "")
 		return
 	case r.Method == http.MethodPost:
 		s.events[path] = body
 		w.WriteHeader(http.StatusCreated)
 	case r.Method != http.MethodPatch || r.Header.Get("Content-Type") != "application/merge-patch+json":
-		s.fail(w, http.StatusMethodNotAllowed, r.Method)
+		s.fail(w, http.StatusMethodNotAllowed, r.Method, "")
 		return
 	case have == nil:
-		s.fail(w, http.StatusNotFound, "NotFound")
+		s.fail(w, http.StatusNotFound, "NotFound", "")
 		return
 	default:
 		for k, v := range body {
@@ -68,10 +71,13 @@ func (s *shelf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(s.events[path])
 }
 
-func (s *shelf) fail(w http.ResponseWriter, code int, reason string) {
+func (s *shelf) fail(w http.ResponseWriter, code int, reason, details string) {
+	if details == "" {
+		details = "null"
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d}`, reason, code)
+	fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d,"details":%s}`, reason, code, details)
 }
 
 func writer(t *testing.T, s *shelf, node string) *watch.EventWriter {
@@ -178,6 +184,27 @@ func TestEventsThatAreRefused(t *testing.T) {
 		}
 		if code == 403 && !strings.Contains(err.Error(), "verbs create and patch") {
 			t.Errorf("%d: no hint in %v", code, err)
+		}
+	}
+}
+
+// An Event for a Service whose namespace is being deleted, or was, is no fault of anybody's.
+func TestEventsInNamespacesThatAreDeleted(t *testing.T) {
+	for _, tt := range []struct {
+		code    int
+		reason  string
+		details string
+		gone    bool
+	}{
+		{403, "Forbidden", `{"causes":[{"reason":"NamespaceTerminating","field":"metadata.namespace"}]}`, true},
+		{404, "NotFound", `{"name":"shop","kind":"namespaces"}`, true},
+		{403, "Forbidden", `{"kind":"events"}`, false},
+		{404, "NotFound", `{"kind":"events"}`, false},
+	} {
+		s := &shelf{events: map[string]map[string]any{}, refuse: tt.code, reason: tt.reason, details: tt.details}
+		err := writer(t, s, "n1").Write(t.Context(), record("Service", "shop", "web"))
+		if !errors.Is(err, events.ErrRejected) || errors.Is(err, events.ErrNamespaceGone) != tt.gone {
+			t.Errorf("%d %s: %v", tt.code, tt.details, err)
 		}
 	}
 }

@@ -233,7 +233,7 @@ func (p *portCompiler) healthPort() {
 // balanced, in the filter table for packets that still have the frontend's address
 // after that.
 func (p *portCompiler) frontend(f *model.Frontend) {
-	if isNodePort(f) && p.host.NodePorts.Loopback {
+	if isNodePort(f) && p.host.NodePorts.Loopback[p.port.ID.Family] {
 		p.gap(f, "node ports do not answer on loopback addresses in this mode")
 	}
 	if f.Kind == model.KindClusterIP {

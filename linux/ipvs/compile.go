@@ -156,7 +156,7 @@ func (p *portCompiler) expand(f *model.Frontend) {
 		p.frontends = append(p.frontends, frontendAddr{f, f.At, true})
 		return
 	}
-	if p.host.NodePorts.Loopback {
+	if p.host.NodePorts.Loopback[p.port.ID.Family] {
 		p.gap(f, "node ports do not answer on loopback addresses in this mode")
 	}
 	for i, a := range p.nodeAddresses() {

@@ -246,7 +246,7 @@ func (p *portCompiler) gap(f *model.Frontend, detail string) {
 // frontend emits the elements of one frontend.
 func (p *portCompiler) frontend(host *model.Host, f *model.Frontend) {
 	maps := mapsOf(f)
-	if f.Kind == model.KindNodePort && host.NodePorts.Loopback {
+	if f.Kind == model.KindNodePort && host.NodePorts.Loopback[p.port.ID.Family] {
 		p.gap(f, "node ports do not answer on loopback addresses in this mode")
 	}
 	if f.Kind == model.KindClusterIP {

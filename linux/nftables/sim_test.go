@@ -132,7 +132,7 @@ func TestGaps(t *testing.T) {
 	ranged := front(model.KindNodePort, "0.0.0.0:80", onAll(balance(a, true)))
 	ranged.Restricted = true
 	loopback := *testHost
-	loopback.NodePorts.Loopback = true
+	loopback.NodePorts.Loopback = [2]bool{true, true}
 	for _, test := range []struct {
 		host  *model.Host
 		front model.Frontend

@@ -6,11 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -287,6 +290,7 @@ func (c *commit) install(k Key, want LoadBalancer) error {
 func (c *commit) change(k Key, have, want LoadBalancer) (done bool, err error) {
 	want.ID = have.ID
 	got, err := c.calls.modifyBalancer(c.lasting, k, have.ID, want)
+	c.failures.count("update", k, want, err)
 	switch {
 	case notImplemented(err):
 		c.modify = false
@@ -311,6 +315,7 @@ func (c *commit) change(k Key, have, want LoadBalancer) (done bool, err error) {
 func (c *commit) create(k Key, want LoadBalancer) error {
 	c.written(c.journal.attempt(k))
 	got, err := c.calls.createBalancer(c.lasting, k, want)
+	c.failures.count("create", k, want, err)
 	switch {
 	case err == nil:
 		c.written(c.journal.answered(k, got.ID))
@@ -366,6 +371,12 @@ func (c *commit) delete(k Key, id string) error {
 	err := c.calls.deleteBalancer(c.lasting, k, id)
 	if err != nil && !is(err, codeNotFound) && !down(err) {
 		err = c.calls.deleteBalancer(c.lasting, k, id)
+	}
+	if err != nil && !is(err, codeNotFound) {
+		c.table.mu.Lock()
+		lb := c.table.balancers[k].lb
+		c.table.mu.Unlock()
+		c.failures.count("delete", k, lb, err)
 	}
 	switch {
 	case is(err, codeEndpointNotFound):
@@ -440,4 +451,62 @@ func (c *commit) relist() error {
 		c.Doubt() // audits delete them
 	}
 	return nil
+}
+
+// failures counts calls about load balancers that failed, for metrics. It is safe for concurrent
+// use.
+type failures struct {
+	mu  sync.Mutex
+	all map[dataplane.BalancerFailure]uint64 // bounded by the few values of its fields
+}
+
+func (s *failures) count(verb string, k Key, lb LoadBalancer, err error) {
+	if err == nil {
+		return
+	}
+	f := dataplane.BalancerFailure{Verb: verb, Family: model.FamilyOf(k.Addr), Type: "clusterip", Error: "other"}
+	switch {
+	case k.Addr.IsUnspecified():
+		f.Type = "nodeport"
+	case slices.ContainsFunc(lb.PortMappings, func(m PortMapping) bool { return m.Flags&FlagVIPExternalIP != 0 }):
+		f.Type = "externalip"
+	}
+	switch {
+	case is(err, codePortExists):
+		f.Error = "port_already_exists"
+	case is(err, codeNetworkNotFound):
+		f.Error = "network_not_found"
+	case notImplemented(err):
+		f.Error = "not_implemented"
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all == nil {
+		s.all = map[dataplane.BalancerFailure]uint64{}
+	}
+	s.all[f]++
+}
+
+// backend is the mode's, with what its driver counts.
+type backend struct {
+	dataplane.Backend
+	driver *Driver
+}
+
+var _ dataplane.Wrapper = (*backend)(nil)
+
+func (b *backend) Unwrap() dataplane.Backend { return b.Backend }
+
+var _ dataplane.PacketCounter = (*backend)(nil)
+
+func (b *backend) Packets() dataplane.Packets {
+	return dataplane.Packets{Balancers: b.driver.BalancerFailures()}
+}
+
+// BalancerFailures returns how many calls about load balancers failed, by kind. It is safe for
+// concurrent use.
+func (d *Driver) BalancerFailures() map[dataplane.BalancerFailure]uint64 {
+	d.failures.mu.Lock()
+	defer d.failures.mu.Unlock()
+	return maps.Clone(d.failures.all)
 }

@@ -261,7 +261,7 @@ func (p *portCompiler) open(f *model.Frontend) bool {
 	if f.Kind != model.KindNodePort {
 		return true
 	}
-	if p.host.NodePorts.Loopback {
+	if p.host.NodePorts.Loopback[p.port.ID.Family] {
 		p.gap(f, "node ports do not answer on loopback addresses in this mode")
 	}
 	for _, a := range p.host.IPs {

@@ -28,6 +28,7 @@ type Driver struct {
 	doubt    atomic.Bool                     // something is not as it was left: read back
 	instance atomic.Uint32                   // of HNS, when it was last looked at
 	problems atomic.Pointer[[]model.Problem] // objects without effect
+	failures failures
 
 	// Owned by Observe, of which there is one at a time:
 	states rotation

@@ -5,6 +5,8 @@ package hns_test
 import (
 	"testing"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/windows/hns"
 	"github.com/tandem-proxy/tandem/windows/hnsemu"
 )
@@ -176,6 +178,20 @@ func TestALoadBalancerIsEdited(t *testing.T) {
 		served(r)
 		if got := r.balancer("10.96.0.10").SourceVIP; got != "" {
 			r.Errorf("source VIP %s", got)
+		}
+	})
+}
+
+// Calls that fail are counted by what they were about, for kube-proxy's metrics.
+func TestFailuresAreCounted(t *testing.T) {
+	on(t, hnsemu.WS2019, func(r *rig) {
+		web(r)
+		r.refuse("HcnDeleteLoadBalancer", 0x1f, 6)
+		r.set("web", "10.96.0.10", "10.244.2.3")
+		r.fails("default/web")
+		want := dataplane.BalancerFailure{Verb: "delete", Family: model.IPv4, Type: "clusterip", Error: "other"}
+		if all := r.driver.BalancerFailures(); len(all) != 1 || all[want] == 0 {
+			r.Errorf("counted %v", all)
 		}
 	})
 }

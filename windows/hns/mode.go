@@ -87,7 +87,7 @@ func open(ctx context.Context, h HNS, c *config.Config, s Settings) (dataplane.B
 	if err != nil {
 		return nil, err
 	}
-	return dataplane.New(NewCompiler(options(v, n, c)), d), nil
+	return &backend{Backend: dataplane.New(NewCompiler(options(v, n, c)), d), driver: d}, nil
 }
 
 // find completes the settings, and waits for HNS and for the network.

@@ -53,14 +53,14 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 	seen := map[Key]bool{} // frontends of several kinds may have one address
 	for i := range port.Frontends {
 		f := &port.Frontends[i]
-		at, why := c.placement.Addresses(host, f)
+		at, why := c.placement.Addresses(host, port.ID.Proto, f)
 		if len(at) == 0 && why == "" {
 			continue
 		}
 		if why != "" {
 			gaps = append(gaps, model.Gap{Frontend: f.At, Missing: len(at) == 0, Detail: why})
 		}
-		gaps = append(gaps, missing(host, f)...)
+		gaps = append(gaps, c.missing(host, f)...)
 		for _, a := range at {
 			assigned := Key{Kind: kindAddress, At: netip.AddrPortFrom(a.Addr(), 0)}
 			if c.placement.NeedsAddresses() && f.Kind != model.KindNodePort && !slices.Contains(host.IPs, a.Addr()) && !seen[assigned] {
@@ -68,7 +68,7 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 				emit(assigned, Value{})
 			}
 			k := Key{Kind: kindListener, Proto: port.ID.Proto, At: a, Frontend: f.At}
-			if serves(f) && !seen[k] {
+			if c.serves(f) && !seen[k] {
 				seen[k] = true
 				emit(k, Value{Policy: policy(port, f, shared)})
 			}
@@ -80,30 +80,37 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 // placed reports whether a port has a frontend that listeners are for, or should be.
 func (c *Compiler) placed(host *model.Host, port *model.Port) bool {
 	for i := range port.Frontends {
-		if at, why := c.placement.Addresses(host, &port.Frontends[i]); len(at) > 0 || why != "" {
+		if at, why := c.placement.Addresses(host, port.ID.Proto, &port.Frontends[i]); len(at) > 0 || why != "" {
 			return true
 		}
 	}
 	return false
 }
 
-// serves reports whether any origin has endpoints.
-func serves(f *model.Frontend) bool {
-	return slices.ContainsFunc(f.On[:], func(a model.Action) bool { return a.Verdict == model.Balance })
+// serves reports whether any origin that reaches the listeners has endpoints.
+func (c *Compiler) serves(f *model.Frontend) bool {
+	for o, a := range f.On {
+		if a.Verdict == model.Balance && c.placement.Reached(model.Origin(o)) {
+			return true
+		}
+	}
+	return false
 }
 
 // missing returns what listeners cannot do for a frontend.
-func missing(host *model.Host, f *model.Frontend) (gaps []model.Gap) {
+func (c *Compiler) missing(host *model.Host, f *model.Frontend) (gaps []model.Gap) {
 	gap := func(detail string) { gaps = append(gaps, model.Gap{Frontend: f.At, Detail: detail}) }
 	rejects, drops := false, f.Restricted
-	for _, a := range f.On {
-		rejects = rejects || a.Verdict == model.Reject
-		drops = drops || a.Verdict == model.Drop
+	for o, a := range f.On {
+		if c.placement.Reached(model.Origin(o)) {
+			rejects = rejects || a.Verdict == model.Reject
+			drops = drops || a.Verdict == model.Drop
+		}
 	}
 	if drops {
 		gap(noDrop)
 	}
-	if rejects && serves(f) {
+	if rejects && c.serves(f) {
 		gap(noReject)
 	}
 	byIface := host.Pods.Interface != "" || host.Pods.Prefix != ""

@@ -185,7 +185,7 @@ func TestListenersAreNoEndpoints(t *testing.T) {
 		l.Close()
 	}
 	d := Open(Options{Addresses: &card{addrs: map[netip.Addr]bool{}}})
-	host := &model.Host{NodePorts: model.NodePortMatch{Prefixes: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Loopback: true}}
+	host := &model.Host{NodePorts: model.NodePortMatch{Prefixes: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Loopback: [2]bool{true, true}}}
 	p := newPlane(t, Adapter{}, d, host)
 	at := netip.MustParseAddrPort
 	own := at("127.0.0.1:18086") // a node port

@@ -49,6 +49,7 @@ type Driver struct {
 
 	mu        sync.RWMutex // Observe may run concurrently with Commit, and relays classify clients
 	listeners map[Key]listener
+	failures  [2]uint64 // to listen, by family
 	assigned  map[netip.Addr]bool
 }
 
@@ -78,14 +79,14 @@ func (d *Driver) isAssigned(a netip.Addr) bool {
 
 // NewBackend joins a driver with the compiler for a placement. It owns the driver.
 func NewBackend(p Placement, d *Driver) dataplane.Backend {
-	return &backend{Backend: dataplane.New(NewCompiler(p), d), server: d.server, pass: d.options.Relay.Handover}
+	return &backend{Backend: dataplane.New(NewCompiler(p), d), driver: d, pass: d.options.Relay.Handover}
 }
 
 // backend has the counters of its relays. After its first complete sync it closes inherited
 // sockets that no relay uses.
 type backend struct {
 	dataplane.Backend
-	server   *relay.Server
+	driver   *Driver
 	pass     relay.Handover // or nil
 	released bool
 }
@@ -109,15 +110,24 @@ func (b *backend) Sync(ctx context.Context) (dataplane.Work, error) {
 var _ dataplane.ConnectionCounter = (*backend)(nil)
 
 func (b *backend) Connections(_ context.Context, found func(dataplane.Connections)) error {
-	b.server.Taken(func(id model.PortID, n uint64) {
+	b.driver.server.Taken(func(id model.PortID, n uint64) {
 		found(dataplane.Connections{Proto: id.Proto, Port: id, New: n})
 	})
 	return nil
 }
 
-func (b *backend) Attempts() *relay.Attempts { return b.server.Attempts() }
+func (b *backend) Attempts() *relay.Attempts { return b.driver.server.Attempts() }
 
-func (b *backend) Relays() relay.Stats { return b.server.Stats() }
+func (b *backend) Relays() relay.Stats {
+	s := b.driver.server.Stats()
+	b.driver.mu.RLock()
+	defer b.driver.mu.RUnlock()
+	for k := range b.driver.listeners {
+		s.Listeners[model.FamilyOf(k.At.Addr())]++
+	}
+	s.ListenFailures = b.driver.failures
+	return s
+}
 
 func (d *Driver) Full() []model.Problem { return d.server.Limited() }
 
@@ -225,6 +235,9 @@ func (d *Driver) listener(op ledger.Op[Key, Value]) error {
 		l.Update(*op.New.Policy)
 	default:
 		if l.Relay, err = d.listen(op.Key, *op.New.Policy); err != nil {
+			d.mu.Lock()
+			d.failures[model.FamilyOf(op.Key.At.Addr())]++
+			d.mu.Unlock()
 			return d.busyOr(op.Key, err)
 		}
 		d.changed(op.Key, op.New, l.Addr())

@@ -23,12 +23,15 @@ type NodePorts struct{}
 
 var _ Placement = NodePorts{}
 
-func (NodePorts) Addresses(host *model.Host, f *model.Frontend) (at []netip.AddrPort, why string) {
-	if l := model.FamilyOf(f.At.Addr()).Loopback(); f.Kind == model.KindNodePort && host.NodePorts.Contains(l) {
+func (NodePorts) Addresses(host *model.Host, proto model.Proto, f *model.Frontend) (at []netip.AddrPort, why string) {
+	if l := model.FamilyOf(f.At.Addr()).Loopback(); f.Kind == model.KindNodePort && host.NodePorts.Answers(l, proto) {
 		return []netip.AddrPort{netip.AddrPortFrom(l, f.At.Port())}, ""
 	}
 	return nil, ""
 }
+
+// Reached is true for processes of this node: only they have its loopback addresses.
+func (NodePorts) Reached(o model.Origin) bool { return o == model.FromHost }
 
 func (NodePorts) NeedsAddresses() bool { return false }
 
@@ -61,7 +64,7 @@ type withLoopback struct {
 	dataplane.Backend
 	loopback dataplane.Backend
 	log      *slog.Logger
-	serving  bool                   // Host.NodePorts.Loopback
+	serving  bool                   // Host.NodePorts.OnLoopback
 	failing  bool                   // the last Sync of loopback
 	failures map[model.PortID]error // of loopback, as of the last Sync
 	changed  []model.PortID         // whose failure has come, gone or become another since GapsChanged
@@ -80,11 +83,11 @@ var _ dataplane.Wrapper = (*withLoopback)(nil)
 func (b *withLoopback) Unwrap() dataplane.Backend { return b.Backend }
 
 func withoutLoopback(h *model.Host) *model.Host {
-	if !h.NodePorts.Loopback {
+	if !h.NodePorts.OnLoopback() {
 		return h
 	}
 	other := *h
-	other.NodePorts.Loopback = false
+	other.NodePorts.Loopback = [2]bool{}
 	return &other
 }
 
@@ -95,7 +98,7 @@ func (b *withLoopback) Adopt(ctx context.Context) error {
 }
 
 func (b *withLoopback) SetHost(h *model.Host) {
-	b.serving = h.NodePorts.Loopback
+	b.serving = h.NodePorts.OnLoopback()
 	b.Backend.SetHost(withoutLoopback(h))
 	b.loopback.SetHost(h)
 }
@@ -212,16 +215,16 @@ func (b *withLoopback) Preview(deltas []model.Delta) []dataplane.Change {
 	return append(b.Backend.Preview(deltas), b.loopback.Preview(deltas)...)
 }
 
-// Packets implements dataplane.PacketCounter for a backend that does: of connections to
-// node ports on loopback addresses, relays see all.
+// Packets implements dataplane.PacketCounter: of connections to node ports on loopback
+// addresses, relays see all.
 func (b *withLoopback) Packets() (p dataplane.Packets) {
-	c, ok := dataplane.As[dataplane.PacketCounter](b.Backend)
-	if !ok {
-		return p
+	if c, ok := dataplane.As[dataplane.PacketCounter](b.Backend); ok {
+		p = c.Packets()
 	}
-	p = c.Packets()
 	if relays, ok := dataplane.As[relay.Counter](b.loopback); ok {
-		p.Localhost += relays.Relays().Accepted
+		s := relays.Relays()
+		p.Localhost += s.Accepted
+		p.Listeners, p.ListenFailures = s.Listeners, s.ListenFailures
 	}
 	return p
 }

@@ -67,7 +67,7 @@ func nodePort(number uint16, endpoint netip.AddrPort, proto model.Proto) *model.
 }
 
 func localhost(loopback bool) *model.Host {
-	return &model.Host{NodePorts: model.NodePortMatch{Prefixes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}, Loopback: loopback}}
+	return &model.Host{NodePorts: model.NodePortMatch{Prefixes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}, Loopback: [2]bool{loopback, loopback}}}
 }
 
 func begin(t *testing.T, loopback bool) (dataplane.Backend, *mainPlane) {
@@ -131,7 +131,7 @@ func TestNodePortsBeside(t *testing.T) {
 	if got := say(at); got != "here" {
 		t.Errorf("got %q", got)
 	}
-	if m.host.NodePorts.Loopback || m.ports != 1 {
+	if m.host.NodePorts.OnLoopback() || m.ports != 1 {
 		t.Errorf("the mode has %+v and %d ports", m.host.NodePorts, m.ports)
 	}
 	if gaps := b.Gaps(p.ID); len(gaps) > 0 {
@@ -241,6 +241,18 @@ func TestNodePortsGaps(t *testing.T) {
 	}
 	if ids := changed(); len(ids) != 0 {
 		t.Errorf("ports with other gaps: %v", ids)
+	}
+	local := nodePort(freePort(t), echo(t, "here"), model.TCP) // policy Local, and no endpoint here
+	local.ID.Service.Name = "local"
+	for i := range local.Frontends {
+		local.Frontends[i].On[model.FromOutside] = model.Action{Verdict: model.Drop, Why: model.WhyNoLocalEndpoints}
+	}
+	update(t, b, model.Delta{New: local})
+	if gaps := b.Gaps(local.ID); len(gaps) != 0 {
+		t.Errorf("gaps for clients that do not reach loopback addresses: %v", gaps)
+	}
+	if n := b.(dataplane.PacketCounter).Packets(); n.Listeners != [2]int{1, 0} || n.ListenFailures[model.IPv4] == 0 {
+		t.Errorf("counted: %+v", n)
 	}
 	taken.Close() // the Service does not change
 	for range 100 {

@@ -11,10 +11,12 @@ import (
 // Placement chooses the addresses on which relays listen for a frontend. It is pure.
 type Placement interface {
 	// Addresses returns them with their ports, or why there are none.
-	Addresses(host *model.Host, f *model.Frontend) (at []netip.AddrPort, why string)
+	Addresses(host *model.Host, proto model.Proto, f *model.Frontend) (at []netip.AddrPort, why string)
 	// NeedsAddresses reports whether frontend addresses have to be assigned to an
 	// adapter.
 	NeedsAddresses() bool
+	// Reached reports whether clients of an origin reach these addresses.
+	Reached(model.Origin) bool
 	// Note is a gap that every port has; empty for none.
 	Note() string
 }
@@ -25,7 +27,7 @@ type Adapter struct{}
 
 var _ Placement = Adapter{}
 
-func (Adapter) Addresses(host *model.Host, f *model.Frontend) (at []netip.AddrPort, why string) {
+func (Adapter) Addresses(host *model.Host, proto model.Proto, f *model.Frontend) (at []netip.AddrPort, why string) {
 	if f.Kind != model.KindNodePort {
 		return []netip.AddrPort{f.At}, ""
 	}
@@ -34,11 +36,13 @@ func (Adapter) Addresses(host *model.Host, f *model.Frontend) (at []netip.AddrPo
 			at = append(at, netip.AddrPortFrom(a, f.At.Port()))
 		}
 	}
-	if l := model.FamilyOf(f.At.Addr()).Loopback(); host.NodePorts.Contains(l) {
+	if l := model.FamilyOf(f.At.Addr()).Loopback(); host.NodePorts.Answers(l, proto) {
 		at = append(at, netip.AddrPortFrom(l, f.At.Port()))
 	}
 	return at, ""
 }
+
+func (Adapter) Reached(model.Origin) bool { return true }
 
 func (Adapter) NeedsAddresses() bool { return true }
 
@@ -50,7 +54,7 @@ type Loopback struct{}
 
 var _ Placement = Loopback{}
 
-func (Loopback) Addresses(_ *model.Host, f *model.Frontend) (at []netip.AddrPort, why string) {
+func (Loopback) Addresses(_ *model.Host, _ model.Proto, f *model.Frontend) (at []netip.AddrPort, why string) {
 	switch {
 	case f.At.Addr().Is6():
 		return nil, "IPv6 has only one loopback address; not served"
@@ -61,6 +65,9 @@ func (Loopback) Addresses(_ *model.Host, f *model.Frontend) (at []netip.AddrPort
 	b[0] = 127
 	return []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4(b), f.At.Port())}, ""
 }
+
+// Reached is true for all: one develops with the answers of all origins in sight.
+func (Loopback) Reached(model.Origin) bool { return true }
 
 func (Loopback) NeedsAddresses() bool { return false }
 

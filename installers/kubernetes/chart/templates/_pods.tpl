@@ -118,12 +118,18 @@ ports:
 {{/* Probes. A proxy whose rules are late is not ready; it is only restarted when
      its loop hangs. */}}
 {{- define "tandem.probes" -}}
+{{- /* The first probe of a container comes at once, before any process listens: it would be an
+     Unhealthy Event for each pod. */}}
+startupProbe:
+  httpGet: {path: /livez, port: {{ .Values.healthPort }}}
+  initialDelaySeconds: 2
+  periodSeconds: 1
+  failureThreshold: 300
 readinessProbe:
   httpGet: {path: /healthz, port: {{ .Values.healthPort }}}
   periodSeconds: 10
 livenessProbe:
   httpGet: {path: /livez, port: {{ .Values.healthPort }}}
-  initialDelaySeconds: 60
   periodSeconds: 10
   failureThreshold: 6
 {{- end }}
