@@ -152,7 +152,7 @@ func (t suite) ginkgo(ctx context.Context, c *cluster, set testSet) ([]byte, err
 	ctx, cancel := context.WithTimeout(ctx, set.Limit+5*time.Minute)
 	defer cancel()
 	args := []string{
-		"nice", "-n", "5", "ginkgo", fmt.Sprintf("--procs=%d", t.Procs), "--timeout=" + set.Limit.String(), "--no-color", "--silence-skips",
+		"nice", "-n", "5", "env", "--chdir=/tmp", "ginkgo", fmt.Sprintf("--procs=%d", t.Procs), "--timeout=" + set.Limit.String(), "--no-color", "--silence-skips",
 		"--output-dir=" + logDir, "--json-report=report.json", "--focus=" + set.Focus,
 	}
 	if s := skips(set.Skip); s != "" {

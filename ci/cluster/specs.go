@@ -40,10 +40,12 @@ func notHere() []skip {
 	return []skip{
 		{`\[Feature:NetworkPolicy\]`, "the cluster has no policy engine"},
 		{`\[Feature:SCTPConnectivity\]`, "this kernel has no SCTP"},
-		{`\[Feature:NetworkingIPv4\]|\[Feature:NetworkingIPv6\]|\[Feature:NetworkingDNS\]`, "they reach out to the Internet"},
-		{`\[Feature:PerformanceDNS\]|\[Feature:NetworkingPerformance\]`, "they measure the network, not the proxy"},
+		{`\[Feature:Networking-(IPv4|IPv6|DNS)\]`, "they reach out to the Internet"},
+		{`\[Feature:PerformanceDNS\]|\[Feature:Networking-Performance\]`, "they measure the network, not the proxy"},
 		{`\[Feature:KubeProxyNFAcct\]`, "this kernel has no nfnetlink_acct"},
+		{`should let a node pull an image from a registry exposed via localhost NodePort`, "the registry in agnhost's image comes from the Internet"},
 		{`should work after restarting apiserver`, "the API server of this cluster is no pod"},
+		{`\[Provider:gce\]`, "they ask Google's metadata server"},
 		{`should recreate its iptables rules if they are deleted`, "it needs SSH"},
 		{`\[Feature:LoadBalancer\]`, "the cluster has no cloud controller yet"},
 	}
