@@ -18,6 +18,9 @@ type Sink func(context.Context, Record) error
 // ErrRejected is the error of a record that will never be accepted.
 var ErrRejected = errors.New("rejected")
 
+// ErrNamespaceEnds is that of a record whose namespace is being deleted, which is no news.
+var ErrNamespaceEnds = errors.New("namespace is being deleted")
+
 // The results of an Event, for metrics.
 const (
 	Written = "written" // or merged into one that was
@@ -119,7 +122,11 @@ func (r *Recorder) write(ctx context.Context, sink Sink, n *entry, record Record
 		r.counted(Written)
 	case over:
 		r.counted(GivenUp)
-		r.log.Warn("writing Event failed; dropped", "object", record.About.String(), "reason", record.Reason, "err", err)
+		level := slog.LevelWarn
+		if errors.Is(err, ErrNamespaceEnds) {
+			level = slog.LevelDebug
+		}
+		r.log.Log(ctx, level, "writing Event failed; dropped", "object", record.About.String(), "reason", record.Reason, "err", err)
 	}
 }
 

@@ -5,6 +5,7 @@ package watch
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -66,13 +67,28 @@ func asRejected(r events.Record, err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case namespaceEnds(err):
+		return fmt.Errorf("event for %s: %w: %w: %w", r.About, events.ErrNamespaceEnds, events.ErrRejected, err)
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("event for %s: %w: %w; the role needs the verbs create and patch on events of events.k8s.io, "+
-			"unless the namespace is being deleted", r.About, events.ErrRejected, err)
+		return fmt.Errorf("event for %s: %w: %w; the role needs the verbs create and patch on events of events.k8s.io", r.About, events.ErrRejected, err)
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
 		return fmt.Errorf("event for %s: %w: %w", r.About, events.ErrRejected, err)
 	}
 	return fmt.Errorf("event for %s: %w", r.About, err)
+}
+
+// namespaceEnds reports whether the namespace is being deleted, which admission says as the cause of a
+// refusal, or is gone.
+func namespaceEnds(err error) bool {
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return true
+	}
+	var status apierrors.APIStatus
+	if !apierrors.IsNotFound(err) || !errors.As(err, &status) {
+		return false
+	}
+	d := status.Status().Details
+	return d != nil && d.Kind == "namespaces"
 }
 
 func (w *EventWriter) create(ctx context.Context, r events.Record) error {

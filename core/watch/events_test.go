@@ -3,6 +3,7 @@
 package watch_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,6 +30,8 @@ type shelf struct {
 	events map[string]map[string]any // by path
 	asked  []string
 	refuse int // answer so
+
+	details string // of that answer, as JSON
 }
 
 func (s *shelf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -71,7 +74,7 @@ func (s *shelf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *shelf) fail(w http.ResponseWriter, code int, reason string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d}`, reason, code)
+	fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d,"details":%s}`, reason, code, cmp.Or(s.details, "null"))
 }
 
 func writer(t *testing.T, s *shelf, node string) *watch.EventWriter {
@@ -178,6 +181,26 @@ func TestEventsThatAreRefused(t *testing.T) {
 		}
 		if code == 403 && !strings.Contains(err.Error(), "verbs create and patch") {
 			t.Errorf("%d: no hint in %v", code, err)
+		}
+	}
+}
+
+// The namespace of an object is being deleted, or is gone: nobody will read the Event, and nothing is wrong.
+func TestEventsOfNamespacesThatEnd(t *testing.T) {
+	for name, s := range map[string]*shelf{
+		"terminating": {refuse: 403, details: `{"causes": [{"reason": "NamespaceTerminating", "message": "namespace shop is being terminated", "field": "metadata.namespace"}]}`},
+		"gone":        {refuse: 404, details: `{"name": "shop", "kind": "namespaces"}`},
+	} {
+		s.events = map[string]map[string]any{}
+		err := writer(t, s, "n1").Write(t.Context(), record("Service", "shop", "web"))
+		if !errors.Is(err, events.ErrRejected) || !errors.Is(err, events.ErrNamespaceEnds) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, code := range []int{403, 404} {
+		err := writer(t, &shelf{events: map[string]map[string]any{}, refuse: code}, "n1").Write(t.Context(), record("Service", "shop", "web"))
+		if errors.Is(err, events.ErrNamespaceEnds) {
+			t.Errorf("%d: %v", code, err)
 		}
 	}
 }
