@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,9 +22,10 @@ import (
 type suite struct {
 	Set, Runs, Focus string
 	Procs            int
-	Keep             bool // the last cluster
-	Here             bool // in the cluster that runs
-	Cached           bool // only with parts of the cache
+	Limit            time.Duration // 0: that of the set
+	Keep             bool          // the last cluster
+	Here             bool          // in the cluster that runs
+	Cached           bool          // only with parts of the cache
 }
 
 // run runs a set of tests for each proxy in a cluster of its own, and writes the figures.
@@ -44,6 +46,7 @@ func (t suite) run(ctx context.Context, c *cluster) error {
 			return err
 		}
 	}
+	set.Limit = cmp.Or(t.Limit, set.Limit)
 	if t.Focus != "" {
 		set.Focus = t.Focus
 	}
@@ -245,15 +248,16 @@ func (c *cluster) requests() (string, error) {
 		return "", err
 	}
 	defer f.Close()
-	n := 0
+	seen := map[string]bool{}
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		if bytes.Contains(lines.Bytes(), []byte(`"ResponseComplete"`)) {
-			n++
+		var r struct{ AuditID string } // one request may have two lines: a watch begins and ends
+		if json.Unmarshal(lines.Bytes(), &r) == nil {
+			seen[r.AuditID] = true
 		}
 	}
-	return strconv.Itoa(n), lines.Err()
+	return strconv.Itoa(len(seen)), lines.Err()
 }
 
 // warnings counts the Events of type Warning that the proxy wrote and that are still there.

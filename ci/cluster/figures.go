@@ -251,11 +251,13 @@ func closing(all []figures) string {
 		counts[f.Proxy.Name] = [2]int{c[0] + f.count(passed), c[1] + f.count(passed) + f.count(failed)}
 	}
 	t, k := counts[tandem], counts[kubeProxy]
-	line := fmt.Sprintf("e2e: %d of %d pass", t[0], t[1])
-	if k[1] > 0 {
-		line += fmt.Sprintf(", kube-proxy %d of %d", k[0], k[1])
+	switch {
+	case k[1] == 0:
+		return fmt.Sprintf("e2e: %d of %d pass", t[0], t[1])
+	case t[1] == 0:
+		return fmt.Sprintf("e2e: kube-proxy %d of %d", k[0], k[1])
 	}
-	return line
+	return fmt.Sprintf("e2e: %d of %d pass, kube-proxy %d of %d", t[0], t[1], k[0], k[1])
 }
 
 // worse are the specs that failed with Tandem and with no mode of kube-proxy, whose runs are among the figures.

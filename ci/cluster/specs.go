@@ -58,7 +58,11 @@ func sets() map[string]testSet {
 	return map[string]testSet{
 		"sample":      {Focus: `\[sig-network\].*(` + sample + `)`, Skip: notHere(), Runs: []proxy{{tandem, "nftables"}}, Limit: 6 * time.Minute},
 		"conformance": {Focus: `\[sig-network\].*\[Conformance\]`, Runs: everyProxy(), Limit: 30 * time.Minute},
-		"network":     {Focus: `\[sig-network\]`, Skip: notHere(), Runs: everyProxy(), Limit: 90 * time.Minute},
+		"quick": {
+			Focus: `\[sig-network\]`, Runs: everyProxy(), Limit: 30 * time.Minute,
+			Skip: append(notHere(), skip{`\[Conformance\]`, "a set of its own"}, skip{`\[Slow\]|\[Serial\]|\[Disruptive\]`, "they take most of the time: the set network has them"}),
+		},
+		"network": {Focus: `\[sig-network\]`, Skip: notHere(), Runs: everyProxy(), Limit: 90 * time.Minute},
 	}
 }
 
