@@ -91,6 +91,31 @@ func (t suite) save(repo string, f figures) error {
 	return os.WriteFile(filepath.Join(dir, f.fileName()), b.Bytes(), 0o644)
 }
 
+// again reads the report of the last run once more, into the figures that have the rest of it.
+func (t suite) again(c *cluster) error {
+	runs, err := parseRuns(t.Runs)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(c.repo, "ci/cluster/figures", figures{Set: t.Set, Proxy: runs[0]}.fileName())
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	f, err := readFigures(data)
+	if err != nil {
+		return err
+	}
+	report, err := os.ReadFile(filepath.Join(c.work(controlName), "log", "report.json"))
+	if err != nil {
+		return err
+	}
+	if f.Specs, err = parseReport(report); err != nil {
+		return err
+	}
+	return t.save(c.repo, f)
+}
+
 // one runs the set for one proxy.
 func (t suite) one(ctx context.Context, c *cluster, set testSet) (f figures, err error) {
 	f = figures{Set: t.Set, Proxy: c.proxy, Facts: map[string]string{factDate: time.Now().UTC().Format(time.DateOnly)}}

@@ -18,6 +18,7 @@ const help = `usage: cluster [flags] VERB
   down            remove everything
   in MACHINE CMD  run a command in a machine: control, node-1, ...
   e2e             run upstream's tests for proxies and modes, each in a new cluster
+  again           read the report of the last e2e once more; -set and -runs say which
   life            upgrades, restarts and switches, with connections held and made all the time
   table           write the tables of README.md from the figures
 `
@@ -99,6 +100,8 @@ func run(ctx context.Context, args []string) error {
 		return cmd.Run()
 	case "e2e":
 		return t.run(ctx, c)
+	case "again":
+		return t.again(c)
 	case "life":
 		return c.life(ctx)
 	case "table":
