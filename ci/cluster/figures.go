@@ -69,7 +69,7 @@ func parseReport(data []byte) (all []spec, err error) {
 		}
 	}
 	if err := json.Unmarshal(data, &suites); err != nil {
-		return nil, fmt.Errorf("Ginkgo's report: %w", err)
+		return nil, fmt.Errorf("report of Ginkgo: %w", err)
 	}
 	for _, s := range suites {
 		over := slices.ContainsFunc(s.SpecialSuiteFailureReasons, func(why string) bool { return strings.Contains(why, "Timeout") })
