@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,9 +22,10 @@ import (
 type suite struct {
 	Set, Runs, Focus string
 	Procs            int
-	Keep             bool // the last cluster
-	Here             bool // in the cluster that runs
-	Cached           bool // only with parts of the cache
+	Limit            time.Duration // 0: that of the set
+	Keep             bool          // the last cluster
+	Here             bool          // in the cluster that runs
+	Cached           bool          // only with parts of the cache
 }
 
 // run runs a set of tests for each proxy in a cluster of its own, and writes the figures.
@@ -44,6 +46,7 @@ func (t suite) run(ctx context.Context, c *cluster) error {
 			return err
 		}
 	}
+	set.Limit = cmp.Or(t.Limit, set.Limit)
 	if t.Focus != "" {
 		set.Focus = t.Focus
 	}
@@ -86,6 +89,31 @@ func (t suite) save(repo string, f figures) error {
 		return err
 	}
 	return os.WriteFile(filepath.Join(dir, f.fileName()), b.Bytes(), 0o644)
+}
+
+// again reads the report of the last run once more, into the figures that have the rest of it.
+func (t suite) again(c *cluster) error {
+	runs, err := parseRuns(t.Runs)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(c.repo, "ci/cluster/figures", figures{Set: t.Set, Proxy: runs[0]}.fileName())
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	f, err := readFigures(data)
+	if err != nil {
+		return err
+	}
+	report, err := os.ReadFile(filepath.Join(c.work(controlName), "log", "report.json"))
+	if err != nil {
+		return err
+	}
+	if f.Specs, err = parseReport(report); err != nil {
+		return err
+	}
+	return t.save(c.repo, f)
 }
 
 // one runs the set for one proxy.
@@ -152,7 +180,7 @@ func (t suite) ginkgo(ctx context.Context, c *cluster, set testSet) ([]byte, err
 	ctx, cancel := context.WithTimeout(ctx, set.Limit+5*time.Minute)
 	defer cancel()
 	args := []string{
-		"nice", "-n", "5", "ginkgo", fmt.Sprintf("--procs=%d", t.Procs), "--timeout=" + set.Limit.String(), "--no-color", "--silence-skips",
+		"nice", "-n", "5", "env", "--chdir=/tmp", "ginkgo", fmt.Sprintf("--procs=%d", t.Procs), "--timeout=" + set.Limit.String(), "--no-color", "--silence-skips",
 		"--output-dir=" + logDir, "--json-report=report.json", "--focus=" + set.Focus,
 	}
 	if s := skips(set.Skip); s != "" {
@@ -245,15 +273,16 @@ func (c *cluster) requests() (string, error) {
 		return "", err
 	}
 	defer f.Close()
-	n := 0
+	seen := map[string]bool{}
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		if bytes.Contains(lines.Bytes(), []byte(`"ResponseComplete"`)) {
-			n++
+		var r struct{ AuditID string } // one request may have two lines: a watch begins and ends
+		if json.Unmarshal(lines.Bytes(), &r) == nil {
+			seen[r.AuditID] = true
 		}
 	}
-	return strconv.Itoa(n), lines.Err()
+	return strconv.Itoa(len(seen)), lines.Err()
 }
 
 // warnings counts the Events of type Warning that the proxy wrote and that are still there.

@@ -40,6 +40,11 @@ func TestReport(t *testing.T) {
 	if !reflect.DeepEqual(specs, want) {
 		t.Errorf("specs %+v", specs)
 	}
+	// When the time of the whole run is over, what was cut short has not failed.
+	specs, err = parseReport([]byte(strings.Replace(report, `[{`, `[{"SpecialSuiteFailureReasons": ["Suite Timeout Elapsed"], `, 1)))
+	if err != nil || specs[0].State != skipped || specs[1].State != failed {
+		t.Errorf("%v, specs of a run that was cut short: %+v", err, specs)
+	}
 	if _, err := parseReport([]byte("<testsuites>")); err == nil {
 		t.Error("another format passes")
 	}

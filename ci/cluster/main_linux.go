@@ -18,6 +18,7 @@ const help = `usage: cluster [flags] VERB
   down            remove everything
   in MACHINE CMD  run a command in a machine: control, node-1, ...
   e2e             run upstream's tests for proxies and modes, each in a new cluster
+  again           read the report of the last e2e once more; -set and -runs say which
   life            upgrades, restarts and switches, with connections held and made all the time
   table           write the tables of README.md from the figures
 `
@@ -63,6 +64,7 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&t.Set, "set", "network", "for e2e: the set of tests of specs.go")
 	flags.StringVar(&t.Runs, "runs", "", "for e2e: such as kube-proxy/nftables,tandem/iptables (default those of the set)")
 	flags.StringVar(&t.Focus, "focus", "", "for e2e: only tests that match; no figures are written")
+	flags.DurationVar(&t.Limit, "limit", 0, "for e2e: how long the tests of one run may take (default that of the set)")
 	flags.IntVar(&t.Procs, "procs", 8, "for e2e: tests at once")
 	flags.BoolVar(&t.Keep, "keep", false, "for e2e: leave the last cluster running")
 	flags.BoolVar(&t.Here, "here", false, "for e2e: use the cluster that runs")
@@ -98,6 +100,8 @@ func run(ctx context.Context, args []string) error {
 		return cmd.Run()
 	case "e2e":
 		return t.run(ctx, c)
+	case "again":
+		return t.again(c)
 	case "life":
 		return c.life(ctx)
 	case "table":

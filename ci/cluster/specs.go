@@ -40,10 +40,12 @@ func notHere() []skip {
 	return []skip{
 		{`\[Feature:NetworkPolicy\]`, "the cluster has no policy engine"},
 		{`\[Feature:SCTPConnectivity\]`, "this kernel has no SCTP"},
-		{`\[Feature:NetworkingIPv4\]|\[Feature:NetworkingIPv6\]|\[Feature:NetworkingDNS\]`, "they reach out to the Internet"},
-		{`\[Feature:PerformanceDNS\]|\[Feature:NetworkingPerformance\]`, "they measure the network, not the proxy"},
+		{`\[Feature:Networking-(IPv4|IPv6|DNS)\]`, "they reach out to the Internet"},
+		{`\[Feature:PerformanceDNS\]|\[Feature:Networking-Performance\]`, "they measure the network, not the proxy"},
 		{`\[Feature:KubeProxyNFAcct\]`, "this kernel has no nfnetlink_acct"},
+		{`should let a node pull an image from a registry exposed via localhost NodePort`, "the registry in agnhost's image comes from the Internet"},
 		{`should work after restarting apiserver`, "the API server of this cluster is no pod"},
+		{`\[Provider:gce\]`, "they ask Google's metadata server"},
 		{`should recreate its iptables rules if they are deleted`, "it needs SSH"},
 		{`\[Feature:LoadBalancer\]`, "the cluster has no cloud controller yet"},
 	}
@@ -56,7 +58,11 @@ func sets() map[string]testSet {
 	return map[string]testSet{
 		"sample":      {Focus: `\[sig-network\].*(` + sample + `)`, Skip: notHere(), Runs: []proxy{{tandem, "nftables"}}, Limit: 6 * time.Minute},
 		"conformance": {Focus: `\[sig-network\].*\[Conformance\]`, Runs: everyProxy(), Limit: 30 * time.Minute},
-		"network":     {Focus: `\[sig-network\]`, Skip: notHere(), Runs: everyProxy(), Limit: 90 * time.Minute},
+		"quick": {
+			Focus: `\[sig-network\]`, Runs: everyProxy(), Limit: 30 * time.Minute,
+			Skip: append(notHere(), skip{`\[Conformance\]`, "a set of its own"}, skip{`\[Slow\]|\[Serial\]|\[Disruptive\]`, "they take most of the time: the set network has them"}),
+		},
+		"network": {Focus: `\[sig-network\]`, Skip: notHere(), Runs: everyProxy(), Limit: 90 * time.Minute},
 	}
 }
 

@@ -172,7 +172,7 @@ func (c *cluster) allImages(pause string) []image {
 		},
 		{
 			Names: []string{e2e("agnhost:2.66.1"), e2e("agnhost:2.55")}, Base: c.Root,
-			Files: map[string]string{"agnhost": upstream("agnhost")}, Links: map[string]string{"agnhost-2": "agnhost"}, Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"},
+			Files: map[string]string{"agnhost": upstream("agnhost"), "localhost.crt": upstream("localhost.crt"), "localhost.key": upstream("localhost.key"), "coredns": c.tool("coredns", "coredns")}, Links: map[string]string{"agnhost-2": "agnhost"}, Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"},
 		},
 		{Names: []string{e2e("regression-issue-74839:1.5")}, Base: c.Root, Files: map[string]string{"regression-issue-74839": upstream("regression-issue-74839")}, Entrypoint: []string{"/regression-issue-74839"}},
 		{
@@ -218,6 +218,11 @@ func (c *cluster) machines(ctx context.Context) error {
 			return err
 		}
 	}
+	for _, pid := range pids {
+		if err := until(ctx, startTime, func() error { return booted(pid) }); err != nil {
+			return err
+		}
+	}
 	var nodes []int
 	for _, n := range c.plan.Workers {
 		nodes = append(nodes, pids[n.Name])
@@ -229,6 +234,19 @@ func (c *cluster) machines(ctx context.Context) error {
 		if err := links(ctx, pids[n.Name], c.plan.nodeLinks(n)); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// booted returns nil when a machine is in its second step: while a process starts over, its namespaces
+// cannot be opened.
+func booted(pid int) error {
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return err
+	}
+	if !bytes.Contains(line, []byte("\x00boot\x00")) {
+		return fmt.Errorf("process %d has not booted its machine", pid)
 	}
 	return nil
 }
@@ -317,7 +335,7 @@ func until(ctx context.Context, limit time.Duration, try func() error) error {
 		select {
 		case <-ctx.Done():
 			return errors.Join(ctx.Err(), err)
-		case <-time.After(500 * time.Millisecond):
+		case <-time.After(200 * time.Millisecond):
 		}
 	}
 }

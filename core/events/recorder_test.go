@@ -3,6 +3,7 @@
 package events_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -79,6 +80,32 @@ func TestRecorder(t *testing.T) {
 			t.Errorf("outcomes %v: an object has a budget of 10", outcomes)
 		}
 	})
+}
+
+// An Event that cannot be written is a warning, unless its namespace is being deleted.
+func TestWarnings(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want bool
+	}{
+		{fmt.Errorf("no right: %w", events.ErrRejected), true},
+		{fmt.Errorf("namespace: %w", events.ErrNamespaceGone), false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var b bytes.Buffer
+			r := events.NewRecorder(func(string) {}, slog.New(slog.NewTextHandler(&b, nil)))
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go func() { _ = r.Run(ctx, func(context.Context, events.Record) error { return c.err }) }()
+			r.Add(events.Event{About: events.Object{Kind: "Service", Namespace: "ns", Name: "a"}, Reason: "R"})
+			time.Sleep(time.Minute)
+			cancel()
+			synctest.Wait()
+			if got := strings.Contains(b.String(), "level=WARN"); got != c.want {
+				t.Errorf("%v: logged %q", c.err, b.String())
+			}
+		})
+	}
 }
 
 // A sink that hangs blocks no caller.
