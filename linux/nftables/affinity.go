@@ -35,7 +35,7 @@ import (
 //	affinity-known: affinity-send; its endpoint is gone: delete
 //
 // A client has one entry for a Service port, whichever of its addresses it
-// connects to, and one for its node port. Earlier choices are not kept, so an endpoint that
+// connects to. Earlier choices are not kept, so an endpoint that
 // comes back does not get its clients back. A handle is an endpoint's address:
 // that stays the same wherever the endpoint is among the slots.
 //
@@ -358,8 +358,8 @@ func (p *portCompiler) tenant() netip.Addr {
 // identity is what the port is known by in Affinity, written as an address: that
 // of its first frontend, with the port in another part of it. For IPv6 no two ports
 // have the same as long as cluster IPs share their first 80 bits, and for IPv4 as
-// long as they share 16. Otherwise two can, and a tenant may choose both cluster IP and port: Affinity therefore has
-// the packet's port beside it, and no two cluster IPs have the same with the same port.
+// long as they share 16. Otherwise a collision is possible but rare; then a client of both
+// chooses again whenever it changes between them.
 func (p *portCompiler) identity() netip.Addr {
 	at := p.port.Frontends[0].At
 	b := at.Addr().AsSlice()

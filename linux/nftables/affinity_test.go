@@ -64,12 +64,10 @@ func TestRememberedClient(t *testing.T) {
 		for i, had := range addrs {
 			objects := compile(t, testHost, port)
 			p := portCompiler{port: port}
-			for _, number := range []uint16{80, 30080} { // the node port has an entry of its own
-				k := nft.AddrKey(setAffinity, client)
-				k.Proto, k.Port = model.TCP, number
-				k = k.WithSecond(p.identity())
-				objects[k] = nft.AddressValue(netip.MustParseAddrPort(had).Addr())
-			}
+			k := nft.AddrKey(setAffinity, client)
+			k.Proto = model.TCP
+			k = k.WithSecond(p.identity())
+			objects[k] = nft.AddressValue(netip.MustParseAddrPort(had).Addr())
 			for j := range port.Frontends {
 				packet := oracle.Packet{Src: client, Dst: port.Frontends[j].At, Proto: model.TCP, Iface: "eth0"}
 				if port.Frontends[j].Kind == model.KindNodePort {

@@ -9,7 +9,7 @@ const Table = "tandem"
 
 // comment is that of our tables. The number must change whenever the meaning of a
 // set, a map or a rule does.
-const comment = nft.Owner + " (layout 3)"
+const comment = nft.Owner + " (layout 2)"
 
 // The fields of keys. An address always comes first, so that all keys of a
 // family are alike.
@@ -96,8 +96,8 @@ var (
 	// setAffinity has, for a client and a port, the handle of the endpoint that it had
 	// last. Its elements are not read back.
 	setAffinity = &nft.Set{
-		Name: "affinity", Key: []nft.Field{nft.Saddr, nft.Daddr, nft.L4Proto, nft.Dport}, Data: nft.DataAddress, Size: affinitySize, Unread: true,
-		Loads: []nft.Field{nft.CtSaddr, nft.Saddr, nft.L4Proto, nft.Dport},
+		Name: "affinity", Key: []nft.Field{nft.Saddr, nft.Daddr, nft.L4Proto}, Data: nft.DataAddress, Size: affinitySize, Unread: true,
+		Loads: []nft.Field{nft.CtSaddr, nft.Saddr, nft.L4Proto},
 	}
 
 	// setAffinitySpare is the same for clients beyond the share of their port or its
@@ -112,7 +112,7 @@ var (
 
 	// setAffinityPortShares and setAffinityShares count the clients that setAffinity was given
 	// for a port and for a namespace.
-	setAffinityPortShares = &nft.Set{Name: "affinity-port-shares", Key: []nft.Field{nft.Saddr, nft.Dport}, Size: affinityShares, Unread: true}
+	setAffinityPortShares = &nft.Set{Name: "affinity-port-shares", Key: sourceKey, Size: affinityShares, Unread: true}
 	setAffinityShares     = &nft.Set{Name: "affinity-shares", Key: addrKey, Size: affinityShares, Unread: true}
 
 	// setAffinityFull are ports, by what they are known by, whose clients found no room lately.
