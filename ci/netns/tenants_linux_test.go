@@ -429,8 +429,7 @@ func TestHostileAffinity(t *testing.T) {
 }
 
 // TestUpgradeOfACrowd puts this program in the place of the previous release, whose map has no shares, while forged
-// clients come. Its numbers for affinity could be those of another tenant's port and are not taken over: each client
-// chooses once more, and then stays with its endpoint.
+// clients come: the victim's stay with their endpoints.
 func TestUpgradeOfACrowd(t *testing.T) {
 	old := earlier(t, releases[0].commit)
 	const mode = "nftables"
@@ -450,7 +449,9 @@ func TestUpgradeOfACrowd(t *testing.T) {
 	v.kill()
 	v.bin = now
 	v.start()
-	v.moved("by the upgrade", had)
-	v.flood(mode, v.chosen())
+	if lost := v.moved("after the upgrade", had); lost > 0 {
+		t.Errorf("%d of %d clients lost their endpoint by the upgrade", lost, len(had))
+	}
+	v.flood(mode, had)
 	v.crowded()
 }

@@ -204,15 +204,17 @@ func TestALargeServiceLeavesTurnsTheirSize(t *testing.T) {
 			}
 			time.Sleep(10 * time.Second)
 		}
+		synctest.Wait()
+		b.syncs = nil
 		for i := range large {
 			write(i, 1)
 		}
 		time.Sleep(time.Millisecond) // the first of them is being written
-		b.syncs = nil
 		for i := range services {
 			b.SetSlice(endpoints("victim", fmt.Sprint("v", i), all[:2]))
 		}
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		turns := 0
 		for i, s := range b.syncs {
 			if slices.ContainsFunc(s.Applied, func(d model.Delta) bool { return d.ID().Service.Namespace == "victim" }) {
