@@ -99,11 +99,7 @@ const (
 
 // spend takes the time that an attempt took until now, and returns how long the next one has to wait.
 func (b *budget) spend(took time.Duration, now time.Time) time.Duration {
-	b.saved = min(b.saved+now.Sub(b.at)/budgetShare, mostSaved)
-	if b.at.IsZero() {
-		b.saved = mostSaved
-	}
-	b.saved, b.at = b.saved-took, now
+	b.spent(took, now)
 	wait := min(-b.saved*budgetShare, max(longestWait, (leastShare-1)*took))
 	if wait <= 0 {
 		return 0

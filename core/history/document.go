@@ -122,13 +122,14 @@ func (r *Recorder) List(f Filter) (d Document, n int, each iter.Seq[*Entry]) {
 	longer := slices.Concat(r.kept[r.keptAt:], r.kept[:r.keptAt])
 	r.mu.Unlock()
 	d = Document{Total: firstChange + uint64(len(changes)) - 1, Entries: []Entry{}}
+	syncAt := func(i int) *synced { return &syncs[i] }
 	records := make([]record, 0, len(changes))
 	for i := len(changes) - 1; i >= 0 && !f.filled(len(records)); i-- {
 		c, number := &changes[i], firstChange+uint64(i)
 		if number <= f.After || len(syncs) > 0 && number < syncs[0].from() { // what has become of it is forgotten, or not requested
 			break
 		}
-		sync := syncOf(syncs, number)
+		sync := syncOf(len(syncs), syncAt, number)
 		if all || c.about.concerns(f.Service) {
 			if !f.Failed || sync >= 0 && syncs[sync].failed() {
 				records = append(records, record{number, int32(i), int32(sync)})
@@ -208,11 +209,11 @@ func (d Document) Select(f Filter) Document {
 	return out
 }
 
-// syncOf returns which sync took a change; -1 where there was none yet, or it is
+// syncOf returns which of n syncs, of which at returns each, took a change; -1 where there was none yet, or it is
 // forgotten.
-func syncOf(syncs []synced, change uint64) int {
-	i := sort.Search(len(syncs), func(i int) bool { return syncs[i].to > change })
-	if i == len(syncs) || syncs[i].from() > change {
+func syncOf(n int, at func(i int) *synced, change uint64) int {
+	i := sort.Search(n, func(i int) bool { return at(i).to > change })
+	if i == n || at(i).from() > change {
 		return -1
 	}
 	return i

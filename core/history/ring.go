@@ -14,7 +14,6 @@ package history
 
 import (
 	"math"
-	"sort"
 	"strings"
 	"sync"
 )
@@ -85,11 +84,12 @@ func (r *Recorder) retire(number uint64) {
 	if of.changes >= fewChanges {
 		return
 	}
-	i := sort.Search(int(r.syncs.next()-r.syncs.oldest()), func(i int) bool { return r.syncs.get(r.syncs.oldest()+uint64(i)).to > number })
-	at := r.syncs.oldest() + uint64(i)
-	if at == r.syncs.next() || r.syncs.get(at).from() > number {
+	oldest := r.syncs.oldest()
+	i := syncOf(int(r.syncs.next()-oldest), func(i int) *synced { return r.syncs.get(oldest + uint64(i)) }, number)
+	if i < 0 {
 		return // what has become of it is not known
 	}
+	at := oldest + uint64(i)
 	k := kept{c, number, *r.syncs.get(at), at}
 	if len(r.kept) < mostKept {
 		r.kept = append(r.kept, k)
