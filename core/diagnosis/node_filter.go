@@ -151,7 +151,7 @@ func flowOffload(f *Facts) Check {
 	case len(own) == 0:
 		return ok("packets of established connections to Services meet all rules")
 	case len(passed) == 0:
-		return note("flow offload on "+strings.Join(own, ", ")+": no rules of other programs are passed over", "")
+		return note("flow offload on "+strings.Join(own, ", ")+": no rules of other programs are bypassed", "")
 	}
 	return note("flow offload on "+strings.Join(own, ", ")+": only the first packets of connections to Services meet the rules of "+strings.Join(passed, ", "),
 		"run without --accelerate=flowtable if they filter, mark or count packets of established connections")
