@@ -59,7 +59,7 @@
 //	relay        the userspace data plane: TCP and UDP relays on any system
 //	config       typed and validated configuration
 //	oracle       reference semantics: what must happen to one packet
-//	conformance  the test suite that every backend runs
+//	test         what only tests use: the suite that every backend runs, a data plane in memory
 //
 // Imports point downwards: resolve knows nothing of track, the ledger nothing of
 // data planes, and nothing here of linux or windows. Only watch and manifests import

@@ -14,11 +14,11 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
-	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/core/snapshot"
+	"github.com/tandem-proxy/tandem/core/test/conformance"
 )
 
 // A snapshot taken while an endpoint slowly starts is replayed with the weights of that

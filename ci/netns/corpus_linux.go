@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/test/conformance"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 

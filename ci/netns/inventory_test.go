@@ -7,8 +7,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/test/conformance"
 )
 
 func TestInventory(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 	"context"
 
 	"github.com/tandem-proxy/tandem/core/config"
-	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/test/conformance"
 )
 
 // Proxy is the proxy under test. It must work in the namespace of the lab's

@@ -13,10 +13,10 @@ import (
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/config"
-	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/test/conformance"
 )
 
 // remote is a tandem in a process of its own on the lab's node: this test binary

@@ -6,8 +6,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/test/conformance"
 )
 
 // Traced is a Proxy that can be asked what its data plane does with packets.

@@ -7,7 +7,7 @@
 //
 //	apitest ──network──▶ platform.Proxy ──▶ plane: a table of objects that one process
 //	   ▲                     ▲    │               after the other writes; for kernelspace
-//	changes, faults       crash   ▼               the driver itself on windows/hnsemu
+//	changes, faults       crash   ▼               the driver itself on windows/test/hnsemu
 //	                            judge: packets, after every single write
 //
 // A run is a plan, which follows from a seed: changes, faults, crashes and switches,

@@ -9,9 +9,9 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/core/test/conformance"
 )
 
 // How many packets are sent: after each write, of which, and at the end.

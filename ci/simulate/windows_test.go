@@ -15,11 +15,11 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
-	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/test/conformance"
 	"github.com/tandem-proxy/tandem/windows/hns"
-	"github.com/tandem-proxy/tandem/windows/hnsemu"
+	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
 )
 
 // windows is an HNS, and the driver's journal on a disk.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-proxy/tandem/windows/hnsemu"
+	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
 )
 
 // TestCleanup: what the program has left goes also when the network of the pods

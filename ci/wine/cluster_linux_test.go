@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-proxy/tandem/ci/kubernetes/cluster"
 	"github.com/tandem-proxy/tandem/ci/kubernetes/objects"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
-	"github.com/tandem-proxy/tandem/windows/hnsemu"
+	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
 )
 
 // TestCluster runs the Windows program on a node of a real API server, with the

@@ -2,7 +2,7 @@
 
 // Package wine runs the real Windows program, cross-compiled, under Wine: with the
 // real libraries and real calls into DLLs. Thin test DLLs replace those of Windows
-// and forward each call to the HNS emulator (windows/hnsemu) in the test.
+// and forward each call to the HNS emulator (windows/test/hnsemu) in the test.
 //
 //	go test ──▶ emulator ◀── loopback ── computenetwork.dll ◀── hcsshim ◀── tandem.exe
 //	   │                                                                      ▲

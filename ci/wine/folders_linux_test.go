@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/tandem-proxy/tandem/windows/hns"
-	"github.com/tandem-proxy/tandem/windows/hnsemu"
+	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
 )
 
 // TestPlantedJournal: a user has made the folders and a journal before the first

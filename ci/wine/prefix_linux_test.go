@@ -152,7 +152,7 @@ const compiler = "x86_64-w64-mingw32-gcc"
 
 // dlls builds the test DLLs into the prefix.
 func (p *prefix) dlls() error {
-	const source = "../../windows/hnsemu/dll"
+	const source = "../../windows/test/hnsemu/dll"
 	for _, name := range []string{"computenetwork", "vmcompute", "bcryptprimitives"} {
 		to := filepath.Join(p.dir, "drive_c/windows/system32", name+".dll")
 		c := exec.Command(compiler, "-O2", "-Wall", "-Wno-unused-function", "-shared", "-static-libgcc", "-s",

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/windows/hns"
-	"github.com/tandem-proxy/tandem/windows/hnsemu"
+	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
 )
 
 // TestProxy runs the Windows program through the events of a node, one after

@@ -8,7 +8,7 @@
 # leads to an endpoint that answers HTTP, asks it, restarts the proxy, asks again while
 # HNS itself restarts, and cleans up. It prints what HNS returns for each load balancer
 # and endpoint, on an overlay with the source VIP, next to what the emulator of the
-# tests assumes (go doc ./windows/hnsemu), and how long each kind of call takes (list,
+# tests assumes (go doc ./windows/test/hnsemu), and how long each kind of call takes (list,
 # read, create and delete endpoints and load balancers): send it in when they differ. Each "ok" line names a check that passed; it ends with an error otherwise, and removes
 # what it has made either way.
 param(

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/windows/hns"
-	"github.com/tandem-proxy/tandem/windows/hnsemu"
+	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
 )
 
 // TestStopBeforeTheNetwork: a program that waits for a CNI plug-in to make the

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/windows/hns"
-	"github.com/tandem-proxy/tandem/windows/hnsemu"
+	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
 )
 
 // replaceOne counts what one changed endpoint costs the real program.

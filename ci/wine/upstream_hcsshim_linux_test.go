@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-proxy/tandem/windows/hnsemu"
+	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
 )
 
 // hcnUnimplemented are the tests of hcsshim's package hcn that need what the

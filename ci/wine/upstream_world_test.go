@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/tandem-proxy/tandem/windows/hns"
-	"github.com/tandem-proxy/tandem/windows/hnsemu"
+	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
 )
 
 // sameService is a Service of both families for two proxies.

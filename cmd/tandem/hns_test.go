@@ -21,7 +21,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/track"
 	"github.com/tandem-proxy/tandem/core/watch/apitest"
 	"github.com/tandem-proxy/tandem/windows/hns"
-	"github.com/tandem-proxy/tandem/windows/hnsemu"
+	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
 )
 
 const hnsNode = `

@@ -42,8 +42,8 @@
 //
 // # A new backend
 //
-// A compiler and its simulator that pass the suite are in core/conformance/fake_test.go,
-// a driver that is a map in core/dataplane/memory; example_test.go puts a compiler and
+// A compiler and its simulator that pass the suite are in core/test/conformance/fake_test.go,
+// a driver that is a map in core/test/memory; example_test.go puts a compiler and
 // that driver together, and linux/userspace/mode.go is the smallest Mode. What to know for
 // a new backend:
 //

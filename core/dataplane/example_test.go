@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
-	"github.com/tandem-proxy/tandem/core/dataplane/memory"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/test/memory"
 )
 
 // table is the compiler of a made-up kernel that has a table of frontends: the key

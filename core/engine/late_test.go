@@ -13,9 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tandem-proxy/tandem/core/dataplane/memory"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/test/memory"
 )
 
 // ServiceCIDRs implements dataplane.Ranger.

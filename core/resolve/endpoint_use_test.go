@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
+	"github.com/tandem-proxy/tandem/core/test/conformance"
 )
 
 // In random worlds, exactly the endpoints of the pools are reported as used, each once,

@@ -12,7 +12,7 @@ import (
 // The limits of one Service. Users who may write Services and EndpointSlices in one
 // namespace must not be able to delay the changes of all others, so the cost of
 // one Service is bounded. The goal is 50 ms of one core from its objects to those of
-// a data plane (core/track to core/ledger); core/conformance logs what each mode
+// a data plane (core/track to core/ledger); core/test/conformance logs what each mode
 // takes. .github/USAGE.md lists the limits.
 const (
 	// MaxAddresses is how many cluster, external and load balancer IPs a Service

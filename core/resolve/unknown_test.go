@@ -5,8 +5,8 @@ package resolve_test
 import (
 	"testing"
 
-	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/test/conformance"
 )
 
 // Where pods cannot be recognised from others, FromPod has FromOutside's action: no

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-proxy/tandem/core/conformance/growth"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/test/growth"
 	"github.com/tandem-proxy/tandem/core/track"
 )
 

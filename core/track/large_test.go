@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-proxy/tandem/core/conformance/growth"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
+	"github.com/tandem-proxy/tandem/core/test/growth"
 	"github.com/tandem-proxy/tandem/core/track"
 )
 

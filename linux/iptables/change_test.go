@@ -5,9 +5,9 @@ package iptables
 import (
 	"testing"
 
-	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/core/test/conformance"
 )
 
 // Objects of one port are written in one transaction. If that were not so, it would be all the same.

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/core/test/conformance"
 )
 
 // TestCorpus judges the compiler, through the simulator, by every scenario and

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
-	"github.com/tandem-proxy/tandem/core/dataplane/memory"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/test/memory"
 )
 
 // numbered is port i of many: a cluster IP with these endpoints, of this node if

@@ -5,9 +5,9 @@ package userspace
 import (
 	"testing"
 
-	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/core/test/conformance"
 )
 
 // Whichever write of a change is the last one, no client reaches endpoints of another policy: a frontend

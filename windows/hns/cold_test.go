@@ -15,7 +15,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/windows/hns"
-	"github.com/tandem-proxy/tandem/windows/hnsemu"
+	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
 )
 
 // slow lets calls cost what they do on a slow node: 43 ms a read and 88 ms a creation

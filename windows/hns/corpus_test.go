@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/core/test/conformance"
 	"github.com/tandem-proxy/tandem/windows/hns"
-	"github.com/tandem-proxy/tandem/windows/hnsemu"
+	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
 )
 
 type addr = netip.Addr

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/windows/hns"
-	"github.com/tandem-proxy/tandem/windows/hnsemu"
+	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
 )
 
 // says demands that the driver reports a problem, or with an empty text none.

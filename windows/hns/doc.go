@@ -12,7 +12,7 @@
 //	                     Driver ── ids, MAC and provider addresses, source VIP
 //	                        │       journal of owned load balancers
 //	                        ▼
-//	                   HNS (interface) ── hcn_windows.go, or windows/hnsemu
+//	                   HNS (interface) ── hcn_windows.go, or windows/test/hnsemu
 //
 // Objects name things by address only. What a name means in one HNS, such as the
 // ids of endpoints, the driver finds out and remembers (table.go). Where such a
@@ -134,7 +134,7 @@
 //
 // # What the emulator cannot prove
 //
-// Tests run on windows/hnsemu, directly and, under Wine, through the DLLs' real
+// Tests run on windows/test/hnsemu, directly and, under Wine, through the DLLs' real
 // interface (ci/wine), where hcsshim's own tests and kube-proxy's proxier judge the
 // emulator and us. None of it was ever run on Windows. It proves which calls are made,
 // in which order, and with which contents. It does not prove what Windows' switch does with packets, how

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/windows/hns"
-	"github.com/tandem-proxy/tandem/windows/hnsemu"
+	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
 )
 
 // interruption is what happens to HNS during a Commit: code answers the call.

@@ -212,7 +212,7 @@ type Settings struct {
 var _ dataplane.Evaluator[Key, Value] = (*Compiler)(nil)
 
 // Evaluate implements dataplane.Evaluator. What the virtual switch does with load
-// balancers is assumed as in windows/hnsemu: what none is for goes its way;
+// balancers is assumed as in windows/test/hnsemu: what none is for goes its way;
 // those without External answer this node's pods and processes only; node ports do
 // not answer the node itself; with DSR endpoints see the client.
 func (*Compiler) Evaluate(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.Outcome {

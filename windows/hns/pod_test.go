@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/tandem-proxy/tandem/windows/hns"
-	"github.com/tandem-proxy/tandem/windows/hnsemu"
+	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
 )
 
 // A pod is in its slice before its CNI plug-in has made the endpoint.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/windows/hns"
-	"github.com/tandem-proxy/tandem/windows/hnsemu"
+	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
 )
 
 // leftBy ends the proxy and removes what it has left, as cleanup does.

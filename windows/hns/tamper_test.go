@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/tandem-proxy/tandem/windows/hns"
-	"github.com/tandem-proxy/tandem/windows/hnsemu"
+	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
 )
 
 // tampering is a way to break what tandem has in HNS. An audit must name the object by its

@@ -6,10 +6,10 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/tandem-proxy/tandem/core/conformance"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/core/test/conformance"
 )
 
 // TestCorpus judges what listeners can decide, by every scenario: which clients are served,

@@ -5,7 +5,7 @@ package table
 import (
 	"testing"
 
-	"github.com/tandem-proxy/tandem/core/conformance"
+	"github.com/tandem-proxy/tandem/core/test/conformance"
 )
 
 func TestCorpus(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 // full. PowerShell is not at hand here, so that of the script itself only the pairs
 // of its brackets and quotes are checked.
 func TestSmokeAgreesWithTheRules(t *testing.T) {
-	text, err := os.ReadFile("../../ci/wine/smoke.ps1")
+	text, err := os.ReadFile("../../../ci/wine/smoke.ps1")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"github.com/tandem-proxy/tandem/windows/hns"
-	"github.com/tandem-proxy/tandem/windows/hnsemu"
+	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
 )
 
 // rule is a line of the table of rules in the package's doc comment.

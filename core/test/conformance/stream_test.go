@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
-	"github.com/tandem-proxy/tandem/core/dataplane/memory"
+	"github.com/tandem-proxy/tandem/core/test/memory"
 )
 
 // delayed delays every deletion.

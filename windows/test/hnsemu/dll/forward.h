@@ -1,4 +1,4 @@
-// Forwards calls of HNS to the emulator (windows/hnsemu/wire.go says how).
+// Forwards calls of HNS to the emulator (windows/test/hnsemu/wire.go says how).
 // One connection for each thread that calls; no JSON is looked at here.
 #define WIN32_LEAN_AND_MEAN
 #include <winsock2.h>
