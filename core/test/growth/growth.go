@@ -23,8 +23,6 @@ const (
 // The best of three of each step counts, of ten where three are not enough, so that
 // garbage collection and a cold cache matter little.
 func Linear(n int, run func(n int) (took []time.Duration)) (err error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	small, large := run(n/parts), run(n)
 	for i := range 9 {
 		least(small, run(n/parts))
@@ -37,8 +35,10 @@ func Linear(n int, run func(n int) (took []time.Duration)) (err error) {
 }
 
 // Timed calls do and returns the time this thread worked for it: on Linux CPU time,
-// so that what else runs on the machine does not count. It is for a run of Linear.
+// so that what else runs on the machine does not count.
 func Timed(do func()) time.Duration {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	before := clock()
 	do()
 	return clock() - before
