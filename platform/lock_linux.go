@@ -4,6 +4,8 @@ package platform
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -230,4 +232,51 @@ func namespaceName() (string, error) {
 		return "", err
 	}
 	return strings.NewReplacer(":[", "-", "]", "").Replace(link), nil
+}
+
+// machineSalt returns the number that this machine's tandem mixes into those which users of the
+// cluster must not be able to choose: made at the first start after a boot, and kept in the folder
+// of the lock, in a file that only its owner can read. With an error it is of this process alone.
+func machineSalt() (uint64, error) {
+	folder, err := openFolder()
+	if err != nil {
+		return newSalt(), err
+	}
+	return saltAt(filepath.Join(folder, "salt"))
+}
+
+func newSalt() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.BigEndian.Uint64(b[:])
+}
+
+// saltAt reads the number in a file, or makes both.
+func saltAt(path string) (salt uint64, err error) {
+	for range 3 {
+		text, err := os.ReadFile(path)
+		if err == nil {
+			if salt, err = strconv.ParseUint(string(text), 16, 64); err == nil {
+				return salt, nil
+			}
+			err = os.Remove(path) // the machine stopped while it was written
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return newSalt(), err
+		}
+		made, err := os.CreateTemp(filepath.Dir(path), "salt-") // with mode 0600
+		if err != nil {
+			return newSalt(), err
+		}
+		salt = newSalt()
+		_, err = fmt.Fprintf(made, "%016x", salt)
+		if err = errors.Join(err, made.Close()); err == nil {
+			err = os.Link(made.Name(), path) // not if the tandem of another network namespace was faster
+		}
+		gone := os.Remove(made.Name())
+		if err == nil || !errors.Is(err, fs.ErrExist) {
+			return salt, errors.Join(err, gone)
+		}
+	}
+	return newSalt(), fmt.Errorf("%s: changed repeatedly by other programs", path)
 }

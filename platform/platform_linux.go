@@ -35,6 +35,7 @@ func thisSystem() system {
 	s.dialControl = dialNamespace
 	s.network = func() (network, error) { return host.OpenNamespace() }
 	s.addresses = func() (addresses, error) { return host.OpenAddresses(host.Dummies) }
+	s.salt = machineSalt
 	s.listeners = func() (Listening, error) { return host.OpenListeners() }
 	s.observe = func() (tracked, error) { return conntrack.Follow() }
 	s.flows = func() (flowTable, error) { return conntrack.Open() }

@@ -59,6 +59,9 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 	}
 	a, err := p.system.addresses()
 	p.machine = openMachine(a, err, p.log)
+	if p.machine.facts.Salt, err = p.system.salt(); err != nil {
+		p.log.Warn("mode nftables forgets at the next restart which IPv4 clients have session affinity", "err", err)
+	}
 	if open := p.system.listeners; open != nil {
 		if p.listeners, err = open(); err != nil {
 			p.listeners = nil

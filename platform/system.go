@@ -34,6 +34,7 @@ type system struct {
 	dialControl func(context.Context) (net.Conn, error) // to the holder of the lock
 	network     func() (network, error)                 // that of the calling thread
 	addresses   func() (addresses, error)
+	salt        func() (uint64, error)    // of model.Machine; with an error one that the next process will not have
 	listeners   func() (Listening, error) // nil where they cannot be told
 	flows       func() (flowTable, error)
 	listFlows   func() flowLister                                                           // nil where they are not listed
@@ -112,6 +113,7 @@ func portable() system {
 		dialControl: func(context.Context) (net.Conn, error) { return nil, unsupported },
 		network:     func() (network, error) { return &machineNetwork{}, nil },
 		addresses:   func() (addresses, error) { return nil, unsupported },
+		salt:        func() (uint64, error) { return 0, nil },
 		flows:       func() (flowTable, error) { return nil, unsupported },
 		observe:     func() (tracked, error) { return nil, unsupported },
 		live: func(context.Context, status.Trace, string) (status.Live, error) {

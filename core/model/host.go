@@ -25,6 +25,10 @@ type Host struct {
 	ServiceCIDRs []netip.Prefix
 
 	Guard Guard // what Services must leave alone; only core/resolve looks at it
+
+	// Salt is that of the Machine: a data plane that makes numbers of names or addresses mixes it in,
+	// so that nobody can choose an address whose number is that of another's.
+	Salt uint64
 }
 
 // Guard is what core/resolve protects from Services: addresses that are
@@ -69,7 +73,7 @@ func (h *Host) SameButZone(o *Host) bool {
 // that has been resolved: what policy alone looks at may differ, and so may
 // ServiceCIDRs.
 func (h *Host) SamePorts(o *Host) bool {
-	return h.Name == o.Name && h.MasqueradeAll == o.MasqueradeAll && slices.Equal(h.IPs, o.IPs) &&
+	return h.Name == o.Name && h.Salt == o.Salt && h.MasqueradeAll == o.MasqueradeAll && slices.Equal(h.IPs, o.IPs) &&
 		h.Pods.Interface == o.Pods.Interface && h.Pods.Prefix == o.Pods.Prefix && slices.Equal(h.Pods.CIDRs, o.Pods.CIDRs) &&
 		h.NodePorts.Loopback == o.NodePorts.Loopback && h.NodePorts.LoopbackTCPOnly == o.NodePorts.LoopbackTCPOnly && slices.Equal(h.NodePorts.Prefixes, o.NodePorts.Prefixes)
 }

@@ -220,6 +220,9 @@ type Machine struct {
 	// Listeners is what processes listen on of what Services ask for of this machine's own
 	// addresses; nil is unknown.
 	Listeners *Listeners `json:",omitempty"`
+	// Salt is a number that users of the cluster do not know, the same after a restart; 0 where
+	// there is none.
+	Salt uint64 `json:",omitempty"`
 }
 
 // Listeners are addresses and ports on which processes of a machine listen, each once, sorted.

@@ -37,7 +37,7 @@ func (f *File) Redact(key []byte) {
 	if len(f.Observed) > 0 { // their texts have names and addresses in the words of each mode
 		f.Observed, f.ReadAt, f.ReadErr = nil, time.Time{}, "observed objects were redacted"
 	}
-	f.Config.Unused, f.Redacted = nil, true
+	f.Config.Unused, f.Machine.Salt, f.Redacted = nil, 0, true
 	f.Sort()
 	f.Plan = ""
 	f.Record(f.Resolve())

@@ -223,6 +223,9 @@ func TestRedact(t *testing.T) {
 		plain, f := file(seed), file(seed)
 		f.Redact([]byte("key"))
 		text := string(written(t, f))
+		if f.Machine.Salt != 0 {
+			t.Fatal("the machine's salt is in")
+		}
 		secrets := []string{"topsecret", "203.0.113.77", "203.0.113.78"}
 		for _, s := range plain.Services {
 			for _, ip := range append(append(s.ClusterIPs, s.ExternalIPs...), s.LoadBalancerIPs...) {

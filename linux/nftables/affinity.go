@@ -347,27 +347,31 @@ func handleOf(at netip.AddrPort, lowest map[netip.Addr]uint16) netip.Addr {
 	return a
 }
 
-// tenant is by what the port's namespace is counted, written as an address. For IPv4 two
-// namespaces have the same once in four billion; then they have one share together.
-func (p *portCompiler) tenant() netip.Addr {
-	sum := sha256.Sum256([]byte(p.port.ID.Service.Namespace))
-	a, _ := netip.AddrFromSlice(sum[:p.port.ID.Family.Bits()/8])
-	return a
-}
-
-// identity is what the port is known by in Affinity, written as an address: that
-// of its first frontend, with the port in another part of it. For IPv6 no two ports
-// have the same as long as cluster IPs share their first 80 bits, and for IPv4 as
-// long as they share 16. Otherwise a collision is possible but rare; then a client of both
-// chooses again whenever it changes between them.
+// identity is what the port is known by in Affinity, written as an address: a hash of its
+// first frontend. An IPv4 address has 32 bits, few enough that a tenant could choose an
+// address and a port with the number of somebody else's; with the host's salt it cannot be
+// chosen. Two ports that have the same by chance (one pair among 10,000 ports of IPv4 in one
+// of a hundred clusters) share clients: one of both chooses again whenever it changes
+// between them.
 func (p *portCompiler) identity() netip.Addr {
 	at := p.port.Frontends[0].At
-	b := at.Addr().AsSlice()
-	upper := b[:2]
-	if len(b) == 16 {
-		upper = b[6:8]
-	}
-	binary.BigEndian.PutUint16(upper, binary.BigEndian.Uint16(upper)^at.Port())
-	a, _ := netip.AddrFromSlice(b)
+	var b [18]byte
+	a := at.Addr().As16()
+	binary.BigEndian.PutUint16(b[copy(b[:], a[:]):], at.Port())
+	return p.numbered("port", b[:])
+}
+
+// tenant is by what the port's namespace is counted: a number like identity. Two namespaces
+// that have the same have one share together.
+func (p *portCompiler) tenant() netip.Addr {
+	return p.numbered("namespace", []byte(p.port.ID.Service.Namespace))
+}
+
+// numbered returns the number of something of a kind, written as an address of the port's family.
+func (p *portCompiler) numbered(kind string, what []byte) netip.Addr {
+	var text [128]byte
+	b := binary.BigEndian.AppendUint64(text[:0], p.host.Salt)
+	sum := sha256.Sum256(append(append(b, kind...), what...))
+	a, _ := netip.AddrFromSlice(sum[:p.port.ID.Family.Bits()/8])
 	return a
 }

@@ -382,7 +382,7 @@ func (c *crowd) remembered(set *nft.Set, p *model.Port) int {
 	if f == model.IPv6 { // clients are kept as hashes
 		return strings.Count(list, "expires")
 	}
-	return strings.Count(list, " . "+(&portCompiler{port: p}).identity().String()+" . ")
+	return strings.Count(list, " . "+(&portCompiler{host: testHost, port: p}).identity().String()+" . ")
 }
 
 // A namespace fills no more of the map than its share, by however many Services and however many

@@ -63,7 +63,7 @@ func TestRememberedClient(t *testing.T) {
 		client := netip.MustParseAddr([...]string{model.IPv4: "192.0.2.100", model.IPv6: "2001:db8::100"}[f])
 		for i, had := range addrs {
 			objects := compile(t, testHost, port)
-			p := portCompiler{port: port}
+			p := portCompiler{host: testHost, port: port}
 			k := nft.AddrKey(setAffinity, client)
 			k.Proto = model.TCP
 			k = k.WithSecond(p.identity())
@@ -104,6 +104,21 @@ func TestHandles(t *testing.T) {
 	}
 }
 
+// Which ports have one number is another question on each machine: nobody can choose an address
+// whose number is a given one.
+func TestNumbersAreSalted(t *testing.T) {
+	other := *testHost
+	other.Salt++
+	port := withAffinity(port("p", front(model.KindClusterIP, "10.96.0.1:80", onAll(balance(endpoints("10.244.1.2:8080"), false)))), time.Hour)
+	here, there := portCompiler{host: testHost, port: port}, portCompiler{host: &other, port: port}
+	if here.identity() == there.identity() || here.tenant() == there.tenant() {
+		t.Error("machines with other salts have the same numbers")
+	}
+	if testHost.SamePorts(&other) {
+		t.Error("ports are not compiled again for another salt")
+	}
+}
+
 // No two ports are known by the same, and each is by the same on all of its frontends.
 func TestIdentities(t *testing.T) {
 	seen := map[netip.Addr]netip.AddrPort{}
@@ -113,7 +128,7 @@ func TestIdentities(t *testing.T) {
 			a = a.Next()
 			for _, n := range []uint16{1, 80, 81, 443, 8080, 65535} {
 				at := netip.AddrPortFrom(a, n)
-				p := portCompiler{port: &model.Port{Frontends: []model.Frontend{{At: at}, {At: netip.MustParseAddrPort("0.0.0.0:30000")}}}}
+				p := portCompiler{host: testHost, port: &model.Port{Frontends: []model.Frontend{{At: at}, {At: netip.MustParseAddrPort("0.0.0.0:30000")}}}}
 				if other, taken := seen[p.identity()]; taken {
 					t.Errorf("%s and %s are both known by %s", at, other, p.identity())
 				}

@@ -171,15 +171,15 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(nft.Key, n
 		return []model.Gap{{Missing: true, Detail: port.ID.Family.String() + " is not served: this node has none, or no nftables for it"}}
 	}
 	p := portCompiler{
-		Compiler: c, port: port, emit: emit,
+		Compiler: c, host: host, port: port, emit: emit,
 		comment: nft.CommentText(port.ID.String()),
 	}
 	p.measure()
 	p.reportScheduler()
 	for i := range port.Frontends {
-		p.frontend(host, &port.Frontends[i])
+		p.frontend(&port.Frontends[i])
 	}
-	p.hairpins(host)
+	p.hairpins()
 	p.endpointPorts()
 	return p.gaps
 }
@@ -187,6 +187,7 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(nft.Key, n
 // portCompiler compiles one port.
 type portCompiler struct {
 	*Compiler
+	host    *model.Host
 	port    *model.Port
 	emit    func(nft.Key, nft.Value)
 	comment string
@@ -244,9 +245,9 @@ func (p *portCompiler) gap(f *model.Frontend, detail string) {
 }
 
 // frontend emits the elements of one frontend.
-func (p *portCompiler) frontend(host *model.Host, f *model.Frontend) {
+func (p *portCompiler) frontend(f *model.Frontend) {
 	maps := mapsOf(f)
-	if f.Kind == model.KindNodePort && host.NodePorts.Loopback[p.port.ID.Family] {
+	if f.Kind == model.KindNodePort && p.host.NodePorts.Loopback[p.port.ID.Family] {
 		p.gap(f, "node ports do not answer on loopback addresses in this mode")
 	}
 	if f.Kind == model.KindClusterIP {
@@ -322,11 +323,11 @@ func (p *portCompiler) restrict(f *model.Frontend) bool {
 
 // hairpins emits the addresses of endpoints whose connections to themselves must be
 // masqueraded.
-func (p *portCompiler) hairpins(host *model.Host) {
+func (p *portCompiler) hairpins() {
 	var local []netip.Addr
 	for _, pool := range p.port.Pools() {
 		for _, e := range pool.Endpoints {
-			if host.NeedsHairpinSNAT(e) {
+			if p.host.NeedsHairpinSNAT(e) {
 				local = append(local, e.Addr.Addr())
 			}
 		}
