@@ -7,6 +7,7 @@ import (
 	"crypto/ed25519"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -64,6 +65,93 @@ func TestSign(t *testing.T) {
 	}
 	if verify() == nil {
 		t.Error("openssl takes changed checksums")
+	}
+}
+
+// ci/dist/verify takes a release as it was signed, whole or some files of it in one folder,
+// and finds whatever else has become of it, with the project's key alone.
+func TestVerify(t *testing.T) {
+	if _, err := exec.LookPath("openssl"); err != nil {
+		t.Skip(err)
+	}
+	keys := t.TempDir()
+	made := func(name string) (public string) {
+		t.Helper()
+		public = filepath.Join(keys, name+".pub")
+		for _, args := range [][]string{{"genpkey", "-algorithm", "ed25519", "-out", public + ".key"}, {"pkey", "-in", public + ".key", "-pubout", "-out", public}} {
+			if out, err := exec.CommandContext(t.Context(), "openssl", args...).CombinedOutput(); err != nil {
+				t.Fatalf("openssl %v: %v: %s", args, err, out)
+			}
+		}
+		return public
+	}
+	ours, others := made("ours"), made("others")
+	write := func(dir, name, text string) {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sign := func(dir, key string) {
+		t.Helper()
+		text, err := os.ReadFile(key + ".key")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv(signingKey, string(text))
+		if err := (release{out: dir}).sign(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for what, c := range map[string]struct {
+		do   func(dir string)
+		key  string
+		want string // verified where it begins with "verify: "
+	}{
+		"as signed":           {func(string) {}, ours, "verify: 3 of 3 files of the release, all"},
+		"another key":         {func(string) {}, others, "not signed by"},
+		"the folder's key":    {func(string) {}, "SHA256SUMS.pem", "the key is from the folder itself"},
+		"a changed file":      {func(dir string) { write(dir, "bin/tandem", "evil") }, ours, "bin/tandem: changed"},
+		"files exchanged":     {func(dir string) { write(dir, "bin/tandem", "image") }, ours, "bin/tandem: changed"},
+		"one more file":       {func(dir string) { write(dir, "bin/evil", "evil") }, ours, "bin/evil: not of this release"},
+		"a file of that name": {func(dir string) { write(dir, "evil/tandem", "evil") }, ours, "evil/tandem: not of this release"},
+		"a file less":         {func(dir string) { _ = os.Remove(filepath.Join(dir, "bin/tandem")) }, ours, "1 of 3 files are missing"},
+		"a link":              {func(dir string) { _ = os.Symlink("/etc/passwd", filepath.Join(dir, "link")) }, ours, "is no plain file"},
+		"changed checksums":   {func(dir string) { write(dir, sums, "") }, ours, "not signed by"},
+		"signed by another":   {func(dir string) { write(dir, "bin/tandem", "evil"); sign(dir, others) }, ours, "not signed by"},
+		"no signature":        {func(dir string) { _ = os.Remove(filepath.Join(dir, sums+".sig")) }, ours, "SHA256SUMS.sig is missing"},
+		"some, in one folder": {func(dir string) {
+			_ = os.Rename(filepath.Join(dir, "bin/tandem"), filepath.Join(dir, "tandem"))
+			_ = errors.Join(os.RemoveAll(filepath.Join(dir, "bin")), os.RemoveAll(filepath.Join(dir, "images")))
+		}, ours, "verify: 1 of 3 files of the release, all"},
+		"one of them changed": {func(dir string) {
+			_ = errors.Join(os.RemoveAll(filepath.Join(dir, "bin")), os.RemoveAll(filepath.Join(dir, "images")))
+			write(dir, "tandem", "evil")
+		}, ours, "tandem: changed"},
+		"none": {func(dir string) {
+			_ = errors.Join(os.RemoveAll(filepath.Join(dir, "bin")), os.RemoveAll(filepath.Join(dir, "images")))
+		}, ours, "none of the 3 files"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			dir := t.TempDir()
+			write(dir, "bin/tandem", "program")
+			write(dir, "bin/tandem two", "program")
+			write(dir, "images/tandem.tar", "image")
+			if err := (release{out: dir}).checksums(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			sign(dir, ours)
+			c.do(dir)
+			key := c.key
+			if !filepath.IsAbs(key) {
+				key = filepath.Join(dir, key)
+			}
+			out, err := exec.CommandContext(t.Context(), "./verify", dir, key).CombinedOutput()
+			if strings.HasPrefix(c.want, "verify: ") != (err == nil) || !strings.Contains(string(out), c.want) {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
 	}
 }
 
