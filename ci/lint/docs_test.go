@@ -8,8 +8,10 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"sigs.k8s.io/yaml"
 )
@@ -129,6 +131,41 @@ func TestTextsNameCommandsAndTests(t *testing.T) {
 	}
 	if got := unknown("`make tea`, `make test`\n    bin/tandem dance\n$ tandem status\nTestTeaTime, TestTextsName"); len(got) != 3 {
 		t.Errorf("not found are %q", got)
+	}
+}
+
+// faults returns the lines of a changelog that have not the form: none is longer than
+// 120 characters; in versions after the first, heads are known, and an entry is one line.
+func faults(text string) (wrong []string) {
+	later, _, _ := strings.Cut(text, "\n## 0.1.0\n")
+	heads := []string{"### Added", "### Changed", "### Fixed", "### Security"}
+	entry := false
+	for i, line := range strings.Split(text, "\n") {
+		if i <= strings.Count(later, "\n") {
+			goesOn := entry && line != "" && !strings.HasPrefix(line, "- ")
+			if goesOn || strings.HasPrefix(line, "### ") && !slices.Contains(heads, line) {
+				wrong = append(wrong, line)
+			}
+			entry = strings.HasPrefix(line, "- ")
+		}
+		if utf8.RuneCountInString(line) > 120 {
+			wrong = append(wrong, line)
+		}
+	}
+	return wrong
+}
+
+func TestTheChangelogIsShort(t *testing.T) {
+	text, err := os.ReadFile("../../.github/CHANGELOG.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range faults(string(text)) {
+		t.Errorf("CHANGELOG.md: %s", line)
+	}
+	const later = "# Changes\n\n## 0.2.0\n\n### Added\n\n- a thing\n- a thing that\n  has two lines\n\n### Improved\n"
+	if got := faults(later + "- " + strings.Repeat("x", 119) + "\n\n## 0.1.0\n\n### What it is\n\n- two\n  lines\n"); len(got) != 3 {
+		t.Errorf("wrong are %q", got)
 	}
 }
 
