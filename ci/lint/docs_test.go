@@ -23,8 +23,8 @@ var (
 	link = regexp.MustCompile(`\]\(([\w./-]+)(?:#[\w-]+)?\)`)
 	// command is a command of this tree: `make test`, `tandem status`.
 	command = regexp.MustCompile("(?m)(?:`|^    (?:bin/)?|^ *\\$ )(make|tandem) ([a-z][a-z0-9-]*)")
-	// testName is the name of a test, or what -run begins with.
-	testName = regexp.MustCompile(`\bTest[A-Z]\w+`)
+	// testName is the name of a test or a fuzz target, or what -run begins with.
+	testName = regexp.MustCompile(`\b(?:Test|Fuzz)[A-Z]\w+`)
 )
 
 // missing returns what a text names that is not there. Mentions start at the
@@ -166,6 +166,23 @@ func TestTheChangelogIsShort(t *testing.T) {
 	const later = "# Changes\n\n## 0.2.0\n\n### Added\n\n- a thing\n- a thing that\n  has two lines\n\n### Improved\n"
 	if got := faults(later + "- " + strings.Repeat("x", 119) + "\n\n## 0.1.0\n\n### What it is\n\n- two\n  lines\n"); len(got) != 3 {
 		t.Errorf("wrong are %q", got)
+	}
+}
+
+// Every attack of the threat model names a test.
+func TestEveryAttackHasATest(t *testing.T) {
+	attacks := 0
+	for line := range strings.Lines(sources(t, "../../.github/SECURITY.md")) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		if len(cells) != 3 || strings.Trim(cells[2], " -") == "" || strings.TrimSpace(cells[2]) == "test" {
+			continue
+		}
+		if attacks++; !testName.MatchString(cells[2]) {
+			t.Errorf("SECURITY.md: no test of %s", cells[0])
+		}
+	}
+	if attacks < 30 {
+		t.Errorf("only %d attacks", attacks)
 	}
 }
 
