@@ -181,7 +181,8 @@ func TestComplete(t *testing.T) {
 	}
 	if r.only == "" {
 		want = append(want, "windows/tandem-"+version+"-windows-amd64.msi", "windows/tandem-"+version+"-windows-arm64.zip",
-			"kubernetes/tandem-"+version+".tgz", "kubernetes/tandem.yaml", "kubernetes/kustomize/kustomization.yaml")
+			"kubernetes/tandem-"+version+".tgz", "kubernetes/tandem.yaml", "kubernetes/kustomize/kustomization.yaml",
+			"managers/scoop/tandem.json", "managers/homebrew/tandem.rb")
 	}
 	for _, name := range want {
 		if !strings.Contains(string(text), "  "+name+"\n") {

@@ -9,6 +9,7 @@
 //	             bin/tandem-OS-ARCH ─┬─▶ images/     OCI layouts and tars (installers/images, go-containerregistry)
 //	                                 ├─▶ windows/    MSI and zip          (installers/windows/dist)
 //	installers/kubernetes/chart ─────┼─▶ kubernetes/ chart, plain YAML, kustomize base (installers/kubernetes/dist)
+//	MSI and zip ─────────────────────┼─▶ managers/   winget, Scoop, Homebrew (installers/managers)
 //	all of that ─────────────────────┼─▶ sbom/       SPDX, one for each program: its modules, and what it is delivered in
 //	                                 └─▶ SHA256SUMS  over all files
 //

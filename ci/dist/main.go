@@ -67,6 +67,7 @@ func (r release) build(ctx context.Context) (err error) {
 		{"packages", r.packages},
 		{"images", r.images},
 		{"installers", r.others},
+		{"managers", r.managers},
 		{"sbom", r.materials},
 		{"checksums", r.checksums},
 	} {
