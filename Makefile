@@ -1,9 +1,10 @@
 # Every target is one line that calls go or a script under ci/.
 
-.PHONY: build dist demo cluster cluster-down e2e test verify simulate soak race guest matrix wine fuzz bench bench-kubernetes bench-ipvs bench-failover lint golden clean
+.PHONY: build dist release demo cluster cluster-down e2e test verify simulate soak race guest matrix wine fuzz bench bench-kubernetes bench-ipvs bench-failover lint golden clean
 
 build: ; version=$$(ci/dist/version) && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$$version" -o bin/ ./cmd/tandem
 dist: ; ci/setup/run && ci/dist/run
+release: ; ci/setup/run && ci/dist/release
 demo: build ; bin/tandem demo
 cluster: ; ci/setup/run && ci/cluster/run $(CLUSTER) up
 cluster-down: ; ci/cluster/run down
