@@ -35,6 +35,7 @@ for module in ipv6 ip_vs veth dummy nf_conntrack_netlink sctp; do
   "$modprobe" -q "$module"
 done
 export PATH=/run/bin:$PATH TMPDIR=/run/tmp
+# shellcheck disable=SC3045 # busybox has it
 ulimit -n 524288 # descriptors, as systemd allows; a relay takes two for each connection
 ip link set lo up
 
