@@ -18,7 +18,15 @@ const sums = "SHA256SUMS"
 // checksums writes the checksums of all files, as sha256sum -c reads them.
 func (r release) checksums(context.Context) error {
 	var b strings.Builder
-	err := filepath.WalkDir(r.out, func(path string, d fs.DirEntry, err error) error {
+	if err := r.files(func(name, sum string) { fmt.Fprintf(&b, "%s  %s\n", sum, name) }); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(r.out, sums), []byte(b.String()), 0o644)
+}
+
+// files calls do with the name and the SHA-256 of each file, in the order of their names.
+func (r release) files(do func(name, sum string)) error {
+	return filepath.WalkDir(r.out, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
@@ -27,13 +35,9 @@ func (r release) checksums(context.Context) error {
 			return err
 		}
 		name, err := filepath.Rel(r.out, path)
-		fmt.Fprintf(&b, "%x  %s\n", sum, filepath.ToSlash(name))
+		do(filepath.ToSlash(name), fmt.Sprintf("%x", sum))
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(r.out, sums), []byte(b.String()), 0o644)
 }
 
 func digest(path string) ([]byte, error) {

@@ -181,7 +181,7 @@ func TestComplete(t *testing.T) {
 	}
 	if r.only == "" {
 		want = append(want, "windows/tandem-"+version+"-windows-amd64.msi", "windows/tandem-"+version+"-windows-arm64.zip",
-			"kubernetes/tandem-"+version+".tgz", "kubernetes/tandem.yaml", "kubernetes/kustomize/kustomization.yaml",
+			"kubernetes/tandem-"+version+".tgz", "kubernetes/tandem.yaml", "kubernetes/kustomize/kustomization.yaml", "kubernetes/index.yaml", "provenance.intoto.json",
 			"managers/scoop/tandem.json", "managers/homebrew/tandem.rb")
 	}
 	for _, name := range want {

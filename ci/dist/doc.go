@@ -11,6 +11,7 @@
 //	installers/kubernetes/chart ─────┼─▶ kubernetes/ chart, plain YAML, kustomize base (installers/kubernetes/dist)
 //	MSI and zip ─────────────────────┼─▶ managers/   winget, Scoop, Homebrew (installers/managers)
 //	all of that ─────────────────────┼─▶ sbom/       SPDX, one for each program: its modules, and what it is delivered in
+//	                                 ├─▶ provenance.intoto.json  SLSA: of which commit all files are
 //	                                 └─▶ SHA256SUMS  over all files
 //
 // Each executable installers/*/dist is run with the folder to fill and the

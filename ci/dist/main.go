@@ -69,6 +69,7 @@ func (r release) build(ctx context.Context) (err error) {
 		{"installers", r.others},
 		{"managers", r.managers},
 		{"sbom", r.materials},
+		{"provenance", r.provenance},
 		{"checksums", r.checksums},
 	} {
 		if r.only != "" && !slices.Contains(strings.Split(r.only, ","), step.name) {

@@ -5,14 +5,18 @@ package main
 import (
 	"bytes"
 	"crypto/ed25519"
+	"crypto/sha256"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // With a key in the environment the checksums are signed as openssl verifies it, and a
@@ -65,6 +69,43 @@ func TestSign(t *testing.T) {
 	}
 	if verify() == nil {
 		t.Error("openssl takes changed checksums")
+	}
+}
+
+// The provenance names each file with its checksum, and the commit.
+func TestProvenance(t *testing.T) {
+	r := release{out: t.TempDir(), version: "1.2.3", commit: "c0ffee", when: time.Unix(1_800_000_000, 0)}
+	for _, name := range []string{"one", "two"} {
+		if err := os.WriteFile(filepath.Join(r.out, name), []byte(name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.provenance(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(r.out, provenanceFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s statement
+	if err := json.Unmarshal(text, &s); err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range []string{"one", "two"} {
+		if len(s.Subject) != 2 || s.Subject[i].Name != name || s.Subject[i].Digest["sha256"] != fmt.Sprintf("%x", sha256.Sum256([]byte(name))) {
+			t.Fatalf("subjects are %+v", s.Subject)
+		}
+	}
+	build := s.Predicate.BuildDefinition
+	if s.PredicateType != "https://slsa.dev/provenance/v1" || build.ExternalParameters["version"] != "1.2.3" ||
+		len(build.ResolvedDependencies) != 1 || build.ResolvedDependencies[0].Digest["gitCommit"] != "c0ffee" {
+		t.Errorf("%s", text)
+	}
+	if err := r.checksums(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := os.ReadFile(filepath.Join(r.out, sums)); err != nil || !strings.Contains(string(all), "  "+provenanceFile+"\n") {
+		t.Errorf("not in the checksums: %v, %s", err, all)
 	}
 }
 

@@ -6,12 +6,14 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 
+	v2 "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	"sigs.k8s.io/yaml"
 )
@@ -35,10 +37,28 @@ func release(dir, version, out string) error {
 	if err != nil {
 		return err
 	}
-	if files[fmt.Sprintf("tandem-%s.tgz", version)], err = pack(dir, head); err != nil {
+	name := fmt.Sprintf("tandem-%s.tgz", version)
+	if files[name], err = pack(dir, head); err != nil {
+		return err
+	}
+	if files["index.yaml"], err = index(chart.Metadata, name, files[name]); err != nil {
 		return err
 	}
 	return save(out, files)
+}
+
+// index makes a Helm repository of the folder that an archive is in, such as the files
+// attached to a release: "helm repo add tandem URL" with what comes before the file's name.
+func index(about *v2.Metadata, name string, archive []byte) ([]byte, error) {
+	type entry struct {
+		*v2.Metadata
+		URLs   []string `json:"urls"`
+		Digest string   `json:"digest"`
+	}
+	return yaml.Marshal(map[string]any{
+		"apiVersion": "v1",
+		"entries":    map[string][]entry{about.Name: {{about, []string{name}, fmt.Sprintf("%x", sha256.Sum256(archive))}}},
+	})
 }
 
 // pack makes a chart's archive, with another Chart.yaml. Times are zero.

@@ -4,11 +4,15 @@ package main
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	"sigs.k8s.io/yaml"
 )
 
 // TestRelease makes a release twice, the same each time, and loads its chart.
@@ -21,7 +25,7 @@ func TestRelease(t *testing.T) {
 		}
 	}
 	archive := "tandem-" + version + ".tgz"
-	for name, image := range map[string]bool{archive: false, "tandem.yaml": true, "kustomize/linux.yaml": true, "kustomize/kustomization.yaml": false} {
+	for name, image := range map[string]bool{archive: false, "tandem.yaml": true, "kustomize/linux.yaml": true, "kustomize/kustomization.yaml": false, "index.yaml": false} {
 		a, err := os.ReadFile(filepath.Join(one, name))
 		if err != nil {
 			t.Fatal(err)
@@ -42,6 +46,29 @@ func TestRelease(t *testing.T) {
 	}
 	if c.Metadata.Version != version || c.Metadata.AppVersion != version || len(c.Schema) == 0 {
 		t.Errorf("the chart is %+v", c.Metadata)
+	}
+	text, err := os.ReadFile(filepath.Join(one, "index.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var repository struct {
+		APIVersion string
+		Entries    map[string][]struct {
+			Name, Version, Digest string
+			URLs                  []string
+		}
+	}
+	if err := yaml.Unmarshal(text, &repository); err != nil {
+		t.Fatal(err)
+	}
+	packed, err := os.ReadFile(filepath.Join(one, archive))
+	if err != nil {
+		t.Fatal(err)
+	}
+	charts := repository.Entries["tandem"]
+	if repository.APIVersion != "v1" || len(charts) != 1 || charts[0].Name != "tandem" || charts[0].Version != version ||
+		!slices.Equal(charts[0].URLs, []string{archive}) || charts[0].Digest != fmt.Sprintf("%x", sha256.Sum256(packed)) {
+		t.Errorf("the repository is %s", text)
 	}
 	if err := release(chart, "not a version", one); err == nil {
 		t.Error("an invalid version passes")
