@@ -96,6 +96,9 @@ func (c *cluster) up(ctx context.Context) (err error) {
 	if err := os.MkdirAll(filepath.Join(c.State, "images"), 0o755); err != nil {
 		return err
 	}
+	if err := enterCommand(groupName(c.State)); err != nil {
+		return err
+	}
 	for _, s := range []struct {
 		what string
 		do   func() error
@@ -118,6 +121,9 @@ func (c *cluster) up(ctx context.Context) (err error) {
 
 // down removes all that a cluster left, whoever made it and however that ended.
 func down(state string) error {
+	if err := leaveCommand(groupName(state)); err != nil {
+		return err
+	}
 	if err := removeGroups(groupName(state)); err != nil {
 		return err
 	}
