@@ -116,7 +116,7 @@ func (c *cluster) seen(ctx context.Context) (sum counts, err error) {
 		return sum, err
 	}
 	for _, pod := range strings.Fields(pods) {
-		said, err := c.kubectl(ctx, nil, "--namespace=load", "logs", "--tail=1", pod)
+		said, err := c.kubectl(ctx, nil, "--namespace=load", "logs", "--tail=200", pod)
 		if err != nil {
 			return sum, err
 		}
@@ -244,19 +244,11 @@ func (c *cluster) rollDeployments(ctx context.Context) error {
 	if _, err := c.kubectl(ctx, []byte(all.String()), "apply", "--server-side", "--filename=-"); err != nil {
 		return err
 	}
-	wait := func() error {
-		_, err := c.kubectl(ctx, nil, "--namespace=load", "wait", "deployments", "--selector=rolling=yes", "--for=jsonpath={.status.updatedReplicas}=2", "--for=condition=Available", "--timeout=6m")
-		return err
+	for _, verb := range [][]string{{"status", "--timeout=6m"}, {"restart"}, {"status", "--timeout=6m"}} {
+		if _, err := c.kubectl(ctx, nil, append([]string{"--namespace=load", "rollout", verb[0], "deployment", "--selector=rolling=yes"}, verb[1:]...)...); err != nil {
+			return err
+		}
 	}
-	if err := wait(); err != nil {
-		return err
-	}
-	if _, err := c.kubectl(ctx, nil, "--namespace=load", "rollout", "restart", "deployment", "--selector=rolling=yes"); err != nil {
-		return err
-	}
-	if err := wait(); err != nil {
-		return err
-	}
-	_, err := c.kubectl(ctx, []byte(all.String()), "delete", "--filename=-", "--wait=false")
+	_, err := c.kubectl(ctx, []byte(all.String()), "delete", "--filename=-")
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -42,11 +43,16 @@ func (c counts) plus(o counts) counts {
 	return counts{c.Made + o.Made, c.Failed + o.Failed, c.Held + o.Held, c.Broken + o.Broken}
 }
 
-// lastCounts reads the last whole line of a caller's output.
+// lastCounts reads the last counts in a caller's output, which complaints may follow.
 func lastCounts(output string) (c counts, err error) {
-	lines := strings.Split(strings.TrimSpace(output), "\n")
-	err = json.Unmarshal([]byte(lines[len(lines)-1]), &c)
-	return c, err
+	lines := strings.Split(output, "\n")
+	for _, line := range slices.Backward(lines) {
+		if strings.HasPrefix(line, "{") {
+			err = json.Unmarshal([]byte(line), &c)
+			return c, err
+		}
+	}
+	return c, fmt.Errorf("no counts in %d lines", len(lines))
 }
 
 // echo serves until the listener is closed.

@@ -93,6 +93,9 @@ func TestCounts(t *testing.T) {
 	if err != nil || got != (counts{9, 1, 10, 2}) {
 		t.Errorf("%+v, %v", got, err)
 	}
+	if got, err := lastCounts("{\"Made\":9}\n10:00:01 held: reset\n10:00:01 new: refused\n"); err != nil || got.Made != 9 {
+		t.Errorf("before complaints: %+v, %v", got, err)
+	}
 	if d := got.minus(counts{Made: 5}); d != (counts{4, 1, 10, 2}) || d.plus(counts{Made: 5}) != got {
 		t.Errorf("the difference is %+v", d)
 	}
