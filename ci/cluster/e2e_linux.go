@@ -86,7 +86,7 @@ func (t suite) one(ctx context.Context, c *cluster, set testSet) (f figures, err
 	f = figures{Set: t.Set, Proxy: c.proxy, Facts: map[string]string{factDate: time.Now().UTC().Format(time.DateOnly)}}
 	begun := time.Now()
 	if t.Here {
-		err = c.findParts(ctx, true)
+		err = c.findParts(ctx, "where")
 	} else {
 		err = c.up(ctx)
 		f.Facts[factUp] = seconds(time.Since(begun))
@@ -120,9 +120,7 @@ func (t suite) one(ctx context.Context, c *cluster, set testSet) (f figures, err
 	nodes := float64(len(c.plan.Workers))
 	f.Facts[factCPU] = fmt.Sprintf("%.1f", (after.cpu-before.cpu).Seconds()/nodes)
 	f.Facts[factRSS] = fmt.Sprintf("%.0f", float64(after.rss)/nodes/(1<<20))
-	if f.Facts[factRequests], err = c.requests(); err != nil {
-		return f, err
-	}
+	f.Facts[factRequests] = strconv.Itoa(after.requests - before.requests)
 	f.Facts[factWarnings], err = c.warnings(ctx)
 	return f, err
 }
@@ -177,13 +175,17 @@ func (t suite) ginkgo(ctx context.Context, c *cluster, set testSet) ([]byte, err
 
 // usage is what the proxies of all nodes have used since they were started.
 type usage struct {
-	cpu time.Duration
-	rss int64
+	cpu      time.Duration
+	rss      int64
+	requests int // of the API server
 }
 
 // usage adds up the processes of the proxy. Time of children that ended, such as iptables-restore, is
 // in that of their parent.
 func (c *cluster) usage() (u usage, err error) {
+	if u.requests, err = c.requests(); err != nil {
+		return u, err
+	}
 	groups, err := ourGroups(groupName(c.State))
 	if err != nil {
 		return u, err
@@ -230,10 +232,10 @@ func parseStat(text string) (name string, used time.Duration, rss int64, ok bool
 }
 
 // requests counts what the proxies asked of the API server, from its audit log, which has no others.
-func (c *cluster) requests() (string, error) {
+func (c *cluster) requests() (int, error) {
 	f, err := os.Open(filepath.Join(c.work(controlName), "log", "audit.log"))
 	if err != nil {
-		return "", err
+		return 0, err
 	}
 	defer f.Close()
 	seen := map[string]bool{}
@@ -245,7 +247,7 @@ func (c *cluster) requests() (string, error) {
 			seen[r.AuditID] = true
 		}
 	}
-	return strconv.Itoa(len(seen)), lines.Err()
+	return len(seen), lines.Err()
 }
 
 // warnings counts the Events of type Warning that the proxy wrote and that are still there.

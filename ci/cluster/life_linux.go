@@ -54,12 +54,8 @@ func (c *cluster) life(ctx context.Context) (err error) {
 	if err := c.step("load", func() error { return c.startLoad(ctx) }); err != nil {
 		return err
 	}
-	tag, err := imageTag(filepath.Join(c.State, "dist", "images", "tandem", "index.json"))
-	if err != nil {
-		return err
-	}
 	var rows []string
-	for _, e := range c.events(tag) {
+	for _, e := range c.events() {
 		row, err := c.happen(ctx, e)
 		if err != nil {
 			return fmt.Errorf("%s: %w", e.what, err)
@@ -131,8 +127,8 @@ func (c *cluster) seen(ctx context.Context) (sum counts, err error) {
 
 // events are those of a life, in order: the guide's way from kube-proxy to Tandem, what happens to Tandem
 // and to the machines, and the guide's way back.
-func (c *cluster) events(tag string) []event {
-	settings := append(chartSettings("iptables", tag), "linux.extraArgs={--takeover}")
+func (c *cluster) events() []event {
+	settings := append(chartSettings("iptables"), "linux.extraArgs={--takeover}")
 	park := `{"spec":{"template":{"spec":{"nodeSelector":{"tandem-proxy.github.io/parked":"true"}}}}}`
 	unpark := `[{"op":"remove","path":"/spec/template/spec/nodeSelector/tandem-proxy.github.io~1parked"}]`
 	return []event{
@@ -141,9 +137,13 @@ func (c *cluster) events(tag string) []event {
 			if err := c.system(ctx, "patch", "daemonset", kubeProxy, "--type=merge", "--patch="+park); err != nil {
 				return err
 			}
-			return c.tandem(ctx, settings)
+			if err := c.chart(ctx, "apply", settings); err != nil {
+				return err
+			}
+			c.proxy.Name = tandem
+			return c.ready(ctx)
 		}},
-		{"rolling restart of the DaemonSet", func(ctx context.Context) error { return c.rollTandem(ctx, "restart") }},
+		{"rolling restart of the DaemonSet", c.restart},
 		{"nftables → iptables in the ConfigMap", c.mode("iptables")},
 		{"iptables → nftables", c.mode("nftables")},
 		{"kubelets restart", c.kill("kubelet", c.plan.Workers...)},
@@ -151,24 +151,16 @@ func (c *cluster) events(tag string) []event {
 		{"the API server restarts", c.kill("kube-apiserver", c.plan.Control)},
 		{"60 Deployments are made, and roll at once", c.rollDeployments},
 		{"Tandem → kube-proxy (kubeadm.md)", func(ctx context.Context) error {
-			manifests, err := c.chart(ctx, settings)
-			if err != nil {
-				return err
-			}
-			if _, err := c.kubectl(ctx, manifests, "delete", "--filename=-"); err != nil {
+			if err := c.chart(ctx, "delete", settings); err != nil {
 				return err
 			}
 			if err := c.system(ctx, "patch", "daemonset", kubeProxy, "--type=json", "--patch="+unpark); err != nil {
 				return err
 			}
-			return c.system(ctx, "rollout", "status", "daemonset/kube-proxy", "--timeout="+startTime.String())
+			c.proxy.Name = kubeProxy
+			return c.ready(ctx)
 		}},
-		{"rolling restart of kube-proxy's", func(ctx context.Context) error {
-			if err := c.system(ctx, "rollout", "restart", "daemonset/kube-proxy"); err != nil {
-				return err
-			}
-			return c.system(ctx, "rollout", "status", "daemonset/kube-proxy", "--timeout="+startTime.String())
-		}},
+		{"rolling restart of kube-proxy's", c.restart},
 	}
 }
 
@@ -178,35 +170,21 @@ func (c *cluster) system(ctx context.Context, args ...string) error {
 	return err
 }
 
-// tandem applies the chart and waits for its pods.
-func (c *cluster) tandem(ctx context.Context, settings []string) error {
-	manifests, err := c.chart(ctx, settings)
-	if err != nil {
+// restart restarts the proxy's pods, one after another.
+func (c *cluster) restart(ctx context.Context) error {
+	if err := c.system(ctx, "rollout", "restart", "daemonset/"+c.proxy.Name); err != nil {
 		return err
 	}
-	if _, err := c.kubectl(ctx, manifests, "apply", "--server-side", "--filename=-"); err != nil {
-		return err
-	}
-	return c.rollTandem(ctx, "")
-}
-
-func (c *cluster) rollTandem(ctx context.Context, verb string) error {
-	if verb != "" {
-		if err := c.system(ctx, "rollout", verb, "daemonset/tandem"); err != nil {
-			return err
-		}
-	}
-	return c.system(ctx, "rollout", "status", "daemonset/tandem", "--timeout="+startTime.String())
+	return c.ready(ctx)
 }
 
 // mode changes the mode in kubeadm's ConfigMap and restarts the pods.
 func (c *cluster) mode(mode string) func(context.Context) error {
 	return func(ctx context.Context) error {
-		values := map[string]string{"Mode": mode, "ClusterCIDR": c.plan.ranges(podNets), "Server": c.plan.Control.Addr[0].String()}
-		if err := c.apply(ctx, "proxy-config.yaml", values); err != nil {
+		if err := c.configMap(ctx, mode); err != nil {
 			return err
 		}
-		return c.rollTandem(ctx, "restart")
+		return c.restart(ctx)
 	}
 }
 
