@@ -32,6 +32,10 @@ func readHierarchies() ([]hierarchy, error) {
 	return all, nil
 }
 
+// clusterShares is the weight of a cluster's group: by default a group weighs as much as one process that
+// is in none, such as a compiler, and all machines together would come to a standstill beside a few of these.
+const clusterShares = "8192"
+
 // makeGroups makes the control groups of a machine, or of the command, in those of its cluster, and
 // returns their folders.
 func makeGroups(cluster, name string) (folders []string, err error) {
@@ -47,15 +51,19 @@ func makeGroups(cluster, name string) (folders []string, err error) {
 			if err := os.MkdirAll(folder, 0o755); err != nil {
 				return nil, err
 			}
-			if h.name != "cpuset" {
-				continue
-			}
-			for _, file := range []string{"cpuset.cpus", "cpuset.mems"} { // empty in a new group
-				value, err := os.ReadFile(filepath.Join(parent, file))
-				if err == nil {
-					err = os.WriteFile(filepath.Join(folder, file), value, 0)
+			values := map[string][]byte{}
+			switch {
+			case h.name == "cpuset": // empty in a new group
+				for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+					if values[file], err = os.ReadFile(filepath.Join(parent, file)); err != nil {
+						return nil, err
+					}
 				}
-				if err != nil {
+			case part == cluster && slices.Contains(strings.Split(h.options, ","), "cpu"):
+				values["cpu.shares"] = []byte(clusterShares)
+			}
+			for file, value := range values {
+				if err := os.WriteFile(filepath.Join(folder, file), value, 0); err != nil {
 					return nil, err
 				}
 			}

@@ -18,6 +18,15 @@ func TestDownEndsTheCommand(t *testing.T) {
 		t.Skipf("no control groups can be made here: %v", err)
 	}
 	defer down(state)
+	groups, err := ourGroups(groupName(state))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range groups {
+		if shares, err := os.ReadFile(filepath.Join(g, "cpu.shares")); err == nil && string(shares) != clusterShares+"\n" {
+			t.Errorf("%s has %s shares", g, shares)
+		}
+	}
 	for range 2 { // twice in the same place
 		if err := enterCommand(groupName(state)); err != nil {
 			t.Fatal(err)
