@@ -418,7 +418,7 @@ func (c *cluster) install(ctx context.Context) error {
 
 // configMap writes kubeadm's ConfigMap for a mode.
 func (c *cluster) configMap(ctx context.Context, mode string) error {
-	return c.apply(ctx, "proxy-config.yaml", map[string]string{"Mode": mode, "ClusterCIDR": c.plan.ranges(podNets), "Server": c.plan.Control.Addr[0].String()})
+	return c.apply(ctx, "proxy-config.yaml", map[string]string{"Mode": mode, "ClusterCIDR": c.plan.ranges(podNets), "NodePorts": c.plan.ranges(machineNets) + ",127.0.0.0/8", "Server": c.plan.Control.Addr[0].String()})
 }
 
 // chart renders the chart with the image of this tree, as `helm template` does, and applies or deletes
