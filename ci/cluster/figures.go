@@ -240,7 +240,7 @@ func failures(all []figures) string {
 	for _, f := range all {
 		for _, s := range f.Specs {
 			if s.State == failed {
-				fmt.Fprintf(&b, "- %s, %s: %s: `%s`\n", f.Set, f.Proxy, s.Name, strings.ReplaceAll(s.Reason, "`", "'"))
+				fmt.Fprintf(&b, "- %s, %s: %s: `%.160s`\n", f.Set, f.Proxy, s.Name, strings.ReplaceAll(s.Reason, "`", "'"))
 			}
 		}
 	}

@@ -82,6 +82,9 @@ func (c *cluster) happen(ctx context.Context, e event) (string, error) {
 	time.Sleep(2 * loadTimeout) // what waits for an answer
 	after, err := c.seen(ctx)
 	d := after.minus(before)
+	if err == nil && d.Failed+d.Broken > 0 {
+		err = c.printComplaints(ctx, begun)
+	}
 	return fmt.Sprintf("| %s | %s s | %d | %d | %d | %d |\n", e.what, seconds(took), d.Made, d.Failed, after.Held, d.Broken), err
 }
 
@@ -123,6 +126,15 @@ func (c *cluster) seen(ctx context.Context) (sum counts, err error) {
 		sum = sum.plus(n)
 	}
 	return sum, nil
+}
+
+// printComplaints prints why connections failed and broke, each reason with how often.
+func (c *cluster) printComplaints(ctx context.Context, since time.Time) error {
+	said, err := c.kubectl(ctx, nil, "--namespace=load", "logs", "--selector=app=caller", "--tail=-1", fmt.Sprintf("--max-log-requests=%d", maxNodes), "--since-time="+since.UTC().Format(time.RFC3339))
+	for reason, n := range complaints(said) {
+		fmt.Fprintf(c.out, "cluster: %d times %s\n", n, reason)
+	}
+	return err
 }
 
 // events are those of a life, in order: the guide's way from kube-proxy to Tandem, what happens to Tandem

@@ -26,7 +26,7 @@ const (
 	atOnce      = 100                    // new connections to a target that wait
 )
 
-const loadImage = "tandem-cluster/load:lab"
+const loadImage = "cluster.invalid/load:lab"
 
 func loadValues() map[string]string {
 	return map[string]string{"Image": loadImage, "ClusterIP": "10.96.77.77", "Port": loadPort, "NodePort": "30777"}
@@ -53,6 +53,20 @@ func lastCounts(output string) (c counts, err error) {
 		}
 	}
 	return c, fmt.Errorf("no counts in %d lines", len(lines))
+}
+
+// complaints counts those of callers by kind, target and the last part of the error.
+func complaints(output string) map[string]int {
+	all := map[string]int{}
+	for line := range strings.Lines(output) {
+		if strings.HasPrefix(line, "{") {
+			continue
+		}
+		parts := strings.Split(strings.TrimSpace(line), ": ")
+		_, what, _ := strings.Cut(parts[0], " ") // after the time
+		all[what+": "+parts[len(parts)-1]]++
+	}
+	return all
 }
 
 // echo serves until the listener is closed.
