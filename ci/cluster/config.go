@@ -166,8 +166,8 @@ func (c configuration) userFile(path, server, user string, groups ...string) err
 
 // chartSettings are what a user sets for a mode. The label is that of kube-proxy's pods, by which
 // upstream's tests find the proxy to restart.
-func chartSettings(mode, tag string) []string {
-	set := []string{"image.tag=" + tag, "linux.podLabels.k8s-app=kube-proxy"}
+func chartSettings(mode string) []string {
+	set := []string{"linux.podLabels.k8s-app=kube-proxy"}
 	if mode != "nftables" {
 		set = append(set, "linux.iptables=true")
 	}

@@ -240,7 +240,7 @@ func failures(all []figures) string {
 	for _, f := range all {
 		for _, s := range f.Specs {
 			if s.State == failed {
-				fmt.Fprintf(&b, "- %s, %s: %s: `%s`\n", f.Set, f.Proxy, s.Name, strings.ReplaceAll(s.Reason, "`", "'"))
+				fmt.Fprintf(&b, "- %s, %s: %s: `%.160s`\n", f.Set, f.Proxy, s.Name, strings.ReplaceAll(s.Reason, "`", "'"))
 			}
 		}
 	}
@@ -264,19 +264,20 @@ func closing(all []figures) string {
 	return fmt.Sprintf("e2e: %d of %d pass, kube-proxy %d of %d", t[0], t[1], k[0], k[1])
 }
 
-// worse are the specs that failed with Tandem and with no mode of kube-proxy, whose runs are among the figures.
+// worse are the specs that failed with Tandem, but for those that each run of kube-proxy among the figures
+// failed, too.
 func worse(all []figures) (lines []string) {
-	passes := map[string]bool{}
+	states := map[string]string{} // with kube-proxy; one run that passes is enough
 	for _, f := range all {
 		for _, s := range f.Specs {
-			if f.Proxy.Name == kubeProxy && s.State == passed {
-				passes[s.Name] = true
+			if f.Proxy.Name == kubeProxy && states[s.Name] != passed {
+				states[s.Name] = s.State
 			}
 		}
 	}
 	for _, f := range all {
 		for _, s := range f.Specs {
-			if f.Proxy.Name == tandem && s.State == failed && passes[s.Name] {
+			if f.Proxy.Name == tandem && s.State == failed && states[s.Name] != failed {
 				lines = append(lines, fmt.Sprintf("%s: %s", f.Proxy, s.Name))
 			}
 		}

@@ -95,6 +95,9 @@ func TestTables(t *testing.T) {
 	if got := worse(all); !reflect.DeepEqual(got, []string{"tandem nftables: [sig-network] a"}) {
 		t.Errorf("worse than kube-proxy: %q", got)
 	}
+	if got := worse(all[1:]); len(got) != 2 {
+		t.Errorf("without kube-proxy's: %q", got)
+	}
 }
 
 // TestReadme writes the tables once more: README.md has those of the figures in the tree.

@@ -21,6 +21,13 @@ type hierarchy struct {
 	own     string // the group of this process
 }
 
+// outside is the folder of the innermost group of this process that is none of a cluster's, and whether
+// this process is in one of the cluster's.
+func (h hierarchy) outside(cluster string) (folder string, inside bool) {
+	group, _, inside := strings.Cut(h.own+"/", "/"+cluster+"/")
+	return path.Join(h.mounted, group), inside
+}
+
 // parseHierarchies reads them from a mountinfo file and the cgroup file of a process: proc(5).
 func parseHierarchies(mounts, groups string) (all []hierarchy) {
 	for line := range strings.Lines(mounts) {

@@ -32,29 +32,38 @@ func readHierarchies() ([]hierarchy, error) {
 	return all, nil
 }
 
-// makeGroups makes the control groups of a machine in those of its cluster, and returns their folders.
+// clusterShares is the weight of a cluster's group: by default a group weighs as much as one process that
+// is in none, such as a compiler, and all machines together would come to a standstill beside a few of these.
+const clusterShares = "8192"
+
+// makeGroups makes the control groups of a machine, or of the command, in those of its cluster, and
+// returns their folders.
 func makeGroups(cluster, name string) (folders []string, err error) {
 	all, err := readHierarchies()
 	if err != nil {
 		return nil, err
 	}
 	for _, h := range all {
-		folder := filepath.Join(h.mounted, h.own)
+		folder, _ := h.outside(cluster)
 		for _, part := range []string{cluster, name} {
 			parent := folder
 			folder = filepath.Join(folder, part)
 			if err := os.MkdirAll(folder, 0o755); err != nil {
 				return nil, err
 			}
-			if h.name != "cpuset" {
-				continue
-			}
-			for _, file := range []string{"cpuset.cpus", "cpuset.mems"} { // empty in a new group
-				value, err := os.ReadFile(filepath.Join(parent, file))
-				if err == nil {
-					err = os.WriteFile(filepath.Join(folder, file), value, 0)
+			values := map[string][]byte{}
+			switch {
+			case h.name == "cpuset": // empty in a new group
+				for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+					if values[file], err = os.ReadFile(filepath.Join(parent, file)); err != nil {
+						return nil, err
+					}
 				}
-				if err != nil {
+			case part == cluster && slices.Contains(strings.Split(h.options, ","), "cpu"):
+				values["cpu.shares"] = []byte(clusterShares)
+			}
+			for file, value := range values {
+				if err := os.WriteFile(filepath.Join(folder, file), value, 0); err != nil {
 					return nil, err
 				}
 			}
@@ -62,6 +71,43 @@ func makeGroups(cluster, name string) (folders []string, err error) {
 		folders = append(folders, folder)
 	}
 	return folders, nil
+}
+
+// enter takes this process into groups.
+func enter(folders []string) error {
+	for _, f := range folders {
+		if err := os.WriteFile(filepath.Join(f, "cgroup.procs"), []byte("0"), 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// commandName is the group of the command that brings a cluster up: with it in there, what it has
+// started ends with the cluster, whatever became of the command itself.
+const commandName = "command"
+
+func enterCommand(cluster string) error {
+	folders, err := makeGroups(cluster, commandName)
+	if err != nil {
+		return err
+	}
+	return enter(folders)
+}
+
+// leaveCommand takes this process, which is to remove the cluster's groups, out of them.
+func leaveCommand(cluster string) error {
+	all, err := readHierarchies()
+	if err != nil {
+		return err
+	}
+	var folders []string
+	for _, h := range all {
+		if folder, inside := h.outside(cluster); inside {
+			folders = append(folders, folder)
+		}
+	}
+	return enter(folders)
 }
 
 // groupDepth is how far below the root of a hierarchy our groups are looked for: a command that

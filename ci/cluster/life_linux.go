@@ -54,12 +54,8 @@ func (c *cluster) life(ctx context.Context) (err error) {
 	if err := c.step("load", func() error { return c.startLoad(ctx) }); err != nil {
 		return err
 	}
-	tag, err := imageTag(filepath.Join(c.State, "dist", "images", "tandem", "index.json"))
-	if err != nil {
-		return err
-	}
 	var rows []string
-	for _, e := range c.events(tag) {
+	for _, e := range c.events() {
 		row, err := c.happen(ctx, e)
 		if err != nil {
 			return fmt.Errorf("%s: %w", e.what, err)
@@ -86,6 +82,9 @@ func (c *cluster) happen(ctx context.Context, e event) (string, error) {
 	time.Sleep(2 * loadTimeout) // what waits for an answer
 	after, err := c.seen(ctx)
 	d := after.minus(before)
+	if err == nil && d.Failed+d.Broken > 0 {
+		err = c.printComplaints(ctx, begun)
+	}
 	return fmt.Sprintf("| %s | %s s | %d | %d | %d | %d |\n", e.what, seconds(took), d.Made, d.Failed, after.Held, d.Broken), err
 }
 
@@ -116,7 +115,7 @@ func (c *cluster) seen(ctx context.Context) (sum counts, err error) {
 		return sum, err
 	}
 	for _, pod := range strings.Fields(pods) {
-		said, err := c.kubectl(ctx, nil, "--namespace=load", "logs", "--tail=1", pod)
+		said, err := c.kubectl(ctx, nil, "--namespace=load", "logs", "--tail=200", pod)
 		if err != nil {
 			return sum, err
 		}
@@ -129,10 +128,19 @@ func (c *cluster) seen(ctx context.Context) (sum counts, err error) {
 	return sum, nil
 }
 
+// printComplaints prints why connections failed and broke, each reason with how often.
+func (c *cluster) printComplaints(ctx context.Context, since time.Time) error {
+	said, err := c.kubectl(ctx, nil, "--namespace=load", "logs", "--selector=app=caller", "--tail=-1", fmt.Sprintf("--max-log-requests=%d", maxNodes), "--since-time="+since.UTC().Format(time.RFC3339))
+	for reason, n := range complaints(said) {
+		fmt.Fprintf(c.out, "cluster: %d times %s\n", n, reason)
+	}
+	return err
+}
+
 // events are those of a life, in order: the guide's way from kube-proxy to Tandem, what happens to Tandem
 // and to the machines, and the guide's way back.
-func (c *cluster) events(tag string) []event {
-	settings := append(chartSettings("iptables", tag), "linux.extraArgs={--takeover}")
+func (c *cluster) events() []event {
+	settings := append(chartSettings("iptables"), "linux.extraArgs={--takeover}")
 	park := `{"spec":{"template":{"spec":{"nodeSelector":{"tandem-proxy.github.io/parked":"true"}}}}}`
 	unpark := `[{"op":"remove","path":"/spec/template/spec/nodeSelector/tandem-proxy.github.io~1parked"}]`
 	return []event{
@@ -141,9 +149,13 @@ func (c *cluster) events(tag string) []event {
 			if err := c.system(ctx, "patch", "daemonset", kubeProxy, "--type=merge", "--patch="+park); err != nil {
 				return err
 			}
-			return c.tandem(ctx, settings)
+			if err := c.chart(ctx, "apply", settings); err != nil {
+				return err
+			}
+			c.proxy.Name = tandem
+			return c.ready(ctx)
 		}},
-		{"rolling restart of the DaemonSet", func(ctx context.Context) error { return c.rollTandem(ctx, "restart") }},
+		{"rolling restart of the DaemonSet", c.restart},
 		{"nftables → iptables in the ConfigMap", c.mode("iptables")},
 		{"iptables → nftables", c.mode("nftables")},
 		{"kubelets restart", c.kill("kubelet", c.plan.Workers...)},
@@ -151,24 +163,16 @@ func (c *cluster) events(tag string) []event {
 		{"the API server restarts", c.kill("kube-apiserver", c.plan.Control)},
 		{"60 Deployments are made, and roll at once", c.rollDeployments},
 		{"Tandem → kube-proxy (kubeadm.md)", func(ctx context.Context) error {
-			manifests, err := c.chart(ctx, settings)
-			if err != nil {
-				return err
-			}
-			if _, err := c.kubectl(ctx, manifests, "delete", "--filename=-"); err != nil {
+			if err := c.chart(ctx, "delete", settings); err != nil {
 				return err
 			}
 			if err := c.system(ctx, "patch", "daemonset", kubeProxy, "--type=json", "--patch="+unpark); err != nil {
 				return err
 			}
-			return c.system(ctx, "rollout", "status", "daemonset/kube-proxy", "--timeout="+startTime.String())
+			c.proxy.Name = kubeProxy
+			return c.ready(ctx)
 		}},
-		{"rolling restart of kube-proxy's", func(ctx context.Context) error {
-			if err := c.system(ctx, "rollout", "restart", "daemonset/kube-proxy"); err != nil {
-				return err
-			}
-			return c.system(ctx, "rollout", "status", "daemonset/kube-proxy", "--timeout="+startTime.String())
-		}},
+		{"rolling restart of kube-proxy's", c.restart},
 	}
 }
 
@@ -178,35 +182,21 @@ func (c *cluster) system(ctx context.Context, args ...string) error {
 	return err
 }
 
-// tandem applies the chart and waits for its pods.
-func (c *cluster) tandem(ctx context.Context, settings []string) error {
-	manifests, err := c.chart(ctx, settings)
-	if err != nil {
+// restart restarts the proxy's pods, one after another.
+func (c *cluster) restart(ctx context.Context) error {
+	if err := c.system(ctx, "rollout", "restart", "daemonset/"+c.proxy.Name); err != nil {
 		return err
 	}
-	if _, err := c.kubectl(ctx, manifests, "apply", "--server-side", "--filename=-"); err != nil {
-		return err
-	}
-	return c.rollTandem(ctx, "")
-}
-
-func (c *cluster) rollTandem(ctx context.Context, verb string) error {
-	if verb != "" {
-		if err := c.system(ctx, "rollout", verb, "daemonset/tandem"); err != nil {
-			return err
-		}
-	}
-	return c.system(ctx, "rollout", "status", "daemonset/tandem", "--timeout="+startTime.String())
+	return c.ready(ctx)
 }
 
 // mode changes the mode in kubeadm's ConfigMap and restarts the pods.
 func (c *cluster) mode(mode string) func(context.Context) error {
 	return func(ctx context.Context) error {
-		values := map[string]string{"Mode": mode, "ClusterCIDR": c.plan.ranges(podNets), "Server": c.plan.Control.Addr[0].String()}
-		if err := c.apply(ctx, "proxy-config.yaml", values); err != nil {
+		if err := c.configMap(ctx, mode); err != nil {
 			return err
 		}
-		return c.rollTandem(ctx, "restart")
+		return c.restart(ctx)
 	}
 }
 
@@ -244,19 +234,11 @@ func (c *cluster) rollDeployments(ctx context.Context) error {
 	if _, err := c.kubectl(ctx, []byte(all.String()), "apply", "--server-side", "--filename=-"); err != nil {
 		return err
 	}
-	wait := func() error {
-		_, err := c.kubectl(ctx, nil, "--namespace=load", "wait", "deployments", "--selector=rolling=yes", "--for=jsonpath={.status.updatedReplicas}=2", "--for=condition=Available", "--timeout=6m")
-		return err
+	for _, verb := range [][]string{{"status", "--timeout=6m"}, {"restart"}, {"status", "--timeout=6m"}} {
+		if _, err := c.kubectl(ctx, nil, append([]string{"--namespace=load", "rollout", verb[0], "deployment", "--selector=rolling=yes"}, verb[1:]...)...); err != nil {
+			return err
+		}
 	}
-	if err := wait(); err != nil {
-		return err
-	}
-	if _, err := c.kubectl(ctx, nil, "--namespace=load", "rollout", "restart", "deployment", "--selector=rolling=yes"); err != nil {
-		return err
-	}
-	if err := wait(); err != nil {
-		return err
-	}
-	_, err := c.kubectl(ctx, []byte(all.String()), "delete", "--filename=-", "--wait=false")
+	_, err := c.kubectl(ctx, []byte(all.String()), "delete", "--filename=-")
 	return err
 }

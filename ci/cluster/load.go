@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,7 +26,7 @@ const (
 	atOnce      = 100                    // new connections to a target that wait
 )
 
-const loadImage = "tandem-cluster/load:lab"
+const loadImage = "cluster.invalid/load:lab"
 
 func loadValues() map[string]string {
 	return map[string]string{"Image": loadImage, "ClusterIP": "10.96.77.77", "Port": loadPort, "NodePort": "30777"}
@@ -42,11 +43,30 @@ func (c counts) plus(o counts) counts {
 	return counts{c.Made + o.Made, c.Failed + o.Failed, c.Held + o.Held, c.Broken + o.Broken}
 }
 
-// lastCounts reads the last whole line of a caller's output.
+// lastCounts reads the last counts in a caller's output, which complaints may follow.
 func lastCounts(output string) (c counts, err error) {
-	lines := strings.Split(strings.TrimSpace(output), "\n")
-	err = json.Unmarshal([]byte(lines[len(lines)-1]), &c)
-	return c, err
+	lines := strings.Split(output, "\n")
+	for _, line := range slices.Backward(lines) {
+		if strings.HasPrefix(line, "{") {
+			err = json.Unmarshal([]byte(line), &c)
+			return c, err
+		}
+	}
+	return c, fmt.Errorf("no counts in %d lines", len(lines))
+}
+
+// complaints counts those of callers by kind, target and the last part of the error.
+func complaints(output string) map[string]int {
+	all := map[string]int{}
+	for line := range strings.Lines(output) {
+		if strings.HasPrefix(line, "{") {
+			continue
+		}
+		parts := strings.Split(strings.TrimSpace(line), ": ")
+		_, what, _ := strings.Cut(parts[0], " ") // after the time
+		all[what+": "+parts[len(parts)-1]]++
+	}
+	return all
 }
 
 // echo serves until the listener is closed.

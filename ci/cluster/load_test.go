@@ -93,6 +93,12 @@ func TestCounts(t *testing.T) {
 	if err != nil || got != (counts{9, 1, 10, 2}) {
 		t.Errorf("%+v, %v", got, err)
 	}
+	if got, err := lastCounts("{\"Made\":9}\n10:00:01 held: reset\n10:00:01 new: refused\n"); err != nil || got.Made != 9 {
+		t.Errorf("before complaints: %+v, %v", got, err)
+	}
+	if all := complaints("{\"Made\":9}\n10:00:01.000 new a:1: read tcp b:2->a:1: i/o timeout\n10:00:02.000 new a:1: read tcp b:3->a:1: i/o timeout\n"); len(all) != 1 || all["new a:1: i/o timeout"] != 2 {
+		t.Errorf("complaints %v", all)
+	}
 	if d := got.minus(counts{Made: 5}); d != (counts{4, 1, 10, 2}) || d.plus(counts{Made: 5}) != got {
 		t.Errorf("the difference is %+v", d)
 	}

@@ -72,10 +72,8 @@ func (m machine) start(self string, groups []string, listener *os.File) (pid int
 // enterGroups is the first step: it joins control groups and starts over.
 func enterGroups(file string, groups []string) error {
 	runtime.LockOSThread()
-	for _, g := range groups {
-		if err := os.WriteFile(filepath.Join(g, "cgroup.procs"), []byte("0"), 0); err != nil {
-			return err
-		}
+	if err := enter(groups); err != nil {
+		return err
 	}
 	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
 		return fmt.Errorf("control group namespace: %w", err)

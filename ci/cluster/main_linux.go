@@ -18,7 +18,6 @@ const help = `usage: cluster [flags] VERB
   down            remove everything
   in MACHINE CMD  run a command in a machine: control, node-1, ...
   e2e             run upstream's tests for proxies and modes, each in a new cluster
-  again           read the report of the last e2e once more; -set and -runs say which
   life            upgrades, restarts and switches, with connections held and made all the time
   table           write the tables of README.md from the figures
 `
@@ -68,7 +67,6 @@ func run(ctx context.Context, args []string) error {
 	flags.IntVar(&t.Procs, "procs", 8, "for e2e: tests at once")
 	flags.BoolVar(&t.Keep, "keep", false, "for e2e: leave the last cluster running")
 	flags.BoolVar(&t.Here, "here", false, "for e2e: use the cluster that runs")
-	flags.BoolVar(&t.Cached, "cached", false, "for e2e: skip with the reason where parts are not in the cache")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -100,8 +98,6 @@ func run(ctx context.Context, args []string) error {
 		return cmd.Run()
 	case "e2e":
 		return t.run(ctx, c)
-	case "again":
-		return t.again(c)
 	case "life":
 		return c.life(ctx)
 	case "table":

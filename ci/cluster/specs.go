@@ -40,7 +40,7 @@ func notHere() []skip {
 	return []skip{
 		{`\[Feature:NetworkPolicy\]`, "the cluster has no policy engine"},
 		{`\[Feature:SCTPConnectivity\]`, "this kernel has no SCTP"},
-		{`\[Feature:Networking-(IPv4|IPv6|DNS)\]`, "they reach out to the Internet"},
+		{`\[Feature:Networking-(IPv4|IPv6|DNS)\]|should forward (PTR records|externalname) lookup to upstream nameserver`, "they reach out to the Internet"},
 		{`\[Feature:PerformanceDNS\]|\[Feature:Networking-Performance\]`, "they measure the network, not the proxy"},
 		{`\[Feature:KubeProxyNFAcct\]`, "this kernel has no nfnetlink_acct"},
 		{`should let a node pull an image from a registry exposed via localhost NodePort`, "the registry in agnhost's image comes from the Internet"},

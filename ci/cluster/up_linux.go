@@ -38,40 +38,30 @@ func (c *cluster) step(what string, do func() error) error {
 	return nil
 }
 
-// parts are the folders of the cache that a cluster is made of.
-func (c *cluster) findParts(ctx context.Context, where bool) error {
+// findParts has the folders of the cache that a cluster is made of. The word where for the scripts, if
+// given, is that they build nothing.
+func (c *cluster) findParts(ctx context.Context, where ...string) (err error) {
 	c.Parts = map[string]string{}
 	for _, part := range []string{"upstream", "containerd", "coredns"} {
-		folder, err := c.script(ctx, "build", part, where)
-		if err != nil {
+		if c.Parts[part], err = c.script(ctx, "build", append([]string{part}, where...)...); err != nil {
 			return err
 		}
-		c.Parts[part] = folder
 	}
-	root, err := c.script(ctx, "root", "", where)
-	c.Root = root
+	c.Root, err = c.script(ctx, "root", where...)
 	return err
 }
 
-// script runs a script of ci/cluster and returns the folder that it prints. If it may only say
-// where that is, a missing folder is an error.
-func (c *cluster) script(ctx context.Context, name, arg string, where bool) (string, error) {
-	args := []string{}
-	if arg != "" {
-		args = append(args, arg)
-	}
-	if where {
-		args = append(args, "where")
-	}
+// script runs a script of ci/cluster and returns the folder that it prints.
+func (c *cluster) script(ctx context.Context, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(c.repo, "ci/cluster", name), args...)
 	cmd.Stderr = c.out
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("%s %s: %w", name, arg, err)
+		return "", fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
 	}
 	folder := strings.TrimSpace(string(out))
 	if _, err := os.Stat(folder); err != nil {
-		return "", fmt.Errorf("%s %s is not in the cache: `make cluster` puts it there", name, arg)
+		return "", fmt.Errorf("%s %s: nothing in the cache, `make cluster` puts it there", name, strings.Join(args, " "))
 	}
 	return folder, nil
 }
@@ -82,7 +72,7 @@ func (c *cluster) up(ctx context.Context) (err error) {
 	if os.Geteuid() != 0 {
 		return errors.New("a cluster takes root: it makes namespaces, control groups and mounts")
 	}
-	if err := c.step("parts", func() error { return c.findParts(ctx, false) }); err != nil {
+	if err := c.step("parts", func() error { return c.findParts(ctx) }); err != nil {
 		return err
 	}
 	if err := down(c.State); err != nil {
@@ -96,6 +86,9 @@ func (c *cluster) up(ctx context.Context) (err error) {
 	if err := os.MkdirAll(filepath.Join(c.State, "images"), 0o755); err != nil {
 		return err
 	}
+	if err := enterCommand(groupName(c.State)); err != nil {
+		return err
+	}
 	for _, s := range []struct {
 		what string
 		do   func() error
@@ -103,7 +96,7 @@ func (c *cluster) up(ctx context.Context) (err error) {
 		{"images", func() error { return c.images(ctx) }},
 		{fmt.Sprintf("%d machines", len(c.plan.machines())), func() error { return c.machines(ctx) }},
 		{"API server", func() error { return c.apiServer(ctx) }},
-		{"images on nodes", func() error { return c.load(ctx) }},
+		{"images on nodes", func() error { return c.importImages(ctx) }},
 		{"nodes registered", func() error { return c.nodes(ctx) }},
 		{"CoreDNS", func() error { return c.apply(ctx, "coredns.yaml", map[string]string{"DNS": dnsAddress}) }},
 		{c.proxy.String(), func() error { return c.install(ctx) }},
@@ -118,6 +111,9 @@ func (c *cluster) up(ctx context.Context) (err error) {
 
 // down removes all that a cluster left, whoever made it and however that ended.
 func down(state string) error {
+	if err := leaveCommand(groupName(state)); err != nil {
+		return err
+	}
 	if err := removeGroups(groupName(state)); err != nil {
 		return err
 	}
@@ -350,8 +346,8 @@ func (c *cluster) apiServer(ctx context.Context) error {
 	})
 }
 
-// load imports the images on all nodes at once.
-func (c *cluster) load(ctx context.Context) error {
+// importImages imports the images on all nodes at once.
+func (c *cluster) importImages(ctx context.Context) error {
 	archives, err := filepath.Glob(filepath.Join(c.State, "images", "*.tar"))
 	if err != nil {
 		return err
@@ -411,35 +407,41 @@ func (c *cluster) install(ctx context.Context) error {
 	if c.proxy.Name == none {
 		return nil
 	}
-	values := map[string]string{"Mode": c.proxy.Mode, "ClusterCIDR": c.plan.ranges(podNets), "Server": c.plan.Control.Addr[0].String()}
-	if err := c.apply(ctx, "proxy-config.yaml", values); err != nil {
+	if err := c.configMap(ctx, c.proxy.Mode); err != nil {
 		return err
 	}
 	if c.proxy.Name == kubeProxy {
 		return c.apply(ctx, "kube-proxy.yaml", nil)
 	}
+	return c.chart(ctx, "apply", chartSettings(c.proxy.Mode))
+}
+
+// configMap writes kubeadm's ConfigMap for a mode.
+func (c *cluster) configMap(ctx context.Context, mode string) error {
+	return c.apply(ctx, "proxy-config.yaml", map[string]string{"Mode": mode, "ClusterCIDR": c.plan.ranges(podNets), "NodePorts": c.plan.ranges(machineNets) + ",127.0.0.0/8", "Server": c.plan.Control.Addr[0].String()})
+}
+
+// chart renders the chart with the image of this tree, as `helm template` does, and applies or deletes
+// its objects.
+func (c *cluster) chart(ctx context.Context, verb string, settings []string) error {
 	tag, err := imageTag(filepath.Join(c.State, "dist", "images", "tandem", "index.json"))
 	if err != nil {
 		return err
 	}
-	manifests, err := c.chart(ctx, chartSettings(c.proxy.Mode, tag))
-	if err != nil {
-		return err
-	}
-	_, err = c.kubectl(ctx, manifests, "apply", "--server-side", "--filename=-")
-	return err
-}
-
-// chart renders the chart as `helm template` does.
-func (c *cluster) chart(ctx context.Context, settings []string) ([]byte, error) {
+	settings = append(settings, "image.tag="+tag)
 	cmd := exec.CommandContext(ctx, "go", append([]string{"run", "-C", filepath.Join(c.repo, "installers/kubernetes/render"), ".", "-print"}, settings...)...)
 	var said bytes.Buffer
 	cmd.Stderr = &said
-	out, err := cmd.Output()
+	manifests, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("chart: %w: %s", err, tail(said.String(), 2000))
+		return fmt.Errorf("chart: %w: %s", err, tail(said.String(), 2000))
 	}
-	return out, nil
+	args := []string{verb, "--filename=-"}
+	if verb == "apply" {
+		args = append(args, "--server-side")
+	}
+	_, err = c.kubectl(ctx, manifests, args...)
+	return err
 }
 
 // imageTag reads the tag of an image of `make dist`.
@@ -457,23 +459,17 @@ func imageTag(index string) (string, error) {
 
 // ready waits until all nodes and all pods of kube-system are.
 func (c *cluster) ready(ctx context.Context) error {
-	waits := [][]string{
-		{"wait", "nodes", "--all", "--for=condition=Ready"},
-		{"--namespace=kube-system", "rollout", "status", "deployment/coredns"},
-	}
-	switch c.proxy.Name {
-	case tandem:
-		waits = append(waits, []string{"--namespace=kube-system", "rollout", "status", "daemonset/tandem"})
-	case kubeProxy:
-		waits = append(waits, []string{"--namespace=kube-system", "rollout", "status", "daemonset/kube-proxy"})
+	if _, err := c.kubectl(ctx, nil, "wait", "nodes", "--all", "--for=condition=Ready", "--timeout="+startTime.String()); err != nil {
+		return err
 	}
 	if c.proxy.Name == none {
-		waits = waits[:1] // CoreDNS needs Services
+		return nil // CoreDNS needs Services
 	}
-	for _, w := range waits {
-		if _, err := c.kubectl(ctx, nil, append(w, "--timeout="+startTime.String())...); err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(c.rolledOut(ctx, "daemonset/"+c.proxy.Name), c.rolledOut(ctx, "deployment/coredns"))
+}
+
+// rolledOut waits for the pods of a DaemonSet or a Deployment of kube-system.
+func (c *cluster) rolledOut(ctx context.Context, object string) error {
+	_, err := c.kubectl(ctx, nil, "--namespace=kube-system", "rollout", "status", object, "--timeout="+startTime.String())
+	return err
 }

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestAudit counts a watch once, and only Events of type Warning that are new.
+func TestAudit(t *testing.T) {
+	const log = `{"auditID":"a","stage":"ResponseStarted","verb":"watch"}
+{"auditID":"a","stage":"ResponseComplete","verb":"watch"}
+{"auditID":"b","verb":"create","requestObject":{"kind":"Event","type":"Warning","reason":"PortClash"}}
+{"auditID":"c","verb":"patch","requestObject":{"kind":"Event","type":"Warning"}}
+{"auditID":"d","verb":"create","requestObject":{"kind":"Event","type":"Normal"}}
+`
+	if requests, warnings, err := audit(strings.NewReader(log)); requests != 4 || warnings != 1 || err != nil {
+		t.Errorf("%d requests, %d warnings, %v", requests, warnings, err)
+	}
+}
+
+// TestMeter adds up a process that ends and one that is there before, which has another name.
+func TestMeter(t *testing.T) {
+	group := t.TempDir()
+	procs := filepath.Join(group, "cgroup.procs")
+	busy := exec.Command("sh", "-c", "while :; do :; done")
+	if err := busy.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(procs, []byte(strconv.Itoa(busy.Process.Pid)+"\n"+strconv.Itoa(os.Getpid())+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m := &meter{proxy: "sh", group: group, used: map[string]time.Duration{"1 1": time.Hour}} // of one that ended before
+	used := m.during(func() {
+		time.Sleep(meterPeriod + time.Second)
+		_ = busy.Process.Kill()
+		_ = busy.Wait()
+	})
+	if used <= 0 || used > meterPeriod+time.Second || m.rss != 0 {
+		t.Errorf("%v, %d bytes", used, m.rss)
+	}
+	if _, ok := parseStat("1 (a) b"); ok {
+		t.Error("half a line passes")
+	}
+}
