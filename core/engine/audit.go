@@ -152,7 +152,7 @@ var errNoAnswer = errors.New("the data plane does not answer")
 // abandonHungAudit gives up an audit that does not end. Until its goroutine ends
 // there is no other.
 func (e *Engine) abandonHungAudit(ctx context.Context, now time.Time) {
-	if now.Sub(e.auditing.start) > e.backend().ReadLimit()+auditGrace {
+	if now.Sub(e.auditing.start) > e.backend().Limits().Read+auditGrace {
 		e.finishAudit(ctx, e.auditing, 0, errNoAnswer)
 	}
 }

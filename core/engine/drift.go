@@ -68,7 +68,7 @@ func (e *Engine) Audit(ctx context.Context) (readAt time.Time, err error) {
 		switch {
 		case !e.adopted || !e.sourceSynced:
 			w.done <- audited{err: ErrNotReady}
-		case e.auditing == nil && e.backend().Untouched(ctx):
+		case e.auditing == nil && e.untouched(ctx):
 			w.done <- audited{at: e.auditBefore}
 		default:
 			e.waiters = append(slices.DeleteFunc(e.waiters, auditWaiter.gone), w)
@@ -87,6 +87,16 @@ func (e *Engine) Audit(ctx context.Context) (readAt time.Time, err error) {
 	case <-ctx.Done():
 		return readAt, ctx.Err()
 	}
+}
+
+// untouched reports that everything was read, and that it is certain that no other program has
+// written since: an audit would find nothing.
+func (e *Engine) untouched(ctx context.Context) bool {
+	if !e.backend().Limits().Certain {
+		return false
+	}
+	disturbed, err := e.backend().Disturbed(ctx)
+	return !disturbed && err == nil
 }
 
 // gone reports that the caller waits no more.

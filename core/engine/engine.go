@@ -188,7 +188,7 @@ func New(o Options) *Engine {
 
 // Current returns the data plane in use. The engine calls its Backend at the same
 // time: callers may use only what dataplane allows from any goroutine, such as
-// PacketCounter.
+// Counters.
 func (e *Engine) Current() DataPlane { return *e.current.Load() }
 
 func (e *Engine) backend() dataplane.Backend { return e.current.Load().Backend }
@@ -254,6 +254,7 @@ func (e *Engine) SnapshotOf(ctx context.Context, pick func(*track.Tracker) []*tr
 			Orphans:  e.tracker.Orphans(),
 			Others:   e.tracker.OtherNodes(),
 		}
+		s.Backend.Gaps = e.backend().AllGaps()
 		for _, ps := range e.problems {
 			s.Problems = append(s.Problems, ps...)
 		}

@@ -71,7 +71,7 @@ func (e *Engine) reportModeGap(g model.Gap) {
 // and clears problems that are resolved.
 func (e *Engine) reportFull() {
 	const source = "data plane"
-	full, before := e.backend().Full(), e.problems[source]
+	full, before := e.backend().Health().Full, e.problems[source]
 	if slices.Equal(full, before) {
 		return
 	}

@@ -82,7 +82,7 @@ type Sync struct {
 // idle reports whether there was nothing to do.
 func (s *Sync) idle() bool {
 	changes := len(s.Applied) + len(s.Triggered) + len(s.StateChanges) + len(s.Restored) + s.Repaired + s.Ports[0] + s.Ports[1]
-	return changes == 0 && s.Work == (dataplane.Work{}) && s.Err == nil
+	return changes == 0 && s.Work.Idle() && s.Err == nil
 }
 
 // Changes counts changes of the inputs.

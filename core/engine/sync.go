@@ -33,10 +33,8 @@ func (e *Engine) sync(ctx context.Context) {
 	r.Stages = [history.Stages]time.Duration{r.Waiting, resolved.Sub(start), compiled.Sub(resolved), end.Sub(compiled)}
 	failing := e.failures(r.Work, r.Err)
 	r.Applied = e.applied(deltas, failing)
-	if r.Work.Held == nil {
-		r.Restored = e.restored()
-	}
-	changed := e.changedGaps()
+	r.Restored = e.restored(r.Work.Repaired)
+	changed := e.changedGaps(r.Work.Gaps)
 	e.account(&r, deltas, failing)
 	e.pending, e.syncedAt = false, end
 	e.turns.end(r.Took, r.Work)
@@ -64,7 +62,7 @@ func (e *Engine) sync(ctx context.Context) {
 // changedGaps returns the ports whose gaps may have changed though they have not, and has the states
 // of their Services looked at: those that the data plane names, and all where it is another one or
 // the host is.
-func (e *Engine) changedGaps() (ids []model.PortID) {
+func (e *Engine) changedGaps(named []model.PortID) (ids []model.PortID) {
 	if e.states.recheck || e.full && e.status.Load().Syncs > 0 { // then all states are looked at anyway
 		for _, s := range e.tracker.Services() {
 			for _, p := range s.Ports {
@@ -72,11 +70,6 @@ func (e *Engine) changedGaps() (ids []model.PortID) {
 			}
 		}
 	}
-	n, ok := dataplane.As[dataplane.GapNotifier](e.backend())
-	if !ok {
-		return ids
-	}
-	named := n.GapsChanged()
 	for _, id := range named {
 		e.states.stale = append(e.states.stale, id.Service)
 	}
@@ -195,8 +188,7 @@ func (e *Engine) account(r *Sync, deltas []model.Delta, failing failures) {
 
 // restored returns the ports that were damaged and are right again, as they are
 // now, as if they were new.
-func (e *Engine) restored() (deltas []model.Delta) {
-	repaired := e.backend().Repaired()
+func (e *Engine) restored(repaired []model.PortID) (deltas []model.Delta) {
 	ids := make(map[model.PortID]struct{}, len(repaired))
 	for _, id := range repaired {
 		ids[id] = struct{}{}
@@ -276,9 +268,9 @@ func (e *Engine) failures(work dataplane.Work, err error) failures {
 	if err == nil && work.Deferred == 0 && len(e.unapplied) == 0 && e.states.count[model.Failing] == 0 {
 		return failures{}
 	}
-	ports, left := e.backend().Failing()
-	_, base := ports[model.PortID{}]
-	return newFailures(ports, work.Held != nil || base || err != nil && len(ports) == 0 && left == nil)
+	h := e.backend().Health()
+	_, base := h.Failures[model.PortID{}]
+	return newFailures(h.Failures, work.Held != nil || base || err != nil && len(h.Failures) == 0 && h.Left == nil)
 }
 
 // stuck reports whether nothing of a sync could be done for lack of the data plane

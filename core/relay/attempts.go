@@ -58,9 +58,6 @@ func (a *attempts) note(to *choice, answered bool) {
 	}
 }
 
-// Observed is implemented by backends with relays: it shows which endpoints answer.
-type Observed interface{ Attempts() *Attempts }
-
 // Attempts are the latest tries of a Server to reach endpoints. They are remembered
 // from the first call on.
 type Attempts struct{ *attempts }

@@ -9,12 +9,12 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-var _ dataplane.ConnectionCounter = (*backend)(nil)
-
-// Connections implements dataplane.ConnectionCounter by the counters that iptables has of each
-// rule: only first packets of connections meet the nat table. A chain that is written anew
-// begins with none.
-func (b *backend) Connections(ctx context.Context, found func(dataplane.Connections)) error {
+// Connections reads the counters that iptables has of each rule: only first packets of
+// connections meet the nat table. A chain that is written anew begins with none.
+func (b *backend) Connections(ctx context.Context, endpoints bool, found func(dataplane.Connections)) (counted bool, err error) {
+	if endpoints {
+		return false, nil
+	}
 	for _, f := range b.driver.families {
 		err := b.driver.tools.Counts(ctx, f, xtables.NAT, func(chain string, r xtables.Line, packets uint64) {
 			if at, proto, ok := dispatches(f, chain, r); ok {
@@ -22,8 +22,8 @@ func (b *backend) Connections(ctx context.Context, found func(dataplane.Connecti
 			}
 		})
 		if err != nil {
-			return err
+			return true, err
 		}
 	}
-	return nil
+	return true, nil
 }

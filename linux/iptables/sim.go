@@ -8,15 +8,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
-
-var _ dataplane.Evaluator[Key, Value] = (*Compiler)(nil)
-
-var _ dataplane.Evaluator[Key, Value] = (*Compiler)(nil)
 
 func (*Compiler) Evaluate(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
 	return NewSim(objects, host).Decide
@@ -29,7 +24,7 @@ func (*Compiler) Text(k Key, v Value) string {
 	return strings.TrimSpace(v.String())
 }
 
-// Opaque implements dataplane.Evaluator: rules with what tandem never writes match
+// Opaque: rules with what tandem never writes match
 // nothing in Evaluate.
 func (*Compiler) Opaque(k Key, v Value) bool {
 	if k.Rank == rankDisorder {

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/linux/virtualserver"
@@ -207,10 +206,6 @@ func (s *Sim) within(set Key, a netip.Addr) bool {
 	})
 }
 
-var _ dataplane.Evaluator[Key, Value] = (*Compiler)(nil)
-
-var _ dataplane.Evaluator[Key, Value] = (*Compiler)(nil)
-
 func (c *Compiler) Evaluate(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
 	return NewSim(c.options, objects, host).Decide
 }
@@ -233,7 +228,7 @@ func (*Compiler) Text(k Key, v Value) string {
 	return ""
 }
 
-// Opaque implements dataplane.Evaluator: rules with what tandem never writes match
+// Opaque: rules with what tandem never writes match
 // nothing in Evaluate.
 func (*Compiler) Opaque(_ Key, v Value) bool {
 	for r := range v.Rules.All() {

@@ -19,11 +19,12 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// Driver applies objects to the kernel (dataplane.Driver and dataplane.Sentinel). It
+// Driver applies objects to the kernel (dataplane.Driver). It
 // touches only its own tables, and writes nothing if a foreign table has the same
 // name. One goroutine may use it at a time, from any thread; another
 // one may call Observe or Others.
 type Driver struct {
+	dataplane.SimpleDriver[Key, Value]
 	table    *Table
 	families []model.Family
 	readers  [2]*netlink.Socket // Observe's own, and those of Others
@@ -43,12 +44,7 @@ type Driver struct {
 	budget budget
 }
 
-var (
-	_ dataplane.Driver[Key, Value]    = (*Driver)(nil)
-	_ dataplane.Getter[Key, Value]    = (*Driver)(nil)
-	_ dataplane.Selective[Key, Value] = (*Driver)(nil)
-	_ dataplane.Sentinel              = (*Driver)(nil)
-)
+var _ dataplane.Driver[Key, Value] = (*Driver)(nil)
 
 // Open returns a driver for the tables of some families, or all if none are given,
 // in the network namespace that the calling thread is in. Close it after use; what
@@ -132,7 +128,7 @@ func (d *Driver) SetSendBuffer(size int) (got int) {
 // socket's send buffer, which is small without privileges; batches are sized so that
 // only large ports are split.
 func (d *Driver) Limits() dataplane.Limits {
-	return dataplane.Limits{Atomic: true, Certain: true, Batch: min(MaxOps, max(d.sock.Limit()/roughOp, 64))}
+	return dataplane.Limits{Atomic: true, Get: true, Certain: true, Batch: min(MaxOps, max(d.sock.Limit()/roughOp, 64))}
 }
 
 // Commit implements dataplane.Driver: all ops in one transaction where possible. If

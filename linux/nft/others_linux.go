@@ -75,7 +75,7 @@ func baseChain(m netlink.Message) (c diagnosis.BaseChain, ok bool) {
 // familyNames are those of the families whose tables see packets of IP.
 func familyNames() map[byte]string { return map[byte]string{familyInet: "inet", 2: "ip", 10: "ip6"} }
 
-// Others implements dataplane.OthersLister, over a socket of Observe: to close one of its own
+// Others works over a socket of Observe: to close one of its own
 // would hold up changes (Counts).
 func (d *Driver) Others(ctx context.Context) ([]string, error) {
 	all, err := baseChains(ctx, d.readers[0])

@@ -44,7 +44,6 @@ func emitRanges(set *nft.Set, f model.Family, all []netip.Prefix, emit func(nft.
 	}
 }
 
-// ServiceCIDRs implements dataplane.Ranger.
 func (c *Compiler) ServiceCIDRs(k nft.Key, _ nft.Value) []netip.Prefix {
 	if k.Kind != nft.KindElement || k.Set != setServiceCIDRs {
 		return nil

@@ -32,33 +32,23 @@ var _ dataplane.Backend = counted{}
 
 func (c counted) Close() error { return errors.Join(c.counts.Close(), c.Backend.Close()) }
 
-var _ dataplane.Wrapper = counted{}
-
-func (c counted) Unwrap() dataplane.Backend { return c.Backend }
-
-// Connections implements dataplane.ConnectionCounter. Only first packets of
-// connections meet the maps of frontends, each in one of them.
-func (c counted) Connections(ctx context.Context, found func(dataplane.Connections)) error {
-	return c.each(ctx, Options{}.counted(), found)
-}
-
-var _ dataplane.EndpointCounter = counted{}
-
-func (c counted) Endpoints(ctx context.Context, found func(dataplane.Connections)) (counted bool, err error) {
-	if !c.options.CountEndpoints {
+// Connections: only first packets of connections meet the maps of frontends, each in one of
+// them.
+func (c counted) Connections(ctx context.Context, endpoints bool, found func(dataplane.Connections)) (counted bool, err error) {
+	sets := Options{}.counted()
+	if endpoints {
+		sets = slotSets()
+	}
+	if endpoints && !c.options.CountEndpoints {
 		return false, nil
 	}
-	return true, c.each(ctx, slotSets(), found)
-}
-
-func (c counted) each(ctx context.Context, sets []*nft.Set, found func(dataplane.Connections)) error {
 	for _, f := range c.options.families() {
 		pass := func(k nft.Key, v nft.Value) { found(connections(f, k, v)) }
 		if err := c.counts.Read(ctx, f, pass, sets...); err != nil {
-			return err
+			return true, err
 		}
 	}
-	return nil
+	return true, nil
 }
 
 func connections(f model.Family, k nft.Key, v nft.Value) dataplane.Connections {

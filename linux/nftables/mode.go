@@ -27,29 +27,14 @@ func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Pla
 	return dataplane.PlanOf(NewCompiler(options(c)), host, ports, table.Script)
 }
 
-var (
-	_ dataplane.Evaluator[nft.Key, nft.Value] = (*Compiler)(nil)
-	_ dataplane.Finder[nft.Key, nft.Value]    = (*Compiler)(nil)
-)
-
-var _ dataplane.Evaluator[nft.Key, nft.Value] = (*Compiler)(nil)
-
 func (*Compiler) Evaluate(objects map[nft.Key]nft.Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
 	return nft.NewSim(objects, host).Decide
 }
 
-var _ dataplane.Finder[nft.Key, nft.Value] = (*Compiler)(nil)
-
-func (*Compiler) Lookups(objects map[nft.Key]nft.Value, host *model.Host) func(oracle.Packet) []nft.Key {
-	return nft.NewSim(objects, host).Lookups
-}
-
 func (*Compiler) Text(k nft.Key, v nft.Value) string { return nft.Describe(k, v) }
 
-// Opaque implements dataplane.Evaluator: of a chain, the kernel's rules are compared
+// Opaque: of a chain, the kernel's rules are compared
 // with ours and not decoded.
 func (*Compiler) Opaque(k nft.Key, v nft.Value) bool { return nft.Opaque(k, v) }
-
-var _ dataplane.KeyDecoder[nft.Key] = (*Compiler)(nil)
 
 func (*Compiler) DecodeKey(text []byte) (nft.Key, error) { return table.DecodeKey(text) }

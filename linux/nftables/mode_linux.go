@@ -44,7 +44,7 @@ func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (datap
 		return nil, errors.Join(err, liberal.Close())
 	}
 	d.liberal = liberal
-	b := dataplane.New(NewCompiler(o), d)
+	b := newBackend(NewCompiler(o), d)
 	if o.Count {
 		if b, err = withCounts(b, o); err != nil {
 			return nil, err

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/linux/xtables"
@@ -115,10 +114,6 @@ func (s *Sim) relayed(id RelayID) oracle.Outcome {
 	return out
 }
 
-var _ dataplane.Evaluator[Key, Value] = (*Compiler)(nil)
-
-var _ dataplane.Evaluator[Key, Value] = (*Compiler)(nil)
-
 func (*Compiler) Evaluate(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
 	return NewSim(objects, host).Decide
 }
@@ -157,7 +152,7 @@ func (t Target) String() string {
 	return "foreign"
 }
 
-// Opaque implements dataplane.Evaluator: rules that tandem does not write are not
+// Opaque: rules that tandem does not write are not
 // evaluated.
 func (*Compiler) Opaque(k Key, v Value) bool {
 	return k.Kind == kindUnexpected || k.Kind == kindEntry && v.To.Do == unknown ||

@@ -5,7 +5,6 @@ package direct
 import (
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -13,14 +12,15 @@ import (
 )
 
 // Compiler turns ports into listeners (dataplane.Compiler).
-type Compiler struct{ placement Placement }
+type Compiler struct {
+	dataplane.SimpleCompiler[Key, Value]
+	placement Placement
+}
 
 var _ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 
 // NewCompiler returns a compiler whose relays listen where p places them.
-func NewCompiler(p Placement) *Compiler { return &Compiler{p} }
-
-var _ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
+func NewCompiler(p Placement) *Compiler { return &Compiler{placement: p} }
 
 func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 	emit(Key{Kind: kindHost}, Value{Host: host})
@@ -141,7 +141,5 @@ func policy(port *model.Port, f *model.Frontend, shared map[*model.Pool]relay.An
 }
 
 func (c *Compiler) Rank(k Key) int { return int(k.Kind) }
-
-func (c *Compiler) DeleteDelay(Key) time.Duration { return 0 }
 
 func (c *Compiler) Equal(a, b Value) bool { return a.equal(b) }

@@ -6,14 +6,11 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
-var _ dataplane.Evaluator[Key, Value] = (*Compiler)(nil)
-
-// Evaluate implements dataplane.Evaluator: what listeners on an adapter do. The
+// Evaluate: what listeners on an adapter do. The
 // objects are all that they know; addresses that are on no adapter are not this
 // machine's.
 func (*Compiler) Evaluate(objects map[Key]Value, _ *model.Host) func(oracle.Packet) oracle.Outcome {
@@ -43,8 +40,6 @@ func (*Compiler) Evaluate(objects map[Key]Value, _ *model.Host) func(oracle.Pack
 		return oracle.Outcome{}
 	}
 }
-
-var _ dataplane.Evaluator[Key, Value] = (*Compiler)(nil)
 
 func (*Compiler) Text(_ Key, v Value) string {
 	if v.Policy != nil {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/relay"
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // NodePorts has relays listen for node ports on 127.0.0.1 and ::1, where the host is configured
@@ -67,20 +67,13 @@ type withLoopback struct {
 	serving  bool                   // Host.NodePorts.OnLoopback
 	failing  bool                   // the last Sync of loopback
 	failures map[model.PortID]error // of loopback, as of the last Sync
-	changed  []model.PortID         // whose failure has come, gone or become another since GapsChanged
 }
-
-var _ dataplane.GapNotifier = (*withLoopback)(nil)
 
 // withNodePorts joins a backend with one of NodePorts, and owns both. What the second one
 // cannot do is a Gap, and never a reason to hold a change of the first one back.
 func withNodePorts(b, loopback dataplane.Backend, log *slog.Logger) dataplane.Backend {
 	return &withLoopback{Backend: b, loopback: loopback, log: log}
 }
-
-var _ dataplane.Wrapper = (*withLoopback)(nil)
-
-func (b *withLoopback) Unwrap() dataplane.Backend { return b.Backend }
 
 func withoutLoopback(h *model.Host) *model.Host {
 	if !h.NodePorts.OnLoopback() {
@@ -117,39 +110,31 @@ func (b *withLoopback) Sync(ctx context.Context) (dataplane.Work, error) {
 		}
 	}
 	if other != nil || len(b.failures) > 0 {
-		b.noteFailures()
+		w.Gaps = b.noteFailures()
 	}
 	return w, err
 }
 
-// noteFailures takes the failures of the relays, and which of them are new or no more.
-func (b *withLoopback) noteFailures() {
-	now, _ := b.loopback.Failing()
+// noteFailures takes the failures of the relays, and returns the ports whose failure has come,
+// gone or become another.
+func (b *withLoopback) noteFailures() (changed []model.PortID) {
+	now := b.loopback.Health().Failures
 	for id, err := range now {
 		if was := b.failures[id]; was == nil || was.Error() != err.Error() {
-			b.changed = append(b.changed, id)
+			changed = append(changed, id)
 		}
 	}
 	for id := range b.failures {
 		if now[id] == nil {
-			b.changed = append(b.changed, id)
+			changed = append(changed, id)
 		}
 	}
 	b.failures = now
-}
-
-func (b *withLoopback) GapsChanged() []model.PortID {
-	changed := b.changed
-	b.changed = nil
 	return changed
 }
 
 func (b *withLoopback) Next() time.Time {
-	next, other := b.Backend.Next(), b.loopback.Next()
-	if next.IsZero() || !other.IsZero() && other.Before(next) {
-		return other
-	}
-	return next
+	return sleep.Earlier(b.Backend.Next(), b.loopback.Next())
 }
 
 func (b *withLoopback) Gaps(id model.PortID) []model.Gap {
@@ -175,24 +160,28 @@ func merge(gaps, loopback []model.Gap, failing error) []model.Gap {
 }
 
 func (b *withLoopback) Health() dataplane.Health {
-	h := b.Backend.Health()
-	if !b.serving {
-		return h
+	h, other := b.Backend.Health(), b.loopback.Health()
+	if b.serving {
+		h.Objects += other.Objects
 	}
-	other := b.loopback.Health()
-	h.Objects += other.Objects
-	gaps := make(map[model.PortID][]model.Gap, len(h.Gaps)+len(other.Gaps))
-	maps.Copy(gaps, h.Gaps)
-	h.Gaps = gaps
-	for id := range other.Gaps {
-		if all := merge(h.Gaps[id], other.Gaps[id], nil); len(all) > 0 {
-			h.Gaps[id] = all
+	h.Full = append(h.Full, other.Full...)
+	return h
+}
+
+func (b *withLoopback) AllGaps() map[model.PortID][]model.Gap {
+	all := b.Backend.AllGaps()
+	if !b.serving {
+		return all
+	}
+	for id, gaps := range b.loopback.AllGaps() {
+		if both := merge(all[id], gaps, nil); len(both) > 0 {
+			all[id] = both
 		}
 	}
-	for id, err := range other.Failures {
-		h.Gaps[id] = merge(h.Gaps[id], nil, err)
+	for id, err := range b.loopback.Health().Failures {
+		all[id] = merge(all[id], nil, err)
 	}
-	return h
+	return all
 }
 
 // at returns the backend whose objects a packet meets.
@@ -215,21 +204,16 @@ func (b *withLoopback) Preview(deltas []model.Delta) []dataplane.Change {
 	return append(b.Backend.Preview(deltas), b.loopback.Preview(deltas)...)
 }
 
-// Packets implements dataplane.PacketCounter: of connections to node ports on loopback
-// addresses, relays see all.
-func (b *withLoopback) Packets() (p dataplane.Packets) {
-	if c, ok := dataplane.As[dataplane.PacketCounter](b.Backend); ok {
-		p = c.Packets()
-	}
-	if relays, ok := dataplane.As[relay.Counter](b.loopback); ok {
+// Packets: of connections to node ports on loopback addresses, relays see all.
+func (b *withLoopback) Packets() dataplane.Packets {
+	p := b.Backend.Packets()
+	if relays, ok := b.loopback.(relay.Backend); ok {
 		s := relays.Relays()
 		p.Localhost += s.Accepted
 		p.Listeners, p.ListenFailures = s.Listeners, s.ListenFailures
 	}
 	return p
 }
-
-func (b *withLoopback) Full() []model.Problem { return append(b.Backend.Full(), b.loopback.Full()...) }
 
 // Drain implements dataplane.Backend. The relays close first: the next mode listens on the
 // same sockets, and a drain may take minutes.
