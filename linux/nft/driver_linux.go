@@ -323,9 +323,9 @@ func details(m netlink.Message) (hint string, offset uint32) {
 	}
 	for kind, v := range netlink.Attrs(rest) {
 		switch {
-		case kind == 1:
+		case kind == unix.NLMSGERR_ATTR_MSG:
 			hint = " (" + netlink.Text(v) + ")"
-		case kind == 2 && len(v) == 4:
+		case kind == unix.NLMSGERR_ATTR_OFFS && len(v) == 4:
 			offset = binary.NativeEndian.Uint32(v)
 		}
 	}

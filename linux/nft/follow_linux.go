@@ -194,15 +194,15 @@ func verdictOf(code uint32, chain string) string {
 // netfilterName is a family of tables as nft spells it.
 func netfilterName(family byte) string {
 	switch family {
-	case 2:
+	case unix.NFPROTO_IPV4:
 		return "ip"
-	case 10:
+	case unix.NFPROTO_IPV6:
 		return "ip6"
-	case familyInet:
+	case unix.NFPROTO_INET:
 		return "inet"
-	case 7:
+	case unix.NFPROTO_BRIDGE:
 		return "bridge"
-	case 5:
+	case unix.NFPROTO_NETDEV:
 		return "netdev"
 	}
 	return fmt.Sprint(family)
@@ -278,12 +278,11 @@ func (f *Follower) Each(ctx context.Context, handle func(Step) (done bool)) erro
 
 // rejects reports whether the rule of a step rejects what it drops.
 func (f *Follower) rejects(ctx context.Context, m netlink.Message, s Step) (found bool) {
-	const attrRuleHandle = 3
 	_, table, _ := strings.Cut(s.Table, " ")
 	fill := func(w *netlink.Writer) {
 		w.Text(attrTable, table)
 		w.Text(attrRuleChain, s.Chain)
-		w.Bytes(attrRuleHandle, binary.BigEndian.AppendUint64(nil, s.Handle))
+		w.Bytes(unix.NFTA_RULE_HANDLE, binary.BigEndian.AppendUint64(nil, s.Handle))
 	}
 	// Without an answer it is a drop.
 	_ = request(ctx, f.sock, msgGetRule, 0, m.Family(), fill, func(m netlink.Message) error {
@@ -304,11 +303,11 @@ func (f *Follower) rejects(ctx context.Context, m netlink.Message, s Step) (foun
 func isReject(expression []byte) (is bool) {
 	for kind, v := range netlink.Attrs(expression) {
 		switch kind {
-		case 1: // NFTA_EXPR_NAME
+		case unix.NFTA_EXPR_NAME:
 			is = is || netlink.Text(v) == "reject"
-		case 2: // NFTA_EXPR_DATA
+		case unix.NFTA_EXPR_DATA:
 			for kind, name := range netlink.Attrs(v) {
-				is = is || kind == 1 && netlink.Text(name) == "REJECT" // NFTA_TARGET_NAME
+				is = is || kind == unix.NFTA_TARGET_NAME && netlink.Text(name) == "REJECT"
 			}
 		}
 	}

@@ -51,18 +51,18 @@ func baseChain(m netlink.Message) (c diagnosis.BaseChain, ok bool) {
 	h.Policy = 1 // accept
 	for kind, v := range m.Attrs() {
 		switch kind {
-		case 1:
+		case unix.NFTA_CHAIN_TABLE:
 			c.Table = netlink.Text(v)
-		case 3:
+		case unix.NFTA_CHAIN_NAME:
 			c.Name = netlink.Text(v)
-		case 4:
+		case unix.NFTA_CHAIN_HOOK:
 			h.parse(v)
 			ok = true
-		case 5:
+		case unix.NFTA_CHAIN_POLICY:
 			h.Policy = netlink.Uint32(v)
-		case 6:
+		case unix.NFTA_CHAIN_USE:
 			c.Rules = int(netlink.Uint32(v))
-		case 7:
+		case unix.NFTA_CHAIN_TYPE:
 			c.Type = netlink.Text(v)
 		}
 	}
@@ -76,7 +76,9 @@ func baseChain(m netlink.Message) (c diagnosis.BaseChain, ok bool) {
 }
 
 // familyNames are those of the families whose tables see packets of IP.
-func familyNames() map[byte]string { return map[byte]string{familyInet: "inet", 2: "ip", 10: "ip6"} }
+func familyNames() map[byte]string {
+	return map[byte]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6"}
+}
 
 // Others works over a socket of Observe: to close one of its own
 // would hold up changes (Counts).
@@ -122,7 +124,7 @@ func others(all []diagnosis.BaseChain, own ...string) (texts []string) {
 // deleted as a whole.
 type plainBatch struct {
 	encoder
-	netfilter byte // family, such as familyInet
+	netfilter byte // family, such as unix.NFPROTO_INET
 	table     string
 	seq       uint32 // of the first message
 	n         uint32

@@ -255,7 +255,7 @@ func (d *Driver) Disturbed(ctx context.Context) (bool, error) {
 func (d *Driver) currentGeneration(ctx context.Context) (generation uint32, err error) {
 	err = request(ctx, d.sock, msgGetGen, 0, 0, nil, func(m netlink.Message) error {
 		for kind, v := range m.Attrs() {
-			if kind == 1 {
+			if kind == unix.NFTA_GEN_ID {
 				generation = netlink.Uint32(v)
 			}
 		}
