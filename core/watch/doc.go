@@ -67,4 +67,11 @@
 // answers, it is alive and nothing was lost, unless it has sent bookmarks before: then
 // only an event or a bookmark counts. Otherwise Source.Stale reports it 85 s after the
 // last sign of life.
+//
+// # Libraries that are not used
+//
+// client-go's reflector lists everything again after most errors. component-base's metrics of
+// clients (metrics/prometheus/restclient) register themselves, on import, in a registry of the
+// process, with all else that has done so; they would bring 16 packages, parts of OpenTelemetry
+// among them. ClientMetrics are the same names for a registry of the caller's.
 package watch
