@@ -5,7 +5,7 @@
 // keeps control over them.
 //
 // Who may write is judged by the text of a security descriptor (SDDL), which Windows makes of
-// it: so the judgement is pure, is tested and fuzzed on any system, and refuses what it does not
+// it: so the judgement is pure, is tested on any system, and refuses what it does not
 // understand. The entries that x/sys/windows hands out are memory of Windows, and cannot be
 // made elsewhere.
 package folders
