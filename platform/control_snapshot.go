@@ -163,9 +163,6 @@ func (p *Proxy) read(ctx context.Context) (at time.Time, err error) {
 // counts are the connections that the data plane has counted, as tandem top shows them; nil where it does
 // not count.
 func (p *Proxy) counts(ctx context.Context) (*status.Top, error) {
-	if _, counted := dataplane.As[dataplane.ConnectionCounter](p.engine.Current().Backend); !counted {
-		return nil, nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
 	if err := p.kernel.take(ctx); err != nil {
@@ -173,6 +170,9 @@ func (p *Proxy) counts(ctx context.Context) (*status.Top, error) {
 	}
 	defer p.kernel.give()
 	t, err := top(ctx, p, TopRequest{Frontends: true})
+	if t.NotCounted != "" {
+		return nil, err
+	}
 	return &t, err
 }
 

@@ -208,7 +208,7 @@ func (f *failover) forget() {
 // observer is that of the mode in use; nil where it has none.
 func (f *failover) observer() observer {
 	plane := f.engine.Current()
-	if o, ok := plane.Backend.(relay.Observed); ok {
+	if o, ok := plane.Backend.(relay.Backend); ok {
 		if f.flows != nil {
 			f.flows.Stop()
 		}

@@ -104,15 +104,12 @@ func (p *Proxy) health() status.Health {
 
 // packets are counted by the backend in use, if it does.
 func (p *Proxy) packets() dataplane.Packets {
-	if c, ok := dataplane.As[dataplane.PacketCounter](p.engine.Current().Backend); ok {
-		return c.Packets()
-	}
-	return dataplane.Packets{}
+	return p.engine.Current().Packets()
 }
 
 // relays are the counters of the userspace mode, if it is in use.
 func (p *Proxy) relays() (relay.Stats, bool) {
-	if c, ok := dataplane.As[relay.Counter](p.engine.Current().Backend); ok {
+	if c, ok := p.engine.Current().Backend.(relay.Backend); ok {
 		return c.Relays(), true
 	}
 	return relay.Stats{}, false
@@ -150,7 +147,7 @@ func (p *Proxy) writing(deltas []model.Delta) {
 // synced is what follows a sync, on the engine's goroutine.
 func (p *Proxy) synced(s engine.Sync) {
 	plane := p.engine.Current()
-	p.report.synced(s, plane.Backend)
+	p.report.synced(s)
 	p.tracing.Synced()
 	p.memory.changed()
 	p.servers.checks.Update(s.Host, s.Applied)

@@ -345,10 +345,8 @@ func (uncountable) backend(b dataplane.Backend) dataplane.Backend { return uncou
 
 type uncountableBackend struct{ dataplane.Backend }
 
-func (b uncountableBackend) Unwrap() dataplane.Backend { return b.Backend }
-
-func (uncountableBackend) Connections(context.Context, func(dataplane.Connections)) error {
-	return errors.New("out of memory")
+func (uncountableBackend) Connections(context.Context, bool, func(dataplane.Connections)) (bool, error) {
+	return true, errors.New("out of memory")
 }
 
 // A snapshot is for trouble: where connections cannot be counted it has all the rest, and says so.

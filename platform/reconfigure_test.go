@@ -18,13 +18,14 @@ import (
 )
 
 // nothing compiles every state to no object.
-type nothing struct{}
+type nothing struct {
+	dataplane.SimpleCompiler[string, string]
+}
 
 func (nothing) Base(*model.Host, func(string, string)) {}
 
 func (nothing) Port(*model.Host, *model.Port, func(string, string)) []model.Gap { return nil }
 func (nothing) Rank(string) int                                                 { return 0 }
-func (nothing) DeleteDelay(string) time.Duration                                { return 0 }
 func (nothing) Equal(a, b string) bool                                          { return a == b }
 
 // bare returns a configuration that leaves the machine alone.

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 
 	"github.com/tandem-proxy/tandem/core/config"
-	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/events"
 	"github.com/tandem-proxy/tandem/core/flows"
@@ -28,12 +27,9 @@ func newReporter(node string, sources metrics.Sources, log *slog.Logger) *report
 	return &reporter{metrics: m, teller: events.Composer{Node: node}, recorder: events.NewRecorder(m.EventWritten, log), log: log}
 }
 
-// synced reports a sync of a backend.
-func (r *reporter) synced(s engine.Sync, b dataplane.Backend) {
+// synced reports a sync.
+func (r *reporter) synced(s engine.Sync) {
 	r.metrics.Synced(s)
-	if c, ok := dataplane.As[dataplane.RuleCounter](b); ok {
-		c.Rules(r.metrics.Rules)
-	}
 	for _, change := range s.StateChanges {
 		if e, ok := r.teller.ServiceState(change); ok {
 			r.recorder.Add(e)

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/track"
@@ -30,21 +29,24 @@ func Top() Query[TopRequest, status.Top] {
 func top(ctx context.Context, p *Proxy, r TopRequest) (t status.Top, err error) {
 	from := status.TopSources{Mode: p.mode(), At: time.Now(), Frontends: r.Frontends}
 	backend := p.engine.Current().Backend
-	counter, counted := dataplane.As[dataplane.ConnectionCounter](backend)
-	if !counted && !r.Bytes {
-		return status.Top{At: from.At, Mode: from.Mode, Services: []status.TopService{}, NotCounted: status.NotCounted(from.Mode)}, nil
-	}
 	if err := p.network.Do(func() error {
+		counts := status.TopCounts{}
+		counted, err := backend.Connections(ctx, false, counts.Add)
+		if err != nil {
+			return err
+		}
 		if counted {
-			from.Counts = status.TopCounts{}
-			if err := counter.Connections(ctx, from.Counts.Add); err != nil {
-				return err
-			}
+			from.Counts = counts
+		} else if !r.Bytes {
+			return nil
 		}
 		if r.Endpoints {
 			from.Endpoints = status.TopEndpoints{}
-			if err := countEndpoints(ctx, backend, from.Endpoints); err != nil {
+			switch counted, err := backend.Connections(ctx, true, from.Endpoints.Add); {
+			case err != nil:
 				return err
+			case !counted:
+				return errEndpointsNotCounted
 			}
 		}
 		if r.Bytes {
@@ -57,6 +59,9 @@ func top(ctx context.Context, p *Proxy, r TopRequest) (t status.Top, err error) 
 		return nil
 	}); err != nil {
 		return t, err
+	}
+	if from.Counts == nil && !r.Bytes {
+		return status.Top{At: from.At, Mode: from.Mode, Services: []status.TopService{}, NotCounted: status.NotCounted(from.Mode)}, nil
 	}
 	s, err := p.snapshotFor(ctx, (*track.Tracker).Unsorted)
 	if err != nil {
@@ -71,18 +76,6 @@ func top(ctx context.Context, p *Proxy, r TopRequest) (t status.Top, err error) 
 var errBytesNotCounted = errors.New("--bytes: this system does not count the bytes of connections by their first destination")
 
 var errEndpointsNotCounted = errors.New("connections of endpoints are not counted: mode ipvs counts them, and mode nftables with --count-connections --count-endpoints")
-
-func countEndpoints(ctx context.Context, backend dataplane.Backend, into status.TopEndpoints) error {
-	counter, ok := dataplane.As[dataplane.EndpointCounter](backend)
-	if !ok {
-		return errEndpointsNotCounted
-	}
-	counted, err := counter.Endpoints(ctx, into.Add)
-	if err == nil && !counted {
-		return errEndpointsNotCounted
-	}
-	return err
-}
 
 // scraped are the counts of connections as metrics show them. It is safe for concurrent use.
 type scraped struct {

@@ -127,18 +127,12 @@ func (n *countingNode) counted(ctx context.Context, s samples) error {
 	return n.net.Do(lab.Node, func() error {
 		sum := uint64(0)
 		add := func(c dataplane.Connections) { sum += c.New }
-		if c, ok := dataplane.As[dataplane.ConnectionCounter](n.path.backend); ok {
-			if err := c.Connections(ctx, add); err != nil {
+		for i, by := range []string{"frontends", "endpoints"} {
+			sum = 0
+			if counted, err := n.path.backend.Connections(ctx, i > 0, add); err != nil || !counted {
 				return err
 			}
-			s.add("frontends", float64(sum)/float64(n.syns.sent))
-		}
-		sum = 0
-		if c, ok := dataplane.As[dataplane.EndpointCounter](n.path.backend); ok {
-			if counted, err := c.Endpoints(ctx, add); err != nil || !counted {
-				return err
-			}
-			s.add("endpoints", float64(sum)/float64(n.syns.sent))
+			s.add(by, float64(sum)/float64(n.syns.sent))
 		}
 		return nil
 	})

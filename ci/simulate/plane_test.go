@@ -100,7 +100,7 @@ func (t *table[K, V]) mode() dataplane.Mode {
 		Open: func(context.Context, *config.Config, *slog.Logger) (dataplane.Backend, error) {
 			t.mu.Lock()
 			defer t.mu.Unlock()
-			return dataplane.New(t.compiler, &driver[K, V]{t, t.process}), nil
+			return dataplane.New(t.compiler, &driver[K, V]{table: t, process: t.process}), nil
 		},
 	}
 }
@@ -158,6 +158,7 @@ func (t *table[K, V]) chance(percent int) bool { return percent > 0 && t.rng.Int
 
 // driver is a process' access to a table.
 type driver[K comparable, V any] struct {
+	dataplane.SimpleDriver[K, V]
 	table   *table[K, V]
 	process *process
 }

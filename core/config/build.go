@@ -3,9 +3,12 @@
 package config
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -201,4 +204,173 @@ func (b *builder) problem(a Assignment, text string) {
 	if !slices.Contains(b.Problems, f) {
 		b.Problems = append(b.Problems, f)
 	}
+}
+
+// Validate returns every mistake in a configuration, joined, each with the name
+// of the flag it is about, or of the field that has none. Which modes there are
+// is not known here: see platform.Find.
+func (c *Config) Validate() error {
+	var errs []error
+	for _, m := range c.mistakes() {
+		if found := Find(m.Name); len(found) > 0 && found[0].Flag != "" {
+			m.Name = "--" + found[0].Flag
+		}
+		errs = append(errs, errors.New(m.String()))
+	}
+	return errors.Join(errs...)
+}
+
+// mistakes validates a configuration and returns the findings by setting:
+// each value by itself, and combinations of values.
+func (c *Config) mistakes() (found []Finding) {
+	for _, s := range Settings() {
+		if s.Counts != nil && !s.Counts(c.Mode) || s.Deprecated != "" {
+			continue
+		}
+		if v := s.Value(c); v.Check != nil {
+			if err := v.Check(); err != nil {
+				found = append(found, Finding{Name: s.Name(), Text: err.Error()})
+			}
+		}
+	}
+	wrong := func(name, format string, args ...any) {
+		found = append(found, Finding{Name: name, Text: fmt.Sprintf(format, args...)})
+	}
+	switch {
+	case c.DetectLocal == DetectBridgeInterface && c.PodBridge == "":
+		wrong("detectLocal.bridgeInterface", "must name the bridge when pods are detected by %s", c.DetectLocal)
+	case c.DetectLocal == DetectInterfacePrefix && c.PodInterfacePrefix == "":
+		wrong("detectLocal.interfaceNamePrefix", "must be set when pods are detected by %s", c.DetectLocal)
+	case c.DetectLocal == DetectClusterCIDR && !onePerFamily(c.ClusterCIDRs):
+		wrong("clusterCIDR", "can be one range, or one of IPv4 and one of IPv6")
+	}
+	if inIPVS(c.Mode) && c.Gates.Off(GateIPVS) {
+		wrong("mode", "%s is disabled by the feature gate %s=false", c.Mode, GateIPVS)
+	}
+	if c.MinSyncPeriod > c.SyncPeriod && c.SyncPeriod > 0 {
+		wrong(c.section()+".minSyncPeriod", "%s is longer than the sync period, %s", c.MinSyncPeriod, c.SyncPeriod)
+	}
+	return found
+}
+
+// section is the section of a file whose periods count in the mode.
+func (c *Config) section() string {
+	switch {
+	case inIPVS(c.Mode):
+		return "ipvs"
+	case inNFTables(c.Mode):
+		return "nftables"
+	}
+	return "iptables"
+}
+
+func onePerFamily(ps []netip.Prefix) bool {
+	return len(ps) < 2 || len(ps) == 2 && ps[0].Addr().Is4() != ps[1].Addr().Is4()
+}
+
+// Finding is an error or a note about a configuration.
+type Finding struct {
+	Where string // "file:line", or empty
+	Name  string // of the setting, or empty
+	Text  string
+}
+
+// String returns the finding as one line.
+func (f Finding) String() string {
+	s := f.Text
+	if f.Name != "" {
+		s = f.Name + ": " + s
+	}
+	if f.Where != "" {
+		s = f.Where + ": " + s
+	}
+	return s
+}
+
+// Plain returns a setting's value in a Config in the form of a file, in Go's
+// types: bool, json.Number, string, []any, map[string]any, or nil for an empty
+// list. The word that files use for an empty text becomes the empty text.
+func (s *Setting) Plain(c *Config) any {
+	v := s.Value(c)
+	words := v.Get()
+	switch v.Kind {
+	case Bool:
+		return isTrue(words[0])
+	case Int, Number:
+		return json.Number(words[0])
+	case List:
+		var list []any
+		for _, w := range words {
+			list = append(list, w)
+		}
+		return list
+	case Map:
+		all := map[string]any{}
+		for _, w := range words {
+			name, on, _ := strings.Cut(w, "=")
+			all[name] = isTrue(on)
+		}
+		return all
+	case Modules:
+		return plainModules(words)
+	}
+	if words[0] == s.Empty {
+		return ""
+	}
+	return words[0]
+}
+
+// isTrue reads a word that was checked when it was set.
+func isTrue(word string) bool {
+	on, _ := strconv.ParseBool(word)
+	return on
+}
+
+func plainModules(words []string) any {
+	var list []any
+	for _, w := range words {
+		pattern, level, _ := strings.Cut(w, "=")
+		n, _ := strconv.Atoi(level) // checked when it was set
+		list = append(list, map[string]any{"filePattern": pattern, "verbosity": n})
+	}
+	return list
+}
+
+// Flags returns the values in effect of all flags that set something, for /flagz.
+func (c *Config) Flags() map[string]string {
+	all, public := map[string]string{}, c.Public()
+	for _, s := range Settings() {
+		if _, seen := all[s.Flag]; s.Flag == "" || seen && s.Counts != nil && !s.Counts(c.Mode) {
+			continue
+		}
+		all[s.Flag] = s.Value(public).String()
+	}
+	return all
+}
+
+// Tree returns a configuration as the object that a KubeProxyConfiguration is in
+// JSON, with every field, for /configz. Settings that have no field are left out.
+func (c *Config) Tree() map[string]any {
+	root := map[string]any{"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration"}
+	preset := Default()
+	for _, s := range Settings() {
+		if s.Path == "" {
+			continue
+		}
+		at, from := root, c
+		if s.Counts != nil && !s.Counts(c.Mode) {
+			from = &preset // the other section's value is not this one's
+		}
+		steps := strings.Split(s.Path, ".")
+		for _, step := range steps[:len(steps)-1] {
+			next, ok := at[step].(map[string]any)
+			if !ok {
+				next = map[string]any{}
+				at[step] = next
+			}
+			at = next
+		}
+		at[steps[len(steps)-1]] = s.Plain(from)
+	}
+	return root
 }

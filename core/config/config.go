@@ -280,3 +280,151 @@ func (c *Config) Public() *Config {
 	public.API.Server, public.TraceEndpoint = printable.URL(c.API.Server), printable.URL(c.TraceEndpoint)
 	return &public
 }
+
+// Parts of kube-proxy's defaults.
+const (
+	healthPort    = 10256
+	metricsPort   = 10249
+	syncPeriod    = 30 * time.Second
+	masqueradeBit = 14
+)
+
+// Default returns the configuration that holds when nothing is set. It is
+// kube-proxy's, with these differences: the mode is auto; a change is programmed
+// at once (kube-proxy waits for a second by default); and node
+// ports do not answer on 127.0.0.1 (with iptables.localhostNodePorts relays serve them there,
+// without route_localnet, CVE-2020-8558).
+func Default() Config {
+	established, closeWait, oom := 24*time.Hour, time.Hour, -999
+	return Config{
+		Mode:          Auto,
+		DetectLocal:   DetectClusterCIDR,
+		MasqueradeBit: masqueradeBit,
+		Failover:      FailoverAuto,
+		AuditPeriod:   15 * time.Minute,
+		Accelerate:    NoAcceleration,
+		SyncPeriod:    syncPeriod,
+		HealthAddress: "0.0.0.0:10256",
+		HTTPAddress:   "127.0.0.1:10249",
+		LogLevel:      "info",
+		Logging:       Logging{Format: "text"},
+		OOMScoreAdj:   &oom,
+		NodePortRange: PortRange{30000, 32767}, // the API server's
+		API: API{
+			QPS: 5, Burst: 10, ContentType: "application/vnd.kubernetes.protobuf", Resync: 15 * time.Minute,
+		},
+		Conntrack: Conntrack{
+			MaxPerCore: 32 << 10, Min: 128 << 10, TCPEstablished: &established, TCPCloseWait: &closeWait,
+		},
+		Windows: Windows{RootHNSEndpoint: "cbr0", SourceRanges: EnforceRanges},
+	}
+}
+
+// Complete fills in what depends on other settings and was not set: the ports of
+// addresses that have none, and the addresses of node ports. A mode that is named keeps kube-proxy's default for it: there, nftables serves node ports
+// on the primary addresses only. auto serves them on all addresses, as most of
+// kube-proxy's modes do.
+func (c *Config) Complete() {
+	c.HealthAddress = withPort(c.HealthAddress, healthPort)
+	c.HTTPAddress = withPort(c.HTTPAddress, metricsPort)
+	if c.Mode == NFTables && !c.NodePorts.Set() {
+		c.NodePorts.Primary = true
+	}
+	if c.NodePorts.Loopback == nil {
+		served := c.Mode == iptables
+		c.NodePorts.Loopback = &served
+	}
+}
+
+// Change is one setting with two values.
+type Change struct {
+	Name     string // of the field, or the flag with its dashes
+	Old, New string
+	Restart  string // why a running proxy cannot take it over; empty when it can
+}
+
+// Diff returns the differences between two configurations: those that a running
+// proxy can apply, and those that need a restart. When the mode changes, all
+// others wait for it, since some may belong to that mode. Settings without effect
+// are left out.
+func Diff(from, to *Config) (live, restart []Change) {
+	publicFrom, publicTo := from.Public(), to.Public()
+	for _, s := range Settings() {
+		if s.Unused != "" || s.Deprecated != "" || s.Counts != nil && !s.Counts(to.Mode) {
+			continue
+		}
+		before, after := s.Value(from), s.Value(to)
+		if slices.Equal(before.Get(), after.Get()) {
+			continue
+		}
+		c := Change{Name: s.Name(), Old: s.Value(publicFrom).String(), New: s.Value(publicTo).String(), Restart: s.Restart}
+		if from.Mode != to.Mode {
+			c.Restart = restartMode
+		}
+		if c.Restart == "" {
+			live = append(live, c)
+		} else {
+			restart = append(restart, c)
+		}
+	}
+	return live, restart
+}
+
+// Merge returns the configuration that a proxy runs with when it applies from
+// another one what needs no restart. Neither argument is changed.
+func Merge(running, next *Config) *Config {
+	merged := *next
+	if next.Mode != running.Mode {
+		merged = *running
+	}
+	for _, s := range Settings() {
+		if s.Restart != "" {
+			s.Value(&merged).copyFrom(s.Value(running))
+		}
+	}
+	return &merged
+}
+
+// Group is settings about one subject, under which help shows their flags.
+type Group struct {
+	Title    string
+	Settings []Setting
+}
+
+// Groups returns everything that can be set, in the order in which values are
+// applied: what others depend on comes first, the mode before all.
+func Groups() []Group {
+	return []Group{
+		{"Mode", modeSettings()},
+		{"Rules", slices.Concat(iptablesSettings(), nftablesSettings())},
+		{"IPVS", ipvsSettings()},
+		{"Windows", windowsSettings()},
+		{"Source of Services", sourceSettings()},
+		{"Node and addresses", nodeSettings()},
+		{"Health and metrics", serverSettings()},
+		{"Connection tracking and process", conntrackSettings()},
+		{"Log", logSettings()},
+	}
+}
+
+// Settings returns the settings of all groups.
+func Settings() (all []Setting) {
+	for _, g := range Groups() {
+		all = append(all, g.Settings...)
+	}
+	return all
+}
+
+// Find returns the settings of a name: a path, a flag with or without its
+// dashes, or a section such as "ipvs". The case does not matter.
+func Find(name string) (found []Setting) {
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	flag := strings.TrimLeft(name, "-")
+	for _, s := range Settings() {
+		path := strings.ToLower(s.Path)
+		if path != "" && (path == name || strings.HasPrefix(path, name+".")) || s.Flag != "" && s.Flag == flag {
+			found = append(found, s)
+		}
+	}
+	return found
+}

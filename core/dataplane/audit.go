@@ -58,7 +58,7 @@ func (b *backend[K, V]) withReview(ctx context.Context, begin func() *ledger.Rev
 		return 0, ErrReading
 	}
 	defer b.reading.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, b.ReadLimit())
+	ctx, cancel := context.WithTimeout(ctx, b.Limits().Read)
 	defer cancel()
 	b.mu.Lock()
 	review := begin()
@@ -168,25 +168,25 @@ func (b *backend[K, V]) confirm(ctx context.Context, r *ledger.Review[K, V]) err
 // they are few, else by a full read. A full read may miss objects, so keys that it
 // does not return are read one by one if they are few.
 func (b *backend[K, V]) get(ctx context.Context, r *ledger.Review[K, V], keys []K) (have map[K]V, err error) {
-	getter, ok := b.driver.(Getter[K, V])
-	if ok && len(keys) <= mostGets {
-		return getAll(ctx, getter, keys)
+	single := b.driver.Limits().Get
+	if single && len(keys) <= mostGets {
+		return b.getAll(ctx, keys)
 	}
 	have, err = b.readAgain(ctx, r, keys)
-	if err != nil || !ok {
+	if err != nil || !single {
 		return have, err
 	}
 	absent := slices.DeleteFunc(keys, func(k K) bool { _, there := have[k]; return there })
 	if len(absent) == 0 || len(absent) > mostGets {
 		return have, nil
 	}
-	there, err := getAll(ctx, getter, absent)
+	there, err := b.getAll(ctx, absent)
 	maps.Copy(have, there)
 	return have, err
 }
 
-// readAgain reads everything, and returns what is installed under keys. It resets the
-// Sentinel, so everything is compared; if other keys differ, another audit is due to
+// readAgain reads everything, and returns what is installed under keys. Disturbed
+// forgets what was before, so everything is compared; if other keys differ, another audit is due to
 // confirm them.
 func (b *backend[K, V]) readAgain(ctx context.Context, r *ledger.Review[K, V], keys []K) (have map[K]V, err error) {
 	asked := make(map[K]struct{}, len(keys))
@@ -212,10 +212,10 @@ func (b *backend[K, V]) readAgain(ctx context.Context, r *ledger.Review[K, V], k
 	return have, err
 }
 
-func getAll[K comparable, V any](ctx context.Context, from Getter[K, V], keys []K) (have map[K]V, err error) {
+func (b *backend[K, V]) getAll(ctx context.Context, keys []K) (have map[K]V, err error) {
 	err = RetryInterrupted(func() error {
 		have = map[K]V{}
-		return from.Get(ctx, keys, func(k K, v V) { have[k] = v })
+		return b.driver.Get(ctx, keys, func(k K, v V) { have[k] = v })
 	})
 	return have, err
 }
@@ -256,9 +256,9 @@ func (b *backend[K, V]) findOwners(drifted map[K]*model.PortID) {
 	}
 }
 
-// Repaired returns the ports of which objects were found damaged, and that are
+// repaired returns the ports of which objects were found damaged, and that are
 // right now, and forgets them.
-func (b *backend[K, V]) Repaired() (ports []model.PortID) {
+func (b *backend[K, V]) repaired() (ports []model.PortID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.repairing) == 0 || b.unknown {

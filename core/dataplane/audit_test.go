@@ -100,13 +100,14 @@ func TestRepairedPortsAreReported(t *testing.T) {
 		if _, err := b.Audit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if early := b.Repaired(); early != nil {
-			t.Fatalf("reported %v before a sync", early)
+		w, err := b.Sync(t.Context())
+		if err != nil {
+			return -len(w.Repaired) - 1
 		}
-		if _, err := b.Sync(t.Context()); err != nil {
-			return -len(b.Repaired()) - 1
+		if again, err := b.Sync(t.Context()); err != nil || again.Repaired != nil {
+			t.Fatalf("reported again: %v, %v", again.Repaired, err)
 		}
-		return len(b.Repaired())
+		return len(w.Repaired)
 	}
 	lost := "3 " + ports[7].Frontends[0].At.String()
 	if n := repaired(func(o map[string]string) { o["9 foreign"] = "x" }); n != 0 {
@@ -121,16 +122,13 @@ func TestRepairedPortsAreReported(t *testing.T) {
 	if n := repaired(func(o map[string]string) { delete(o, lost) }); n != -1 {
 		t.Errorf("%d ports reported, though the repair failed", n)
 	}
-	if failing, _ := b.Failing(); len(failing) != 1 || failing[ports[7].ID] == nil {
+	if failing := b.Health().Failures; len(failing) != 1 || failing[ports[7].ID] == nil {
 		t.Errorf("failing: %v", failing)
 	}
 	kernel.Fail = nil
 	time.Sleep(time.Until(b.Next()))
-	if _, err := b.Sync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if now := b.Repaired(); len(now) != 1 || now[0] != ports[7].ID {
-		t.Errorf("reported %v", now)
+	if w, err := b.Sync(t.Context()); err != nil || len(w.Repaired) != 1 || w.Repaired[0] != ports[7].ID {
+		t.Errorf("reported %v, %v", w.Repaired, err)
 	}
 	if n := repaired(func(o map[string]string) { delete(o, "0 base") }); n != len(ports) {
 		t.Errorf("%d ports reported after the base was gone", n)
@@ -193,7 +191,7 @@ func TestOpsThatDoNotFitCorrectTheBooks(t *testing.T) {
 		if err != nil || work.Failed != 0 || work.Corrected == 0 || b.kernel.Observes != reads {
 			t.Errorf("%+v: %+v, %v, after %d readings", limits, work, err, b.kernel.Observes-reads)
 		}
-		if now := b.Repaired(); !slices.Contains(now, was.ID) || !slices.Contains(now, foreign.ID) || len(now) != 2 {
+		if now := work.Repaired; !slices.Contains(now, was.ID) || !slices.Contains(now, foreign.ID) || len(now) != 2 {
 			t.Errorf("%+v: repaired are %v", limits, now)
 		}
 		if drift, err := b.Audit(t.Context()); err != nil || drift > 1 { // what a shared with b is gone
@@ -278,7 +276,16 @@ func TestAnAuditThatCouldNotReadIsForgotten(t *testing.T) {
 // plain hides that a driver can look at single objects.
 type plain struct {
 	dataplane.Driver[string, string]
-	dataplane.Sentinel
+}
+
+func (p plain) Limits() dataplane.Limits {
+	l := p.Driver.Limits()
+	l.Get = false
+	return l
+}
+
+func (plain) Get(context.Context, []string, func(string, string)) error {
+	panic("it has said that it cannot")
 }
 
 // suspects asks twice, as an engine may, whether others have written.
@@ -294,7 +301,7 @@ func suspects(t *testing.T, b dataplane.Backend) bool {
 // An audit that reads twice, and finds the same both times, leaves no suspicion.
 func TestTheSecondReadingIsAnAudit(t *testing.T) {
 	kernel := memory.New[string](toy{}.Equal, dataplane.Limits{})
-	b := dataplane.New(toy{}, plain{kernel, kernel})
+	b := dataplane.New(toy{}, plain{kernel})
 	if err := b.Adopt(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -313,7 +320,7 @@ func TestTheSecondReadingIsAnAudit(t *testing.T) {
 // though the second reading has seen it: that one reads what it was asked for.
 func TestAWriteBetweenTwoReadingsIsSuspected(t *testing.T) {
 	kernel := memory.New[string](toy{}.Equal, dataplane.Limits{})
-	b := dataplane.New(toy{}, plain{kernel, kernel})
+	b := dataplane.New(toy{}, plain{kernel})
 	if err := b.Adopt(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -370,7 +377,7 @@ func TestReadBackFollowsAnAuditSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kernel := memory.New[string](toy{}.Equal, dataplane.Limits{Atomic: true})
 		lost := &lossy{Driver: kernel}
-		b := dataplane.New(toy{}, plain{lost, kernel})
+		b := dataplane.New(toy{}, plain{lost})
 		if err := b.Adopt(t.Context()); err != nil {
 			t.Fatal(err)
 		}

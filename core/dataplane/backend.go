@@ -18,7 +18,14 @@ import (
 
 // New joins a Compiler and a Driver. It owns the driver and closes it.
 func New[K comparable, V any](c Compiler[K, V], d Driver[K, V]) Backend {
-	return newBackend(c, d, c, &sync.Mutex{})
+	return NewAlong(c, d, Path[K, V]{})
+}
+
+// NewAlong is New where a packet can be traced along a path, which may be the zero value.
+func NewAlong[K comparable, V any](c Compiler[K, V], d Driver[K, V], p Path[K, V]) Backend {
+	b := newBackend(c, d, c, &sync.Mutex{})
+	b.path = p
+	return b
 }
 
 func newBackend[K comparable, V any](c Compiler[K, V], d Driver[K, V], rules ledger.Rules[K, V], reading *sync.Mutex) *backend[K, V] {
@@ -37,10 +44,11 @@ func newBackend[K comparable, V any](c Compiler[K, V], d Driver[K, V], rules led
 type backend[K comparable, V any] struct {
 	compiler Compiler[K, V]
 	driver   Driver[K, V]
+	path     Path[K, V]
 	gaps     map[model.PortID][]model.Gap
 	reading  *sync.Mutex // held while the driver is in Observe, even after its deadline
 
-	// Set after a read that was not fully compared but has reset the Sentinel:
+	// Set after a read that was not fully compared but used the driver's notice up:
 	// earlier external changes may be unnoticed.
 	incomplete atomic.Bool
 
@@ -64,12 +72,9 @@ type backend[K comparable, V any] struct {
 func (b *backend[K, V]) Left() (left Left) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	ranger, some := b.compiler.(Ranger[K, V])
 	for k, v := range b.ledger.AllInstalled() {
 		left.Objects++
-		if some {
-			left.ServiceCIDRs = append(left.ServiceCIDRs, ranger.ServiceCIDRs(k, v)...)
-		}
+		left.ServiceCIDRs = append(left.ServiceCIDRs, b.compiler.ServiceCIDRs(k, v)...)
 	}
 	left.ServiceCIDRs = model.Canonical(left.ServiceCIDRs)
 	return left
@@ -78,10 +83,7 @@ func (b *backend[K, V]) Left() (left Left) {
 func (b *backend[K, V]) Slots(proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if s, ok := b.compiler.(Slotter[K, V]); ok {
-		return s.Slots(b.ledger.Installed, proto, at, from)
-	}
-	return nil
+	return b.compiler.Slots(b.ledger.Installed, proto, at, from)
 }
 
 func (b *backend[K, V]) Next() time.Time {
@@ -106,50 +108,26 @@ func (b *backend[K, V]) Keeps(p *model.Port) (keeps bool) {
 	return keeps
 }
 
+func (b *backend[K, V]) Limits() Limits {
+	l := b.driver.Limits()
+	l.Read = cmp.Or(l.Read, ReadLimit)
+	return l
+}
+
 func (b *backend[K, V]) Disturbed(ctx context.Context) (bool, error) {
-	if s, ok := b.driver.(Sentinel); ok {
-		disturbed, err := s.Disturbed(ctx)
-		return disturbed || b.incomplete.Load(), err
-	}
-	return false, nil
+	disturbed, err := b.driver.Disturbed(ctx)
+	return disturbed || b.incomplete.Load(), err
 }
 
-func (b *backend[K, V]) Untouched(ctx context.Context) bool {
-	if !b.driver.Limits().Certain {
-		return false
-	}
-	disturbed, err := b.Disturbed(ctx)
-	return !disturbed && err == nil
-}
-
-func (b *backend[K, V]) ReadLimit() time.Duration { return cmp.Or(b.driver.Limits().Read, ReadLimit) }
-
-func (b *backend[K, V]) Full() []model.Problem {
-	if f, ok := b.driver.(Bounded); ok {
-		return f.Full()
-	}
-	return nil
-}
-
-func (b *backend[K, V]) Drain(ctx context.Context) error {
-	if d, ok := b.driver.(Drainer); ok {
-		return d.Drain(ctx)
-	}
-	return nil
-}
+func (b *backend[K, V]) Drain(ctx context.Context) error { return b.driver.Drain(ctx) }
 
 func (b *backend[K, V]) Health() Health {
+	h := Health{Full: b.driver.Full()}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	h := Health{Objects: b.ledger.Len(), Gaps: maps.Clone(b.gaps)}
+	h.Objects = b.ledger.Len()
 	h.Failures, h.Left = b.failing()
 	return h
-}
-
-func (b *backend[K, V]) Failing() (ports map[model.PortID]error, left error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.failing()
 }
 
 func (b *backend[K, V]) failing() (ports map[model.PortID]error, left error) {
@@ -187,9 +165,150 @@ func (b *backend[K, V]) earlier(f, than ledger.Failure[K]) bool {
 
 func (b *backend[K, V]) Gaps(id model.PortID) []model.Gap { return b.gaps[id] }
 
+func (b *backend[K, V]) AllGaps() map[model.PortID][]model.Gap { return maps.Clone(b.gaps) }
+
+func (b *backend[K, V]) Connections(context.Context, bool, func(Connections)) (bool, error) {
+	return false, nil
+}
+
+func (b *backend[K, V]) Packets() Packets { return Packets{} }
+
 func (b *backend[K, V]) Close() error { return b.driver.Close() }
 
 type object[K comparable, V any] struct {
 	key   K
 	value V
+}
+
+func (b *backend[K, V]) SetHost(host *model.Host) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	old := b.host
+	b.host = host
+	if old != nil && old.SameButZone(host) {
+		return
+	}
+	c := b.change
+	c.begin(nil)
+	if old != nil {
+		b.compiler.Base(old, c.before)
+	}
+	b.compiler.Base(host, c.after)
+	c.end()
+	if old != nil && old.SamePorts(host) {
+		return
+	}
+	for port := range b.ports {
+		c.begin(&port.ID)
+		b.compiler.Port(old, port, c.before)
+		b.compile(port)
+		c.end()
+	}
+}
+
+func (b *backend[K, V]) Update(deltas []model.Delta) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c := b.change
+	for _, d := range deltas {
+		if d.Old != nil {
+			delete(b.ports, d.Old)
+			delete(b.gaps, d.Old.ID)
+		}
+		if d.New == nil {
+			c.begin(&d.Old.ID)
+			b.compiler.Port(b.host, d.Old, c.gone)
+			continue
+		}
+		c.begin(&d.New.ID)
+		if d.Old != nil {
+			b.compiler.Port(b.host, d.Old, c.before)
+		}
+		b.ports[d.New] = struct{}{}
+		b.compile(d.New)
+		c.end()
+	}
+}
+
+// compile has what a port needs now follow what it needed before.
+func (b *backend[K, V]) compile(port *model.Port) {
+	gaps := b.compiler.Port(b.host, port, b.change.after)
+	if len(gaps) > 0 {
+		b.gaps[port.ID] = gaps
+	} else {
+		delete(b.gaps, port.ID)
+	}
+}
+
+// change replaces an owner's objects in the ledger. Those from before are emitted
+// first, if there are any, then those that it needs now. Most are the same, at the same
+// position of both: those are skipped. The rest is wanted before anything is released, so
+// that objects which only moved are skipped as well.
+type change[K comparable, V any] struct {
+	rules  ledger.Rules[K, V]
+	ledger *ledger.Ledger[K, V]
+	owner  *model.PortID
+	old    []oldObject[K, V]
+	place  int // of the next object
+
+	// The functions that compilers emit to: objects from before, objects that are
+	// needed now, and objects of an owner that is gone.
+	before, after, gone func(K, V)
+}
+
+type oldObject[K comparable, V any] struct {
+	key   K
+	value V
+	kept  bool
+}
+
+func newChange[K comparable, V any](rules ledger.Rules[K, V], l *ledger.Ledger[K, V]) *change[K, V] {
+	c := &change[K, V]{rules: rules, ledger: l}
+	c.before, c.after = c.addOld, c.addNew
+	c.gone = func(k K, _ V) { l.Release(c.owner, k) }
+	return c
+}
+
+func (c *change[K, V]) begin(owner *model.PortID) { c.owner, c.old, c.place = owner, c.old[:0], 0 }
+
+func (c *change[K, V]) addOld(k K, v V) { c.old = append(c.old, oldObject[K, V]{key: k, value: v}) }
+
+func (c *change[K, V]) addNew(k K, v V) {
+	i := c.place
+	c.place++
+	if i < len(c.old) && c.old[i].key == k && c.rules.Equal(c.old[i].value, v) {
+		c.old[i].kept = true
+		return
+	}
+	c.ledger.Want(c.owner, k, v)
+}
+
+// end releases what is not needed any more, and a buffer that a very large port has
+// grown.
+func (c *change[K, V]) end() {
+	for i := range c.old {
+		if !c.old[i].kept {
+			c.ledger.Release(c.owner, c.old[i].key)
+		}
+	}
+	if cap(c.old) > 8192 {
+		c.old = nil
+	}
+}
+
+// objectsOfPort is how many objects a port has at least, of most.
+const objectsOfPort = 4
+
+// Compile returns all objects of a desired state, the skeleton
+// included, and what cannot be done.
+func Compile[K comparable, V any](c Compiler[K, V], host *model.Host, ports []*model.Port) (objects map[K]V, gaps map[model.PortID][]model.Gap) {
+	objects, gaps = make(map[K]V, objectsOfPort*len(ports)), map[model.PortID][]model.Gap{}
+	emit := func(k K, v V) { objects[k] = v }
+	c.Base(host, emit)
+	for _, p := range ports {
+		if g := c.Port(host, p, emit); len(g) > 0 {
+			gaps[p.ID] = g
+		}
+	}
+	return objects, gaps
 }

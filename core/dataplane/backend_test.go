@@ -22,7 +22,9 @@ import (
 
 // toy compiles a port to one object a frontend, one an endpoint, and one shared by
 // all ports with the same number of endpoints.
-type toy struct{}
+type toy struct {
+	dataplane.SimpleCompiler[string, string]
+}
 
 func (toy) Base(h *model.Host, emit func(string, string)) { emit("0 base", h.Name) }
 
@@ -322,11 +324,11 @@ func TestGapsAreReported(t *testing.T) {
 	p, q := port("a", "10.96.0.1"), port("a", "10.96.0.1")
 	p.SessionAffinity = time.Hour
 	b.Update([]model.Delta{{New: p}})
-	if g := b.Health().Gaps[p.ID]; len(g) != 1 {
+	if g := b.AllGaps()[p.ID]; len(g) != 1 {
 		t.Fatalf("gaps: %v", g)
 	}
 	b.Update([]model.Delta{{Old: p, New: q}})
-	if g := b.Health().Gaps; len(g) != 0 {
+	if g := b.AllGaps(); len(g) != 0 {
 		t.Fatalf("gaps that are gone: %v", g)
 	}
 }
@@ -465,7 +467,7 @@ func TestFailedReadBackReportsNothing(t *testing.T) {
 		if work, err := b.Sync(t.Context()); err != nil || work.Held != nil {
 			t.Fatalf("%+v, %v", work, err)
 		}
-		if ports, _ := b.Failing(); len(ports) != 0 {
+		if ports := b.Health().Failures; len(ports) != 0 {
 			t.Errorf("failing: %v", ports)
 		}
 	})
@@ -526,7 +528,7 @@ func TestTheFirstFailureOfAPortCounts(t *testing.T) {
 		b.Update([]model.Delta{{New: p}})
 		_, _ = b.Sync(t.Context())
 		for range 50 {
-			if ports, _ := b.Failing(); !errors.Is(ports[p.ID], first) {
+			if ports := b.Health().Failures; !errors.Is(ports[p.ID], first) {
 				t.Fatalf("failing: %v", ports)
 			}
 		}

@@ -2,7 +2,9 @@
 
 // Package dataplane is the one implementation of "make the kernel match": every
 // mode brings a Compiler, which states what objects a port needs, and a Driver,
-// which creates, replaces and deletes objects; New joins them to a Backend.
+// which creates, replaces and deletes objects; New joins them to a Backend, which others see
+// as a Syncer, an Inspector and Counters. contract.go has all of it; what most modes have
+// nothing to say about they get from SimpleCompiler and SimpleDriver.
 //
 //	[]model.Delta ─▶ Update ─▶ Compiler.Port ─▶ objects ─▶ ledger (want)
 //	                                                          │ Plan
@@ -23,7 +25,7 @@
 // and keeps only the keys that differ:
 //
 //	Driver.Observe ─▶ ledger.Review.See, Sweep ─▶ suspects
-//	Getter.Get, or another Observe ─▶ Review.Confirm, Accept ─▶ drift, planned for repair
+//	Driver.Get, or another Observe ─▶ Review.Confirm, Accept ─▶ drift, planned for repair
 //
 // An audit runs on its caller's goroutine, concurrently with everything else; a lock that is held
 // for some 50 µs at a time guards the ledger. It ignores keys that were planned since
@@ -34,7 +36,7 @@
 // If the ledger is wrong nevertheless, ops fail. After ConflictError the keys of those
 // ops are read, the ledger is corrected, and the ops are planned again in the same
 // Sync; their ports count as damaged. After ErrUnknown the next Sync reads the keys
-// before it writes anything else; a driver without Getter is read as a whole.
+// before it writes anything else; a driver without Limits.Get is read as a whole.
 //
 // A read ends with its context, after ReadLimit at the latest. If a driver does not
 // return, its results are ignored and it is not read again before it does; ops
@@ -49,9 +51,9 @@
 //
 //   - The compiler reads finished Actions from model.Port and decides no policy.
 //     Where pods cannot be recognised from others, FromPod has FromOutside's Action.
-//   - A compiler whose objects number a pool's endpoints is a Slotter, and writes
+//   - A compiler whose objects number a pool's endpoints has Slots, and writes
 //     them in the pool's order: the order is stable, and after a restart it is
-//     the one that is installed. Without Slotter the order means nothing.
+//     the one that is installed. Without Slots the order means nothing.
 //   - A compiler whose source ranges are objects of their own implements ledger.Guards.
 //   - The simulator gets objects, and of the host only what a kernel knows by
 //     itself: addresses and interfaces. How pods are recognised, and which
@@ -61,9 +63,9 @@
 //     Packet tables are the same for all.
 //   - Mode.Plan includes the objects of Base: without Services there are objects and text.
 //   - Counters that kube-proxy has in one mode only are in core/metrics; those of
-//     iptables rules come from a RuleCounter. All other metrics come by themselves.
+//     iptables rules come with Work.Rules. All other metrics come by themselves.
 //   - A new mode takes syncPeriod and minSyncPeriod from the section iptables of
-//     kube-proxy's file; core/config/setting.go has the modes with a section of their own.
+//     kube-proxy's file; core/config/table.go has the modes with a section of their own.
 //   - One line in platform.Modes registers it: flags, auto, doctor, switch and cleanup
 //     take it from there. To have it in `make golden` and among the random worlds of
 //     `make verify`, add its folder to the Makefile and to backends in ci/test/main.go.

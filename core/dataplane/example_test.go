@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -17,7 +16,9 @@ import (
 
 // table is the compiler of a made-up kernel that has a table of frontends: the key
 // is a frontend, the value lists its endpoints.
-type table struct{}
+type table struct {
+	dataplane.SimpleCompiler[string, string]
+}
 
 func (table) Base(*model.Host, func(string, string)) {}
 
@@ -34,9 +35,8 @@ func (table) Port(_ *model.Host, p *model.Port, emit func(string, string)) []mod
 	return nil
 }
 
-func (table) Rank(string) int                  { return 0 }
-func (table) DeleteDelay(string) time.Duration { return 0 }
-func (table) Equal(a, b string) bool           { return a == b }
+func (table) Rank(string) int        { return 0 }
+func (table) Equal(a, b string) bool { return a == b }
 
 // A port is programmed, then one of its endpoints is replaced. A sync writes what
 // differs, and a second one nothing.

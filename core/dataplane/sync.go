@@ -32,6 +32,9 @@ func (b *backend[K, V]) Sync(ctx context.Context) (Work, error) {
 			s.commit(batch)
 		}
 	}
+	if s.work.Held == nil {
+		s.work.Repaired = b.repaired()
+	}
 	return s.work, s.err
 }
 
@@ -58,8 +61,8 @@ func (s *run[K, V]) readBack() (err error) {
 	if s.now.Before(s.readAt) {
 		return s.readErr
 	}
-	if getter, ok := s.driver.(Getter[K, V]); ok {
-		err = s.reread(getter, s.unknownKeys)
+	if s.driver.Limits().Get {
+		err = s.reread(s.unknownKeys)
 	} else {
 		_, err = s.Audit(s.ctx)
 	}
@@ -78,8 +81,8 @@ func (s *run[K, V]) readBack() (err error) {
 }
 
 // reread reads single keys, and corrects the ledger.
-func (s *run[K, V]) reread(getter Getter[K, V], keys []K) error {
-	have, err := getAll(s.ctx, getter, keys)
+func (s *run[K, V]) reread(keys []K) error {
+	have, err := s.getAll(s.ctx, keys)
 	if err != nil {
 		return err
 	}
@@ -153,19 +156,18 @@ func (s *run[K, V]) recordDone(batch []ledger.Op[K, V], errs []error) (failed []
 // ops planned again, with all others of the batch that were not done for them. Their
 // ports were damaged (Repaired). It reports whether the ledger was wrong.
 func (s *run[K, V]) resolveConflicts(batch []ledger.Op[K, V], errs []error) bool {
-	getter, ok := s.driver.(Getter[K, V])
 	var keys []K
 	for i, op := range batch {
 		if conflict(errs[i]) {
 			keys = append(keys, op.Key)
 		}
 	}
-	if !ok || len(keys) == 0 || s.budget < 2 {
+	if !s.driver.Limits().Get || len(keys) == 0 || s.budget < 2 {
 		return false
 	}
 	s.budget -= 2
 	before := s.work.Corrected
-	if err := s.reread(getter, keys); err != nil || s.work.Corrected == before {
+	if err := s.reread(keys); err != nil || s.work.Corrected == before {
 		return false
 	}
 	s.mu.Lock()
@@ -336,8 +338,8 @@ func (b *backend[K, V]) Remove(ctx context.Context) error {
 	}
 	found := fresh.Health().Objects
 	_, err := SyncAll(ctx, fresh)
-	if t, ok := b.driver.(Pruner); ok && found > 0 && err == nil {
-		err = t.Prune(ctx)
+	if found > 0 && err == nil {
+		err = b.driver.Prune(ctx)
 	}
 	return err
 }

@@ -385,7 +385,7 @@ func BenchmarkSnapshot(b *testing.B) {
 	}
 }
 
-// Evaluate implements dataplane.Evaluator.
+// Evaluate implements dataplane.Compiler.
 func (fronts) Evaluate(map[string]string, *model.Host) func(oracle.Packet) oracle.Outcome {
 	return func(oracle.Packet) oracle.Outcome { return oracle.Outcome{} }
 }

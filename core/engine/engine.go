@@ -12,22 +12,16 @@
 // delay. Nothing is programmed before the source has delivered everything it knows
 // (Synced) and the data plane has been read back.
 //
-// The files, each using only those before it:
+// The files:
 //
-//	inbox.go, status.go, states.go   the queue; the published snapshot; the states of Services
-//	turns.go                         which changes the next sync programs
-//	engine.go                        Engine and its state
-//	problems.go                      reports each problem once
-//	record.go                        the history of changes and syncs (core/history)
-//	inputs.go                        what a source may call
-//	late.go                          inputs that come late at a start
-//	since.go                         when each frontend and endpoint was programmed
-//	drift.go                         external changes, and audits on request
-//	suspects.go                      what endpoint failover may call
-//	audit.go                         reading the data plane back
-//	sync.go                          one sync and its result
-//	switch.go                        another backend while Services are in use
-//	run.go                           the loop
+//	engine.go    Engine and its state
+//	run.go       the loop, and which changes the next sync programs
+//	inputs.go    the queue; what a source and endpoint failover may call; inputs that come late
+//	sync.go      one sync, its result, and what history keeps of it
+//	audit.go     reading the data plane back; external changes, and audits on request
+//	switch.go    another backend while Services are in use
+//	problems.go  reports each problem once; the states of Services
+//	status.go    the published snapshot; when each frontend and endpoint was programmed
 package engine
 
 import (
@@ -188,7 +182,7 @@ func New(o Options) *Engine {
 
 // Current returns the data plane in use. The engine calls its Backend at the same
 // time: callers may use only what dataplane allows from any goroutine, such as
-// PacketCounter.
+// Counters.
 func (e *Engine) Current() DataPlane { return *e.current.Load() }
 
 func (e *Engine) backend() dataplane.Backend { return e.current.Load().Backend }
@@ -254,6 +248,7 @@ func (e *Engine) SnapshotOf(ctx context.Context, pick func(*track.Tracker) []*tr
 			Orphans:  e.tracker.Orphans(),
 			Others:   e.tracker.OtherNodes(),
 		}
+		s.Backend.Gaps = e.backend().AllGaps()
 		for _, ps := range e.problems {
 			s.Problems = append(s.Problems, ps...)
 		}

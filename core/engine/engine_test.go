@@ -22,7 +22,10 @@ import (
 )
 
 // fronts compiles a port to one object a front: its endpoints.
-type fronts struct{ compiled *int }
+type fronts struct {
+	dataplane.SimpleCompiler[string, string]
+	compiled *int
+}
 
 func (fronts) Base(h *model.Host, emit func(string, string)) {
 	emit("base", fmt.Sprint(h.Name, " ", h.IPs))
@@ -44,9 +47,8 @@ func (f fronts) Port(_ *model.Host, p *model.Port, emit func(string, string)) []
 	}
 	return nil
 }
-func (fronts) Rank(string) int                  { return 0 }
-func (fronts) DeleteDelay(string) time.Duration { return 0 }
-func (fronts) Equal(a, b string) bool           { return a == b }
+func (fronts) Rank(string) int        { return 0 }
+func (fronts) Equal(a, b string) bool { return a == b }
 
 type bench struct {
 	*engine.Engine
@@ -345,13 +347,13 @@ func TestAuditsThatFailAreSpacedOut(t *testing.T) {
 	})
 }
 
-// costly is a backend whose Health costs all there is.
+// costly is a backend whose AllGaps costs all there is.
 type costly struct {
 	dataplane.Backend
 	asked int
 }
 
-func (c *costly) Health() dataplane.Health { c.asked++; return c.Backend.Health() }
+func (c *costly) AllGaps() map[model.PortID][]model.Gap { c.asked++; return c.Backend.AllGaps() }
 
 func TestAFailureDoesNotMakeEverySyncCostAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -414,7 +416,7 @@ func TestServiceCIDRs(t *testing.T) {
 		compiled := 0
 		kernel := newKernel()
 		b := startOn(t, kernel, func(o *engine.Options) {
-			o.Backend = dataplane.New(fronts{&compiled}, kernel)
+			o.Backend = dataplane.New(fronts{compiled: &compiled}, kernel)
 			o.Host = func(_ *model.Node, cidrs []*model.ServiceCIDR) (*model.Host, []model.Problem) {
 				h := &model.Host{Name: "here"}
 				for _, c := range cidrs {

@@ -139,22 +139,20 @@ func TestGapsAreSaidWithoutAChangeOfTheService(t *testing.T) {
 // retrying is a backend that cannot do a port at first, and does it later without a change.
 type retrying struct {
 	dataplane.Backend
-	gaps    []model.Gap
-	changed []model.PortID
-	next    time.Time
+	gaps []model.Gap
+	next time.Time
 }
 
-func (r *retrying) Unwrap() dataplane.Backend         { return r.Backend }
-func (r *retrying) Gaps(model.PortID) []model.Gap     { return r.gaps }
-func (r *retrying) Next() time.Time                   { return r.next }
-func (r *retrying) GapsChanged() (ids []model.PortID) { ids, r.changed = r.changed, nil; return ids }
+func (r *retrying) Gaps(model.PortID) []model.Gap { return r.gaps }
+func (r *retrying) Next() time.Time               { return r.next }
 
 func (r *retrying) Sync(ctx context.Context) (dataplane.Work, error) {
+	w, err := r.Backend.Sync(ctx)
 	if !r.next.IsZero() && !time.Now().Before(r.next) {
 		r.next, r.gaps = time.Time{}, nil
-		r.changed = []model.PortID{{Service: model.ServiceName{Namespace: "ns", Name: "a"}, Proto: model.TCP}}
+		w.Gaps = []model.PortID{{Service: model.ServiceName{Namespace: "ns", Name: "a"}, Proto: model.TCP}}
 	}
-	return r.Backend.Sync(ctx)
+	return w, err
 }
 
 // A Service whose gap is repaired by a retry is programmed, though it has not changed.

@@ -18,7 +18,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/test/memory"
 )
 
-// ServiceCIDRs implements dataplane.Ranger.
+// ServiceCIDRs implements dataplane.Compiler.
 func (fronts) ServiceCIDRs(k, v string) (all []netip.Prefix) {
 	if p, err := netip.ParsePrefix(k); err == nil && v == "drop" {
 		all = append(all, p)

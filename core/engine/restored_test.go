@@ -7,36 +7,27 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/test/growth"
 )
-
-// flushed is a data plane of which all ports were repaired.
-type flushed struct {
-	dataplane.Backend
-	repaired []model.PortID
-}
-
-func (f flushed) Repaired() []model.PortID { return f.repaired }
 
 // After a flush of the rules all ports of a Service are repaired at once. What it
 // costs to report them must not grow with the square of that.
 func TestAllPortsOfAServiceAreRestored(t *testing.T) {
 	restore := func(n int) []time.Duration {
 		s := &model.Service{Name: model.ServiceName{Namespace: "ns", Name: "svc"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}}
-		var f flushed
+		var repaired []model.PortID
 		for i := range n {
 			p := model.ServicePort{Name: "p" + string(rune('a'+i)), Proto: model.TCP, Port: uint16(1 + i)}
 			s.Ports = append(s.Ports, p)
-			f.repaired = append(f.repaired, model.PortID{Service: s.Name, Name: p.Name, Proto: p.Proto})
+			repaired = append(repaired, model.PortID{Service: s.Name, Name: p.Name, Proto: p.Proto})
 		}
-		e := New(Options{Backend: f})
+		e := New(Options{})
 		e.tracker.SetHost(&model.Host{Name: "here"})
 		e.tracker.SetService(s)
 		e.tracker.Flush()
 		return []time.Duration{growth.Timed(func() {
-			if got := len(e.restored()); got != n {
+			if got := len(e.restored(repaired)); got != n {
 				t.Fatalf("%d of %d ports are reported", got, n)
 			}
 		})}

@@ -125,7 +125,7 @@ func programAll(ctx context.Context, next dataplane.Backend) error {
 // program is one attempt to program everything.
 func program(ctx context.Context, next dataplane.Backend) error {
 	_, err := dataplane.SyncAll(ctx, next)
-	ports, _ := next.Failing()
+	ports := next.Health().Failures
 	if err == nil && len(ports) == 0 {
 		return nil
 	}

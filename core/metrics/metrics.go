@@ -81,6 +81,10 @@ func (m *Metrics) Synced(s engine.Sync) {
 	m.tandem.synced(s)
 	if mode := m.mode.Load(); mode != nil {
 		mode.synced(s)
+		for _, r := range s.Work.Rules { // of mode iptables
+			mode.rules.WithLabelValues(r.Table, r.Family.String()).Set(float64(r.Total))
+			mode.rulesLatest.WithLabelValues(r.Table, r.Family.String()).Set(float64(r.Written))
+		}
 	}
 }
 
@@ -116,15 +120,6 @@ func (m *Metrics) Handler() http.Handler {
 
 // SLIs serves the outcomes of health checks.
 func (m *Metrics) SLIs() http.Handler { return m.slis.handler() }
-
-// Rules sets how many of our iptables rules a table has, and how many the last
-// sync wrote. Table is "filter" or "nat". In other modes it does nothing.
-func (m *Metrics) Rules(table string, f model.Family, total, written int) {
-	if mode := m.mode.Load(); mode != nil && mode.rules != nil {
-		mode.rules.WithLabelValues(table, f.String()).Set(float64(total))
-		mode.rulesLatest.WithLabelValues(table, f.String()).Set(float64(written))
-	}
-}
 
 // Sources are asked at each scrape. They are safe for concurrent use.
 type Sources struct {

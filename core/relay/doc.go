@@ -33,8 +33,8 @@
 // transfers are spliced from socket to socket within the kernel.
 //
 // File descriptors are bounded: a Service port may hold as many connections as it
-// leaves free (shared.go); keep-alive detects vanished peers within 15 minutes
-// (socket.go); timeouts end idle connections (server.go). Beyond that TCP clients wait, and
+// leaves free (shared.go); keep-alive detects vanished peers within 15 minutes;
+// timeouts end idle connections (relay.go). Beyond that TCP clients wait, and
 // a UDP client takes the place of the session that is idle longest (udp.go).
 //
 // A relay never connects to a relay of its own server, which would be a forwarding
@@ -42,15 +42,13 @@
 //
 // The files:
 //
-//	policy.go     Policy: what clients of a Relay get, and the endpoint it chooses
-//	affinity.go   the clients with session affinity, whose room namespaces share
-//	attempts.go   which endpoints answer, for failover
-//	shared.go     what all parts use: how many connections each Service port may hold,
-//	              back-off, own listeners, counters
-//	socket.go     options and errors of sockets; readers with small buffers
-//	tcp.go        a client accepted, an endpoint connected, a connection served by goroutines
-//	udp.go        clients and sessions of UDP
-//	relay.go      Relay: one address
-//	loop_linux.go epoll; a connection there; all loops
-//	server.go     Server: relays and connections, drain, timeouts and close
+//	policy.go      Policy: what clients of a Relay get, and the endpoint it chooses; the clients
+//	               with session affinity, whose room namespaces share; which endpoints answer
+//	shared.go      what all parts use: how many connections each Service port may hold,
+//	               back-off, own listeners, counters
+//	tcp.go         a client accepted, an endpoint connected, a connection served by goroutines
+//	udp.go         clients and sessions of UDP
+//	relay.go       Relay, one address; Server: relays and connections, drain, timeouts and
+//	               close; options and errors of sockets
+//	loop_linux.go  epoll; a connection there; all loops
 package relay

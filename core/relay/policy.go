@@ -3,14 +3,18 @@
 package relay
 
 import (
+	"container/heap"
+	"context"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/suspect"
 )
 
 // Mode is the name of the mode whose data plane this package is. How connections
@@ -223,4 +227,350 @@ func (c *choice) connected(now time.Time) {
 	if c.timeout > 0 {
 		c.affinity.set(c.client.Addr(), c.endpoint(), now.Add(c.timeout), now)
 	}
+}
+
+// attempts remember the latest tries to reach endpoints, for core/suspect, once a caller
+// has asked for them. They are safe for concurrent use.
+type attempts struct {
+	on   atomic.Bool
+	news chan struct{} // holds a token after a try, once it is made
+
+	mu   sync.Mutex
+	last uint32    // the number of the latest one
+	ring []attempt // at most maxAttempts, the latest last
+	told uint32    // the number of the last one that New has shown
+}
+
+type attempt struct {
+	flow     suspect.Flow
+	at       time.Time // when it ended
+	answered bool
+}
+
+const (
+	maxAttempts = 512
+	// silentFor is how long an attempt counts as one that waits, though the relay has
+	// gone on to another endpoint.
+	silentFor = 5 * time.Second
+)
+
+// note remembers a try of the endpoint that a client is at. Refusal is an answer.
+func (a *attempts) note(to *choice, answered bool) {
+	if !a.on.Load() {
+		return
+	}
+	port := to.port
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.last++
+	one := attempt{suspect.Flow{ID: a.last, Client: to.client, Port: &port, Endpoint: to.endpoint()}, time.Now(), answered}
+	if len(a.ring) == maxAttempts {
+		copy(a.ring, a.ring[1:])
+		a.ring = a.ring[:maxAttempts-1]
+	}
+	a.ring = append(a.ring, one)
+	select {
+	case a.news <- struct{}{}:
+	default: // it is told already, or nobody has asked
+	}
+}
+
+// Attempts are the latest tries of a Server to reach endpoints. They are remembered
+// from the first call on.
+type Attempts struct{ *attempts }
+
+// New calls each for the tries that have ended since the last call, with since when the endpoint has been
+// asked, and tells whether those are all of them.
+func (a *Attempts) New(_ context.Context, each func(f suspect.Flow, s suspect.State, since time.Time)) (all bool, err error) {
+	first := !a.on.Swap(true)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.news == nil {
+		a.news = make(chan struct{}, 1)
+	}
+	fresh := min(int(a.last-a.told), len(a.ring))
+	all = !first && fresh == int(a.last-a.told)
+	for _, one := range a.ring[len(a.ring)-fresh:] {
+		if one.answered {
+			each(one.flow, suspect.Answered, one.at)
+		} else {
+			each(one.flow, suspect.Waiting, one.at.Add(-dialTimeouts[0]))
+		}
+	}
+	a.told = a.last
+	return all, nil
+}
+
+// States calls each for tries that had no answer, by their place. They count as ones that wait for
+// some seconds.
+func (a *Attempts) States(_ context.Context, flows []suspect.Flow, each func(i int, s suspect.State)) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i, f := range flows {
+		state := suspect.Gone
+		if back := int(a.last - f.ID); back < len(a.ring) && time.Since(a.ring[len(a.ring)-1-back].at) < silentFor {
+			state = suspect.Waiting
+		}
+		each(i, state)
+	}
+	return nil
+}
+
+// Prior returns nothing: of earlier tries nothing is known.
+func (*Attempts) Prior(context.Context, func(netip.Addr) bool, int) ([]netip.AddrPort, []suspect.Flow, error) {
+	return nil, nil, nil
+}
+
+// Wait waits until a try has ended since the last New, or before it, or ctx ends.
+func (a *Attempts) Wait(ctx context.Context) {
+	a.mu.Lock()
+	news := a.news
+	a.mu.Unlock()
+	select {
+	case <-news:
+	case <-ctx.Done():
+	}
+}
+
+// Spent is 0: looking costs next to nothing.
+func (*Attempts) Spent() time.Duration { return 0 }
+
+// dialTimeouts limit each attempt to reach an endpoint. After a refusal the next
+// endpoint is tried at once.
+var dialTimeouts = [...]time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
+
+// maxClients bounds the clients with session affinity that a server remembers, about 20 MB: addresses of UDP
+// clients can be forged. When there are more, the namespace that has the most gives room, of its
+// relays the one that has the most, and of that one the client that was idle longest. So a
+// namespace keeps what it has up to an equal share, and 16 that flood leave any other its
+// model.AffinityNamespaceShare, as in data planes of the kernel.
+const maxClients = 16 * model.AffinityNamespaceShare
+
+// reserveTime is how long an endpoint is reserved for a client that has no connection yet: a
+// second longer than all attempts to reach one may take, 250 ms to 2 s each.
+const reserveTime = 5 * time.Second
+
+// clients are the room for clients that all relays of a server share. It is safe for
+// concurrent use.
+type clients struct {
+	limit int
+
+	mu      sync.Mutex // guards all that follows, tenants and affinities
+	n       int
+	tenants indexed[*tenant] // that have clients, the largest first
+	named   map[string]*tenant
+	lacked  map[*affinity]time.Time // when a relay's client gave room to another
+}
+
+func newClients(limit int) *clients {
+	return &clients{limit: limit, named: map[string]*tenant{}, lacked: map[*affinity]time.Time{}}
+}
+
+// tenant is what one namespace has of the room.
+type tenant struct {
+	namespace string
+	n, place  int
+	relays    indexed[*affinity] // the largest first
+}
+
+func (t *tenant) before(o *tenant) bool { return t.n > o.n }
+func (t *tenant) moved(place int)       { t.place = place }
+
+// affinity maps clients of one relay to endpoints. It is safe for concurrent use.
+type affinity struct {
+	room  *clients
+	port  model.PortID
+	known map[netip.Addr]*affineClient
+	uses  affineClient // before the one that is idle longest, and behind the last one
+	owner *tenant      // nil while there are no clients
+	place int
+	ended bool // the relay is closed: its connections, which go on, are not remembered
+}
+
+func (a *affinity) before(o *affinity) bool { return len(a.known) > len(o.known) }
+func (a *affinity) moved(place int)         { a.place = place }
+
+// affineClient is a client in a list by when it was last seen.
+type affineClient struct {
+	addr           netip.Addr
+	endpoint       netip.AddrPort
+	expires        time.Time
+	earlier, later *affineClient
+}
+
+func (c *affineClient) unlink() { c.earlier.later, c.later.earlier = c.later, c.earlier }
+
+func (c *affineClient) linkBefore(o *affineClient) {
+	c.earlier, c.later = o.earlier, o
+	c.earlier.later, o.earlier = c, c
+}
+
+func newAffinity(room *clients, port model.PortID) *affinity {
+	a := &affinity{room: room, port: port, known: map[netip.Addr]*affineClient{}}
+	a.uses.earlier, a.uses.later = &a.uses, &a.uses
+	return a
+}
+
+func (a *affinity) get(client netip.Addr, now time.Time) (endpoint netip.AddrPort, ok bool) {
+	a.room.mu.Lock()
+	defer a.room.mu.Unlock()
+	if c := a.known[client]; c != nil && now.Before(c.expires) {
+		return c.endpoint, true
+	}
+	return netip.AddrPort{}, false
+}
+
+// reserve returns a client's endpoint, which is the given one if it has none.
+func (a *affinity) reserve(client netip.Addr, endpoint netip.AddrPort, expires, now time.Time) netip.AddrPort {
+	a.room.mu.Lock()
+	defer a.room.mu.Unlock()
+	if c := a.known[client]; c != nil && now.Before(c.expires) {
+		return c.endpoint
+	}
+	a.put(client, endpoint, expires, now)
+	return endpoint
+}
+
+func (a *affinity) set(client netip.Addr, endpoint netip.AddrPort, expires, now time.Time) {
+	a.room.mu.Lock()
+	defer a.room.mu.Unlock()
+	a.put(client, endpoint, expires, now)
+}
+
+// forget removes a client's entry, unless it names another endpoint by now.
+func (a *affinity) forget(client netip.Addr, endpoint netip.AddrPort) {
+	a.room.mu.Lock()
+	defer a.room.mu.Unlock()
+	if c := a.known[client]; c != nil && c.endpoint == endpoint {
+		a.remove(c)
+	}
+}
+
+// end forgets all clients, and remembers no more.
+func (a *affinity) end() {
+	a.room.mu.Lock()
+	defer a.room.mu.Unlock()
+	a.ended = true
+	for _, c := range a.known {
+		a.remove(c)
+	}
+	delete(a.room.lacked, a)
+}
+
+// expireAtOnce is how many clients whose time is over make room when a new one comes.
+const expireAtOnce = 16
+
+// put remembers a client, in place of those whose time is over or, where there is no room, of one
+// of the largest.
+func (a *affinity) put(client netip.Addr, endpoint netip.AddrPort, expires, now time.Time) {
+	if c := a.known[client]; c != nil {
+		c.endpoint, c.expires = endpoint, expires
+		c.unlink()
+		c.linkBefore(&a.uses)
+		return
+	}
+	if a.ended {
+		return
+	}
+	for range expireAtOnce {
+		c := a.uses.later
+		if c == &a.uses || now.Before(c.expires) {
+			break
+		}
+		a.remove(c)
+	}
+	if a.room.n >= a.room.limit {
+		largest := a.room.tenants[0].relays[0]
+		idle := largest.uses.later
+		if largest.remove(idle); now.Before(idle.expires) {
+			a.room.lacked[largest] = now
+		}
+	}
+	c := &affineClient{addr: client, endpoint: endpoint, expires: expires}
+	a.known[client] = c
+	c.linkBefore(&a.uses)
+	a.count(1)
+}
+
+func (a *affinity) remove(c *affineClient) {
+	c.unlink()
+	delete(a.known, c.addr)
+	a.count(-1)
+}
+
+// count corrects the order of relays and namespaces after a client has come or gone.
+func (a *affinity) count(change int) {
+	room := a.room
+	if a.owner == nil {
+		name := a.port.Service.Namespace
+		if a.owner = room.named[name]; a.owner == nil {
+			a.owner = &tenant{namespace: name}
+			room.named[name] = a.owner
+			heap.Push(&room.tenants, a.owner)
+		}
+		heap.Push(&a.owner.relays, a)
+	}
+	t := a.owner
+	room.n, t.n = room.n+change, t.n+change
+	heap.Fix(&t.relays, a.place)
+	heap.Fix(&room.tenants, t.place)
+	if len(a.known) == 0 {
+		heap.Remove(&t.relays, a.place)
+		a.owner = nil
+	}
+	if t.n == 0 {
+		heap.Remove(&room.tenants, t.place)
+		delete(room.named, t.namespace)
+	}
+}
+
+// crowdedFor is how long it is known that clients of a relay gave room.
+const crowdedFor = 5 * time.Minute
+
+// crowded returns the ports whose clients gave room lately.
+func (r *clients) crowded(now time.Time) (ports []model.PortID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for a, at := range r.lacked {
+		if now.Sub(at) > crowdedFor {
+			delete(r.lacked, a)
+			continue
+		}
+		ports = append(ports, a.port)
+	}
+	return ports
+}
+
+// indexed is a heap of items that know their place in it, so that any of them can be moved and
+// removed. It implements heap.Interface.
+type indexed[T item[T]] []T
+
+type item[T any] interface {
+	before(T) bool   // whether it comes first
+	moved(place int) // notes its place
+}
+
+func (h indexed[T]) Len() int           { return len(h) }
+func (h indexed[T]) Less(i, j int) bool { return h[i].before(h[j]) }
+
+func (h indexed[T]) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].moved(i)
+	h[j].moved(j)
+}
+
+// Push implements heap.Interface.
+func (h *indexed[T]) Push(x any) {
+	one := x.(T)
+	one.moved(len(*h))
+	*h = append(*h, one)
+}
+
+// Pop implements heap.Interface.
+func (h *indexed[T]) Pop() any {
+	last := len(*h) - 1
+	one := (*h)[last]
+	clear((*h)[last:])
+	*h = (*h)[:last]
+	return one
 }

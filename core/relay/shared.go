@@ -208,9 +208,12 @@ type Stats struct {
 	ListenFailures [2]uint64 // attempts to open one
 }
 
-// Counter is implemented by backends with relays, for metrics. It is safe for
+// Backend is what backends with relays have besides dataplane.Backend. It is safe for
 // concurrent use, also after the backend was closed.
-type Counter interface{ Relays() Stats }
+type Backend interface {
+	Relays() Stats       // for metrics
+	Attempts() *Attempts // for failover: what clients have seen of endpoints
+}
 
 type counters struct {
 	accepted, refused, retried, failed, limited, exhausted, dropped atomic.Uint64

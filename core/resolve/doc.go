@@ -5,18 +5,17 @@
 // operating system.
 //
 //	Service ─┐
-//	Slices  ─┼─▶ index.go      which endpoints serve a port; of a route, those of its backends (route.go)
+//	Slices  ─┼─▶ index.go      which endpoints serve a port; of a route, those of its backends
 //	Host    ─┘        │
-//	             pools.go      the cluster's pool and this node's pool
-//	             choose.go     ready endpoints, else terminating ones; narrowed by node and zone hints
-//	             spill.go      a zone's connections that are too many go to other zones
-//	             unanswered.go without endpoints that have stopped answering
-//	             weights.go    each endpoint's share, in slots
-//	             maglev.go     hash tables
+//	             pools.go      the cluster's pool and this node's pool:
+//	                           ready endpoints, else terminating ones; narrowed by node and zone hints;
+//	                           a zone's connections that are too many go to other zones;
+//	                           without endpoints that have stopped answering;
+//	                           each endpoint's share, in slots; hash tables
 //	                  │
-//	             frontends.go  which addresses the port answers on
-//	             permit.go     which of them it may have on this host (guard.go)
-//	             actions.go    for each of them and each origin: Balance, Reject or Drop, SNAT or not, why
+//	             resolve.go    which addresses the port answers on
+//	             permit.go     which of them it may have on this host
+//	             resolve.go    for each of them and each origin: Balance, Reject or Drop, SNAT or not, why
 //	                  ▼
 //	               []*model.Port
 //

@@ -4,8 +4,10 @@ package resolve
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -309,4 +311,233 @@ func unusableEndpoint(host *model.Host, ip netip.Addr) string {
 		return "the broadcast address of a network of this node"
 	}
 	return ""
+}
+
+// guard collects what Services must leave alone on this machine.
+func guard(c *config.Config, node *model.Node, ips []netip.Addr, machine model.Machine) model.Guard {
+	g := model.Guard{
+		NodeIPs:        ownAddresses(ips, machine.Addresses),
+		FixedIPs:       ownAddresses(ips, onNetworks(machine.Addresses)),
+		Broadcasts:     broadcasts(machine),
+		ProtectedPorts: ownPorts(c),
+		Allowed:        model.Canonical(slices.Clone(c.ExternalIPs.Allowed)), AllowedOnly: c.ExternalIPs.Only,
+		Listeners: machine.Listeners,
+	}
+	g.APIServers = slices.SortedFunc(slices.Values(machine.APIServers), netip.AddrPort.Compare)
+	g.APIServers = slices.Compact(g.APIServers)
+	g.Pods = podRanges(c, node, ips)
+	return g
+}
+
+// ownAddresses are those of the Node object and those that the machine has.
+func ownAddresses(ips []netip.Addr, machine []model.LocalAddress) []netip.Addr {
+	all := slices.Clone(ips)
+	for _, a := range machine {
+		all = append(all, a.Prefix.Addr())
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
+
+// onNetworks are the addresses that the machine is on a network with. Without one,
+// of an IPv4 or IPv6 address alone (/32, /128), they are what kube-vip and keepalived
+// bind to one node at a time, unless the Node object has them.
+func onNetworks(all []model.LocalAddress) []model.LocalAddress {
+	return slices.DeleteFunc(slices.Clone(all), func(a model.LocalAddress) bool { return a.Prefix.IsSingleIP() })
+}
+
+// broadcasts are the last addresses of the IPv4 networks that the machine is in.
+// Those of one or two addresses have none (RFC 3021).
+func broadcasts(machine model.Machine) (all []netip.Addr) {
+	for _, a := range machine.Addresses {
+		if p := a.Prefix; p.Addr().Is4() && p.Bits() < p.Addr().BitLen()-1 {
+			all = append(all, model.Last(p))
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
+
+// The TCP ports that no node can spare: to lose one locks the administrator out,
+// or takes the node from the cluster.
+const (
+	sshPort     = 22
+	kubeletPort = 10250
+)
+
+// ownPorts are those and the ones of this proxy's servers.
+func ownPorts(c *config.Config) []uint16 {
+	all := []uint16{sshPort, kubeletPort}
+	for _, address := range []string{c.HealthAddress, c.HTTPAddress} {
+		if _, port, err := net.SplitHostPort(address); err == nil {
+			if n, err := strconv.ParseUint(port, 10, 16); err == nil && n != 0 {
+				all = append(all, uint16(n))
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// rolePorts are TCP ports that nodes of a control plane, and the network plugins of all nodes, are known
+// to listen on. A Service does not get them on the node's own addresses while their programs restart,
+// either.
+var rolePorts = [...]struct{ first, last uint16 }{
+	{53, 53}, {179, 179}, // DNS, BGP
+	{2379, 2381}, {6443, 6443}, // etcd, the API server
+	{10248, 10260}, // kubelet, kube-proxy, the controllers
+}
+
+// ownRole reports whether a TCP port is one of the node's own, whether or not it is in use.
+func ownRole(g *model.Guard, port uint16) bool {
+	for _, r := range rolePorts {
+		if r.first <= port && port <= r.last {
+			return true
+		}
+	}
+	return slices.Contains(g.ProtectedPorts, port)
+}
+
+// podRanges are the ranges in which there are pods alone. Clouds whose pods share
+// a network with nodes and load balancers give that as the cluster's or the node's:
+// a range counts when the Node object's addresses of its family are known and outside.
+// Those of bridges and tunnels, which no Node object has, are among the pods'.
+func podRanges(c *config.Config, node *model.Node, ips []netip.Addr) (ranges []netip.Prefix) {
+	for _, p := range slices.Concat(node.PodCIDRs, c.ClusterCIDRs) {
+		same := func(a netip.Addr) bool { return model.FamilyOf(a) == model.FamilyOf(p.Addr()) }
+		if slices.ContainsFunc(ips, same) && !slices.ContainsFunc(ips, p.Contains) {
+			ranges = append(ranges, p)
+		}
+	}
+	return model.Canonical(ranges)
+}
+
+// reserved is class E (RFC 1112, section 4). Most of the world drops it, but there
+// are clouds that have pods or Services in it.
+var reserved = netip.PrefixFrom(netip.AddrFrom4([4]byte{240, 0, 0, 0}), 4)
+
+func usesReserved(c *config.Config, node *model.Node, h *model.Host) bool {
+	inside := func(p netip.Prefix) bool { return reserved.Overlaps(p) && p.Bits() >= reserved.Bits() }
+	return slices.ContainsFunc(slices.Concat(node.PodCIDRs, h.ServiceCIDRs, c.ClusterCIDRs), inside) ||
+		slices.ContainsFunc(h.Guard.NodeIPs, reserved.Contains)
+}
+
+func contains(ps []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(ps, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+func containsSorted[A interface{ Compare(A) int }](sorted []A, a A) bool {
+	_, found := slices.BinarySearchFunc(sorted, a, A.Compare)
+	return found
+}
+
+// The limits of one Service. Users who may write Services and EndpointSlices in one
+// namespace must not be able to delay the changes of all others, so the cost of
+// one Service is bounded. The goal is 50 ms of one core from its objects to those of
+// a data plane (core/track to core/ledger); core/test/conformance logs what each mode
+// takes. .github/USAGE.md lists the limits.
+const (
+	// MaxAddresses is how many cluster, external and load balancer IPs a Service
+	// may have. One object of the API has room for 100,000; load balancers give a
+	// Service a few, and external IPs are one a node at most.
+	MaxAddresses = 1_000
+
+	// MaxPorts is how many ports a Service may have. One object of the API has room
+	// for some 20,000; there are 2,768 node ports by default.
+	MaxPorts = 2_500
+
+	// MaxFrontends is how many frontends those make: each port on each address, and on
+	// the node port of each IP family. A frontend takes a data plane up to seven
+	// objects (nftables), so these cost about as much as MaxEntries entries.
+	MaxFrontends = 2_500
+
+	// MaxEntries is how many entries of a data plane may follow from a Service:
+	// each endpoint of a port for each of its frontends, and each source range for
+	// each restricted one. It lets a Service have 10,000 endpoints on its cluster
+	// IP, node port and load balancer IP, and one with a cluster IP alone 30,000:
+	// Kubernetes is tested with 5,000 nodes, and with Services far smaller.
+	MaxEntries = 30_000
+
+	// MaxAPIServers is how many endpoints of default/kubernetes are protected from
+	// other Services.
+	MaxAPIServers = 1_000
+
+	// maxAPIServerEntries is how many entries of its EndpointSlices, each endpoint with
+	// each port, are looked at for them: many may be the same.
+	maxAPIServerEntries = 30_000
+
+	// maxSlicePorts is how many ports the EndpointSlices of a Service may list together,
+	// those of its routes' backends included. Slices beyond it are ignored.
+	maxSlicePorts = 30_000
+)
+
+// Entries estimates how many entries of a data plane a Service has with so many endpoints: at most MaxEntries.
+func Entries(svc *model.Service, endpoints int) int {
+	if svc == nil {
+		return 0
+	}
+	return min(min(frontendsOf(svc), MaxFrontends)*(MaxEntries/MaxFrontends+min(endpoints, MaxEntries)), MaxEntries)
+}
+
+// Excess reports which limit a Service exceeds by itself, whatever its endpoints. It
+// is rejected as a whole.
+func Excess(svc *model.Service) (p model.Problem, over bool) {
+	all := len(svc.ClusterIPs) + len(svc.ExternalIPs) + len(svc.LoadBalancerIPs)
+	restricted := 0
+	if svc.Restricted {
+		restricted = len(svc.LoadBalancerIPs) * len(svc.Ports)
+	}
+	for _, l := range []struct {
+		what       string
+		found, max int
+	}{
+		{"addresses", all, MaxAddresses},
+		{"ports", len(svc.Ports), MaxPorts},
+		{"frontends (ports x addresses)", frontendsOf(svc), MaxFrontends},
+		{"source ranges of frontends (ports x load balancer IPs x loadBalancerSourceRanges)", restricted * len(svc.SourceRanges), MaxEntries},
+	} {
+		if l.found > l.max {
+			return model.Problem{
+				Object: "Service " + svc.Name.String(), Where: svc.Where, Why: model.WhyTooLarge,
+				Detail: fmt.Sprintf("%d %s, limit %d", l.found, l.what, l.max),
+			}, true
+		}
+	}
+	return model.Problem{}, false
+}
+
+// frontendsOf is how many a Service asks for.
+func frontendsOf(svc *model.Service) (n int) {
+	for _, family := range model.Families() {
+		addresses := addressCount(svc, family)
+		for _, port := range svc.Ports {
+			n += frontendCount(svc, port, addresses)
+		}
+	}
+	return n
+}
+
+// addressCount is how many addresses a Service has in a family, those that are
+// rejected and those of two kinds included.
+func addressCount(svc *model.Service, family model.Family) (n int) {
+	if !serves(svc, family) {
+		return 0
+	}
+	for _, list := range [][]netip.Addr{svc.ClusterIPs, svc.ExternalIPs, svc.LoadBalancerIPs} {
+		for _, ip := range list {
+			if model.FamilyOf(ip) == family {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// frontendCount is how many frontends a port has in a family where the Service has
+// that many addresses.
+func frontendCount(svc *model.Service, port model.ServicePort, addresses int) int {
+	if addresses > 0 && hasNodePort(svc, port) {
+		return addresses + 1
+	}
+	return addresses
 }

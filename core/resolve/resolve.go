@@ -3,6 +3,7 @@
 package resolve
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -119,4 +120,280 @@ func (r *Result) reportClosed(svc *model.Service, addresses []Address) {
 			r.Problem(svc, model.WhyClosed, "%s %s", a.Kind, a.At.Addr())
 		}
 	}
+}
+
+// Result is what policy makes of one Service.
+type Result struct {
+	Ports    []*model.Port
+	Problems []model.Problem // at most model.MaxProblems
+	More     int             // problems that there are beside them
+
+	used  seen
+	ids   map[model.PortID]struct{} // of Ports, once they are many
+	local map[netip.Addr]struct{}   // ready endpoints on this node, in the family in work
+	index sliceIndex
+
+	hashed []*model.Pool // that have tables (model.Maglev), no two the same
+}
+
+// first reports whether there is no port of this id yet. It is called once for each
+// that is added.
+func (r *Result) first(id model.PortID) bool {
+	const few = 16 // not worth a map
+	if len(r.Ports) < few {
+		return !slices.ContainsFunc(r.Ports, func(p *model.Port) bool { return p.ID == id })
+	}
+	if r.ids == nil {
+		r.ids = map[model.PortID]struct{}{}
+		for _, p := range r.Ports {
+			r.ids[p.ID] = struct{}{}
+		}
+	}
+	_, again := r.ids[id]
+	r.ids[id] = struct{}{}
+	return !again
+}
+
+// Problem notes a problem of a Service, once. Beyond those that are reported they
+// are only counted: there may be one for each endpoint of each port.
+func (r *Result) Problem(svc *model.Service, why model.Reason, format string, args ...any) {
+	r.Note(func() model.Problem {
+		return model.Problem{Object: "Service " + svc.Name.String(), Where: svc.Where, Why: why, Detail: fmt.Sprintf(format, args...)}
+	})
+}
+
+// Note notes a problem, which is made only where it is reported.
+func (r *Result) Note(problem func() model.Problem) {
+	if len(r.Problems) == model.MaxProblems {
+		r.More++
+		return
+	}
+	if p := problem(); !slices.Contains(r.Problems, p) {
+		r.Problems = append(r.Problems, p)
+	}
+}
+
+// Address is an address that a Service answers on.
+type Address struct {
+	Kind  model.Kind
+	Proto model.Proto
+	At    netip.AddrPort // the unspecified address for KindNodePort
+}
+
+// Addresses lists every address a Service asks for, in all families it serves:
+// each combination of protocol, address and port once.
+func Addresses(svc *model.Service) []Address {
+	if svc.Type == model.ClusterIP && len(svc.ClusterIPs) == 1 && len(svc.ExternalIPs) == 0 && len(svc.Ports) == 1 { // as of most: nothing comes up twice
+		port := svc.Ports[0]
+		return []Address{{model.KindClusterIP, port.Proto, netip.AddrPortFrom(svc.ClusterIPs[0], port.Port)}}
+	}
+	var all []Address
+	var once seen
+	for _, family := range model.Families() {
+		if !serves(svc, family) {
+			continue
+		}
+		on := vips(svc, family)
+		for _, port := range svc.Ports {
+			for _, a := range addressesOf(svc, port, family, on) {
+				if once.first(a) {
+					all = append(all, a)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// seen remembers which addresses a Service has used, whatever their kind.
+type seen struct{ all model.Unique[Address] }
+
+func (s *seen) first(a Address) bool {
+	a.Kind = 0
+	return s.all.Add(a)
+}
+
+// vip is an address of a Service, whatever the port.
+type vip struct {
+	kind model.Kind
+	ip   netip.Addr
+}
+
+// vips lists the addresses of a Service in one family. One that comes up twice
+// keeps the first kind, but for an external IP that is also the load balancer's: it
+// is the latter.
+func vips(svc *model.Service, family model.Family) (all []vip) {
+	var once model.Unique[netip.Addr]
+	add := func(kind model.Kind, ips []netip.Addr) {
+		for _, ip := range ips {
+			if model.FamilyOf(ip) == family && once.Add(ip) {
+				all = append(all, vip{kind, ip})
+			}
+		}
+	}
+	add(model.KindClusterIP, svc.ClusterIPs)
+	add(model.KindExternalIP, externalIPs(svc))
+	if svc.Type == model.LoadBalancer {
+		add(model.KindLoadBalancer, svc.LoadBalancerIPs)
+	}
+	return all
+}
+
+// addressesOf lists the addresses of one port in one family.
+func addressesOf(svc *model.Service, port model.ServicePort, family model.Family, on []vip) []Address {
+	all := make([]Address, 0, len(on)+1)
+	for _, v := range on {
+		all = append(all, Address{v.kind, port.Proto, netip.AddrPortFrom(v.ip, port.Port)})
+	}
+	if hasNodePort(svc, port) {
+		all = append(all, Address{model.KindNodePort, port.Proto, netip.AddrPortFrom(family.Unspecified(), port.NodePort)})
+	}
+	return all
+}
+
+// AnyNodePort reports whether one of the Services has a node port.
+func AnyNodePort(all []*model.Service) bool {
+	return slices.ContainsFunc(all, func(s *model.Service) bool {
+		return slices.ContainsFunc(s.Ports, func(p model.ServicePort) bool { return hasNodePort(s, p) })
+	})
+}
+
+func hasNodePort(svc *model.Service, port model.ServicePort) bool {
+	return svc.Type != model.ClusterIP && port.NodePort != 0
+}
+
+// externalIPs are those that are not the load balancer's as well.
+func externalIPs(svc *model.Service) []netip.Addr {
+	if svc.Type != model.LoadBalancer || len(svc.LoadBalancerIPs) == 0 || len(svc.ExternalIPs) == 0 {
+		return svc.ExternalIPs
+	}
+	balanced := make(map[netip.Addr]struct{}, len(svc.LoadBalancerIPs))
+	for _, ip := range svc.LoadBalancerIPs {
+		balanced[ip] = struct{}{}
+	}
+	return slices.DeleteFunc(slices.Clone(svc.ExternalIPs), func(ip netip.Addr) bool {
+		_, both := balanced[ip]
+		return both
+	})
+}
+
+// restricted reports whether loadBalancerSourceRanges apply to an address: to each
+// that is a load balancer IP, whatever else it is.
+func restricted(svc *model.Service, a Address) bool {
+	if !svc.Restricted || svc.Type != model.LoadBalancer {
+		return false
+	}
+	return a.Kind == model.KindLoadBalancer || a.Kind == model.KindClusterIP && slices.Contains(svc.LoadBalancerIPs, a.At.Addr())
+}
+
+// serves reports whether a Service has a cluster IP of a family. Without one it
+// does not exist in that family, whatever other addresses it has.
+func serves(svc *model.Service, family model.Family) bool {
+	for _, ip := range svc.ClusterIPs {
+		if model.FamilyOf(ip) == family {
+			return true
+		}
+	}
+	return false
+}
+
+type actions = [model.Origins]model.Action
+
+// internal is what a cluster IP does (internalTrafficPolicy, KEP-2086).
+//
+// Clients other than pods of this node are SNATed, since the endpoint's reply must
+// come back through this node. When pods cannot be recognised no client is: SNAT
+// for all would hide every client, and a cluster that works without a detector
+// routes Service answers by other means.
+func internal(host *model.Host, svc *model.Service, family model.Family, p pools) (on actions) {
+	act := balance(svc.Internal, p)
+	known := host.Pods.Known(family)
+	for origin := range on {
+		a := act
+		a.SNAT = act.Verdict == model.Balance && (host.MasqueradeAll || known && model.Origin(origin) != model.FromPod)
+		on[origin] = a
+	}
+	return on
+}
+
+// external is what external IPs, load balancer IPs and node ports do
+// (externalTrafficPolicy).
+//
+// Under Cluster everything is SNATed, because the answer of an endpoint on
+// another node must come back through here. Under Local the client's address is
+// kept, and only this node's endpoints serve clients from outside. This node's
+// own pods and processes are not outside: they may use the whole cluster's
+// endpoints, as they would through the cluster IP.
+func external(host *model.Host, svc *model.Service, family model.Family, p pools) (on actions) {
+	if svc.External == model.Cluster {
+		act := balance(model.Cluster, p)
+		act.SNAT = act.Verdict == model.Balance
+		return actions{act, act, act}
+	}
+	outside, short := balance(model.Local, p), balance(model.Cluster, p)
+	if short.Verdict == model.Balance {
+		short.Why = model.WhyShortCircuit
+	}
+	on[model.FromOutside] = outside
+	on[model.FromHost] = short
+	on[model.FromHost].SNAT = short.Verdict == model.Balance
+	on[model.FromPod] = short
+	if !host.Pods.Known(family) {
+		on[model.FromPod] = outside
+	}
+	return on
+}
+
+// balance is the Action over the pool of a policy, or its replacement when the pool is
+// empty: reject when there is no endpoint anywhere, so that clients fail at once;
+// drop when other nodes could serve, so that a load balancer or a retry
+// finds them.
+func balance(policy model.TrafficPolicy, p pools) model.Action {
+	pool, why := p.cluster, p.whyCluster
+	if policy == model.Local {
+		pool, why = p.local, p.whyLocal
+	}
+	switch {
+	case pool != nil:
+		return model.Action{Verdict: model.Balance, Pool: pool, Policy: policy, Why: why}
+	case p.cluster == nil:
+		return model.Action{Verdict: model.Reject, Why: model.WhyNoEndpoints}
+	}
+	return model.Action{Verdict: model.Drop, Why: model.WhyNoLocalEndpoints}
+}
+
+func frontends(host *model.Host, svc *model.Service, addresses []Address, p pools) []model.Frontend {
+	fs := make([]model.Frontend, len(addresses))
+	for i, a := range addresses {
+		family := model.FamilyOf(a.At.Addr())
+		f := model.Frontend{Kind: a.Kind, At: a.At}
+		if a.Kind == model.KindClusterIP {
+			f.On = internal(host, svc, family, p)
+		} else {
+			f.On = external(host, svc, family, p)
+		}
+		if restricted(svc, a) {
+			f.Restricted, f.Allow = true, allowed(host, svc.SourceRanges, a.At.Addr())
+		}
+		fs[i] = f
+	}
+	return fs
+}
+
+// allowed returns the source ranges of a load balancer address, canonical. When
+// they let this node in, they also let in the address itself: a packet that the
+// node sends to its own load balancer carries that as its source where the
+// address is bound locally.
+func allowed(host *model.Host, ranges []netip.Prefix, vip netip.Addr) []netip.Prefix {
+	family := model.FamilyOf(vip)
+	var mine []netip.Prefix
+	for _, r := range ranges {
+		if model.FamilyOf(r.Addr()) == family {
+			mine = append(mine, r.Masked())
+		}
+	}
+	if primary, ok := host.Primary(family); ok && slices.ContainsFunc(mine, func(r netip.Prefix) bool { return r.Contains(primary) }) {
+		mine = append(mine, netip.PrefixFrom(vip, vip.BitLen()))
+	}
+	return model.Canonical(mine)
 }

@@ -3,6 +3,8 @@
 package track
 
 import (
+	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -227,4 +229,230 @@ func (t *Tracker) Set(in *model.Objects) {
 	for _, r := range in.Routes {
 		t.SetRoute(r)
 	}
+}
+
+// Ask returns on which of some places processes of this node listen. An error is that it cannot be
+// told of any.
+type Ask func(places []model.Listener) ([]model.Listener, error)
+
+// listening is what is known of processes that listen where Services ask for this node's own
+// addresses. It costs nothing while none does.
+type listening struct {
+	ask  Ask                   // nil where nobody can tell: the host may know
+	own  map[*service]struct{} // that ask for such addresses
+	held []model.Listener      // sorted
+}
+
+// KeepListeners has the places asked about: those of a Service when it changes, and all at Recheck.
+func (t *Tracker) KeepListeners(ask Ask) {
+	t.listening = listening{ask: ask, own: map[*service]struct{}{}}
+}
+
+// checkNew asks about the places of changed Services before they are resolved.
+func (t *Tracker) checkNew() {
+	l := &t.listening
+	if l.ask == nil {
+		return
+	}
+	var places []model.Listener
+	for _, s := range t.dirty {
+		if !s.claimsStale {
+			continue
+		}
+		asked := resolve.AsksOwn(t.host, s.Object)
+		if len(asked) == 0 {
+			delete(l.own, s)
+			continue
+		}
+		l.own[s] = struct{}{}
+		places = append(places, asked...)
+	}
+	if len(places) == 0 {
+		return
+	}
+	found, err := l.ask(places)
+	if err != nil { // not known is not free
+		found = places
+		for i := range found {
+			found[i].Name = "process, maybe (" + err.Error() + "),"
+		}
+	}
+	t.hold(merged(l.held, places, found))
+}
+
+// merged is what is held once some places were asked about.
+func merged(held, asked, found []model.Listener) []model.Listener {
+	of := make(map[model.Listener]struct{}, len(asked))
+	for _, p := range asked {
+		of[model.Listener{Proto: p.Proto, At: p.At}] = struct{}{}
+	}
+	all := slices.DeleteFunc(slices.Clone(held), func(h model.Listener) bool {
+		_, again := of[model.Listener{Proto: h.Proto, At: h.At}]
+		return again
+	})
+	all = append(all, found...)
+	slices.SortFunc(all, model.Listener.Compare)
+	return slices.CompactFunc(all, func(a, b model.Listener) bool { return a.Compare(b) == 0 })
+}
+
+// Recheck asks again about all places, and reports whether a Service may come out differently. After
+// an error what was known stays.
+func (t *Tracker) Recheck() (changed bool, err error) {
+	l := &t.listening
+	if len(l.own) == 0 {
+		return false, nil
+	}
+	var places []model.Listener
+	for s := range l.own {
+		places = append(places, resolve.AsksOwn(t.host, s.Object)...)
+	}
+	found, err := l.ask(places)
+	if err != nil {
+		return false, err
+	}
+	return t.hold(merged(nil, nil, found)), nil
+}
+
+// hold takes what is held, and marks the Services that can come out differently.
+func (t *Tracker) hold(held []model.Listener) (changed bool) {
+	if slices.Equal(held, t.listening.held) {
+		return false
+	}
+	t.listening.held = held
+	old := t.host
+	t.configured, t.host = t.withListeners(t.configured), t.withListeners(t.host)
+	for s := range t.listening.own {
+		if s.Object != nil && resolve.Affects(old, t.host, s.Object, nil) {
+			s.claimsStale = true
+			t.mark(s)
+			changed = true
+		}
+	}
+	return changed
+}
+
+// withListeners is a host that knows what is held.
+func (t *Tracker) withListeners(host *model.Host) *model.Host {
+	if t.listening.ask == nil || host == nil {
+		return host
+	}
+	more := *host
+	more.Guard.Listeners = &model.Listeners{All: t.listening.held}
+	return &more
+}
+
+// routes are the routes and grants of the Gateway API. Without any, they cost nothing.
+type routes struct {
+	all    map[model.RouteName]*model.Route
+	grants map[model.GrantName]*model.Grant
+
+	granted map[string]map[model.GrantName]*model.Grant // grants, by namespace
+	needing map[string]map[model.RouteName]*model.Route // routes that have a backend in another namespace, by that
+
+	parents map[model.ServiceName][]*model.Route // of each Service, in the order of precedence
+	// backends are the routes that have a Service as a backend, in the same order: those that may refer to it.
+	// What others lack a grant for costs nothing, and takes no place among those that the limits allow.
+	backends map[model.ServiceName][]*model.Route
+}
+
+func newRoutes() routes {
+	return routes{
+		all: map[model.RouteName]*model.Route{}, grants: map[model.GrantName]*model.Grant{},
+		granted: map[string]map[model.GrantName]*model.Grant{}, needing: map[string]map[model.RouteName]*model.Route{},
+		parents: map[model.ServiceName][]*model.Route{}, backends: map[model.ServiceName][]*model.Route{},
+	}
+}
+
+// parentsOf returns the Services that a route has as parents, each once.
+func parentsOf(route *model.Route) []model.ServiceName {
+	var names model.Unique[model.ServiceName]
+	for _, p := range route.Parents {
+		names.Add(model.ServiceName{Namespace: route.Name.Namespace, Name: p.Service})
+	}
+	return names.List()
+}
+
+// backendsOf returns the Services that a route has as backends, each once.
+func backendsOf(route *model.Route) []model.ServiceName {
+	var names model.Unique[model.ServiceName]
+	for _, b := range route.Backends {
+		names.Add(b.Service)
+	}
+	return names.List()
+}
+
+// of returns the routes of a Service that count: the first.
+func (r *routes) of(name model.ServiceName) []*model.Route {
+	all := r.parents[name]
+	return all[:min(len(all), resolve.MaxRoutesAt)]
+}
+
+// excess reports that a Service has more routes than count.
+func (r *routes) excess(svc *model.Service) []model.Problem {
+	n := len(r.parents[svc.Name])
+	if n <= resolve.MaxRoutesAt {
+		return nil
+	}
+	return []model.Problem{{
+		Object: "Service " + svc.Name.String(), Where: svc.Where, Why: model.WhyTooLarge,
+		Detail: fmt.Sprintf("%d of %d routes ignored: a Service can be the parent of at most %d; older ones come first", n-resolve.MaxRoutesAt, n, resolve.MaxRoutesAt),
+	}}
+}
+
+// mayRefer reports whether a route may have a Service as a backend.
+func (r *routes) mayRefer(route *model.Route, name model.ServiceName) bool {
+	return resolve.Granted(route.Name, name, maps.Values(r.granted[name.Namespace]))
+}
+
+// find returns the place of a route among those that may refer to a Service, or where it would be.
+func (r *routes) find(name model.ServiceName, route *model.Route) (at int, found bool) {
+	return slices.BinarySearchFunc(r.backends[name], route, (*model.Route).Compare)
+}
+
+// allowed returns how many of the routes that may refer to a Service have it as a backend: the first.
+func (r *routes) allowed(name model.ServiceName) (n int) {
+	parents := 0
+	for _, route := range r.backends[name] {
+		if parents += len(route.Parents); n == resolve.MaxRoutesOf || parents > resolve.MaxParentsOf {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// place puts an object into a map of maps.
+func place[K, N comparable, V any](into map[K]map[N]V, k K, n N, v V) {
+	if into[k] == nil {
+		into[k] = map[N]V{}
+	}
+	into[k][n] = v
+}
+
+// take takes an object out of a map of maps.
+func take[K, N comparable, V any](from map[K]map[N]V, k K, n N) {
+	if delete(from[k], n); len(from[k]) == 0 {
+		delete(from, k)
+	}
+}
+
+func insert(into map[model.ServiceName][]*model.Route, name model.ServiceName, route *model.Route) {
+	i, _ := slices.BinarySearchFunc(into[name], route, (*model.Route).Compare)
+	into[name] = slices.Insert(into[name], i, route)
+}
+
+func remove(from map[model.ServiceName][]*model.Route, name model.ServiceName, route *model.Route) {
+	left := slices.DeleteFunc(from[name], func(r *model.Route) bool { return r == route })
+	if from[name] = left; len(left) == 0 {
+		delete(from, name)
+	}
+}
+
+// Orphans returns the EndpointSlices of the API server where its Service is unknown: no
+// View has them, and no Service may take their addresses all the same.
+func (t *Tracker) Orphans() []*model.Slice {
+	if v := t.Service(resolve.APIService); v.Object == nil {
+		return slices.Clone(v.Slices)
+	}
+	return nil
 }

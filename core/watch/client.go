@@ -4,28 +4,41 @@ package watch
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/tools/metrics"
 	"k8s.io/client-go/transport"
 	"k8s.io/client-go/util/flowcontrol"
 
@@ -379,3 +392,377 @@ func serversOf(ctx context.Context, resolve lookup, address string, remote netip
 
 // Dialer makes a connection, as net.Dialer.DialContext does.
 type Dialer = func(ctx context.Context, network, address string) (net.Conn, error)
+
+// The files of a pod's service account.
+const (
+	accountToken = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+	accountCA    = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+)
+
+// connection returns how the API server is reached: by the kubeconfig, else by the
+// server's address alone, else as the pod that this is. It is kube-proxy's order.
+func (p environment) connection(api config.API) (*rest.Config, error) {
+	switch {
+	case api.Kubeconfig != "":
+		return p.kubeconfig(api.Kubeconfig, api.Server)
+	case api.Server != "":
+		return &rest.Config{Host: api.Server}, nil
+	default:
+		return p.pod()
+	}
+}
+
+// kubeconfig reads a kubeconfig. A server overrides the one it names.
+func (p environment) kubeconfig(name, server string) (*rest.Config, error) {
+	wrong := func(err error, advice string) error {
+		return fmt.Errorf("kubeconfig %s: %w; %s", name, err, advice)
+	}
+	file := p.path(name)
+	kube, err := clientcmd.LoadFromFile(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, wrong(fs.ErrNotExist, "set --kubeconfig to its path, or leave it empty in a pod with a service account")
+	case errors.Is(err, fs.ErrPermission):
+		return nil, wrong(fs.ErrPermission, "make it readable for the user that runs tandem")
+	case err != nil:
+		return nil, wrong(err, "it must be YAML of kind Config, as printed by kubectl config view")
+	}
+	if err := p.complete(kube, server); err != nil {
+		return nil, wrong(err, "see kubectl --kubeconfig FILE config view")
+	}
+	// A pod's paths have no drive letter; on Windows client-go takes those for
+	// relative.
+	for _, ref := range clientcmd.GetConfigFileReferences(kube) {
+		if !strings.HasPrefix(*ref, "/") {
+			continue
+		}
+		if *ref, err = filepath.Abs(p.path(*ref)); err != nil {
+			return nil, wrong(err, "give absolute paths")
+		}
+	}
+	// Relative paths count from the kubeconfig's folder.
+	if err := clientcmd.ResolveLocalPaths(kube); err != nil {
+		return nil, wrong(err, "give absolute paths")
+	}
+	for _, ref := range clientcmd.GetConfigFileReferences(kube) {
+		*ref = p.path(*ref)
+	}
+	over := &clientcmd.ConfigOverrides{ClusterInfo: clientcmdapi.Cluster{Server: server}}
+	c, err := clientcmd.NewDefaultClientConfig(*kube, over).ClientConfig()
+	if err != nil {
+		return nil, wrong(err, "correct that entry")
+	}
+	return c, nil
+}
+
+// complete checks that a kubeconfig's current context leads to a server, with clearer
+// messages than client-go's.
+func (p environment) complete(kube *clientcmdapi.Config, server string) error {
+	if kube.CurrentContext == "" {
+		return errors.New("no current-context")
+	}
+	c := kube.Contexts[kube.CurrentContext]
+	if c == nil {
+		return fmt.Errorf("current-context %q is not defined", kube.CurrentContext)
+	}
+	cluster := kube.Clusters[c.Cluster]
+	if cluster == nil {
+		return fmt.Errorf("context %q: cluster %q is not defined", kube.CurrentContext, c.Cluster)
+	}
+	if cluster.Server == "" && server == "" {
+		return fmt.Errorf("cluster %q has no server", c.Cluster)
+	}
+	if c.AuthInfo != "" && kube.AuthInfos[c.AuthInfo] == nil {
+		return fmt.Errorf("context %q: user %q is not defined", kube.CurrentContext, c.AuthInfo)
+	}
+	return nil
+}
+
+// pod connects with the service account of the pod that this is. The token file is
+// re-read, since the kubelet renews it.
+func (p environment) pod() (*rest.Config, error) {
+	host, port := p.getenv("KUBERNETES_SERVICE_HOST"), p.getenv("KUBERNETES_SERVICE_PORT")
+	if host == "" || port == "" {
+		return nil, errors.New("no API server: not running in a pod (KUBERNETES_SERVICE_HOST and _PORT are not set); " +
+			"set --kubeconfig or --master, or a folder with --manifests")
+	}
+	token, ca := p.path(accountToken), p.path(accountCA)
+	for _, file := range []string{token, ca} {
+		if _, err := os.ReadFile(file); err != nil {
+			return nil, fmt.Errorf("service account of the pod: %w; set serviceAccountName and do not set automountServiceAccountToken to false, or set --kubeconfig", err)
+		}
+	}
+	return &rest.Config{
+		Host:            "https://" + net.JoinHostPort(host, port),
+		BearerTokenFile: token,
+		TLSClientConfig: rest.TLSClientConfig{CAFile: ca},
+	}, nil
+}
+
+// environment is the file system and environment variables of this process.
+type environment struct {
+	getenv func(string) string
+	exists func(string) bool
+
+	connected func([]netip.AddrPort) // as in Hooks
+	dial      Dialer                 // the same
+}
+
+// WorldWritable reports whether any user of this machine may write a file or folder. On
+// Windows the mode of a file does not tell; it is false there.
+func WorldWritable(name string) bool {
+	info, err := os.Stat(name)
+	return err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o002 != 0
+}
+
+func processEnvironment() environment {
+	return environment{getenv: os.Getenv, exists: func(name string) bool {
+		_, err := os.Stat(name)
+		return !errors.Is(err, fs.ErrNotExist)
+	}}
+}
+
+// sandboxEnv names the folder under which a Windows HostProcess container finds
+// its volumes: containerd before 1.7 mounts them there, and not where the pod
+// says (KEP-1981).
+const sandboxEnv = "CONTAINER_SANDBOX_MOUNT_POINT"
+
+// Path returns where a file that the pod names really is.
+func Path(name string) string { return processEnvironment().path(name) }
+
+// path returns where a file of the pod really is: at its own path, or else
+// under the sandbox's mount point.
+func (p environment) path(name string) string {
+	root := p.getenv(sandboxEnv)
+	if root == "" || name == "" || p.exists(name) {
+		return name
+	}
+	inside := filepath.Join(root, strings.TrimPrefix(name, filepath.VolumeName(name)))
+	if p.exists(inside) {
+		return inside
+	}
+	return name
+}
+
+// Audience is what a token must have been made for, to be shown to Tandem. The pages are served
+// without TLS: a token that the API server itself accepts must not be sent there.
+const Audience = "tandem"
+
+// The rate of reviews, of which each is two requests. It is apart from that of Events: strangers
+// cause them.
+const (
+	reviewRate  = 5 // requests a second
+	reviewBurst = 10
+)
+
+// tokenReview is what is used of a TokenReview of authentication.k8s.io/v1.
+type tokenReview struct {
+	APIVersion string            `json:"apiVersion"`
+	Kind       string            `json:"kind"`
+	Spec       tokenReviewSpec   `json:"spec"`
+	Status     tokenReviewStatus `json:"status,omitzero"`
+}
+
+type tokenReviewSpec struct {
+	Token     string   `json:"token"`
+	Audiences []string `json:"audiences"`
+}
+
+type tokenReviewStatus struct {
+	Authenticated bool     `json:"authenticated"`
+	Audiences     []string `json:"audiences"`
+	User          struct {
+		Username string              `json:"username"`
+		UID      string              `json:"uid"`
+		Groups   []string            `json:"groups"`
+		Extra    map[string][]string `json:"extra"`
+	} `json:"user"`
+}
+
+// accessReview is what is used of a SubjectAccessReview of authorization.k8s.io/v1.
+type accessReview struct {
+	APIVersion string           `json:"apiVersion"`
+	Kind       string           `json:"kind"`
+	Spec       accessReviewSpec `json:"spec"`
+	Status     struct {
+		Allowed bool `json:"allowed"`
+	} `json:"status,omitzero"`
+}
+
+type accessReviewSpec struct {
+	NonResource struct {
+		Path string `json:"path"`
+		Verb string `json:"verb"`
+	} `json:"nonResourceAttributes"`
+	User   string              `json:"user"`
+	UID    string              `json:"uid,omitempty"`
+	Groups []string            `json:"groups,omitempty"`
+	Extra  map[string][]string `json:"extra,omitempty"`
+}
+
+// Review has the API server say whose a token for Audience is, and whether that user may get a
+// path that is no resource. The user is empty if it is nobody's.
+func (s *Source) Review(ctx context.Context, token, path string) (user string, allowed bool, err error) {
+	who := tokenReview{APIVersion: "authentication.k8s.io/v1", Kind: "TokenReview", Spec: tokenReviewSpec{token, []string{Audience}}}
+	if err := s.review(ctx, "/apis/authentication.k8s.io/v1/tokenreviews", &who); err != nil {
+		return "", false, err
+	}
+	// A server that knows no audiences leaves them out: then the token is one of its own.
+	if !who.Status.Authenticated || !slices.Contains(who.Status.Audiences, Audience) || who.Status.User.Username == "" {
+		return "", false, nil
+	}
+	of := who.Status.User
+	may := accessReview{APIVersion: "authorization.k8s.io/v1", Kind: "SubjectAccessReview", Spec: accessReviewSpec{User: of.Username, UID: of.UID, Groups: of.Groups, Extra: of.Extra}}
+	may.Spec.NonResource.Path, may.Spec.NonResource.Verb = path, "get"
+	err = s.review(ctx, "/apis/authorization.k8s.io/v1/subjectaccessreviews", &may)
+	return of.Username, may.Status.Allowed, err
+}
+
+// review has the server complete a document.
+func (s *Source) review(ctx context.Context, path string, doc any) error {
+	text, err := json.Marshal(doc)
+	if err != nil {
+		return err
+	}
+	answer, err := s.reviews.Post().AbsPath(path).MaxRetries(0).
+		SetHeader("Content-Type", kruntime.ContentTypeJSON).SetHeader("Accept", kruntime.ContentTypeJSON).
+		Body(text).Do(ctx).Raw()
+	switch {
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("%w; Tandem's role needs create on tokenreviews of authentication.k8s.io and subjectaccessreviews of authorization.k8s.io, as value kubectl.enabled of the chart grants", err)
+	case err != nil:
+		return fmt.Errorf("checking a token: %w", err)
+	}
+	return json.Unmarshal(answer, doc)
+}
+
+// ClientMetrics makes client-go count its requests under the names that all of
+// Kubernetes' components use (component-base's restclient), and returns the
+// collectors to register. client-go takes its hooks once in a process, so every
+// call returns the same collectors.
+//
+// The labels are bounded: verbs, codes, and the API servers of one
+// configuration.
+func ClientMetrics() []prometheus.Collector { return clientMetrics() }
+
+var clientMetrics = sync.OnceValue(newClientMetrics)
+
+func newClientMetrics() []prometheus.Collector {
+	latency := []float64{0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60}
+	size := []float64{64, 256, 512, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216} // 64 B to 16 MiB
+	hour, day := time.Hour.Seconds(), 24*time.Hour.Seconds()
+	ages := []float64{hour / 6, hour / 2, hour, 4 * hour, day, 7 * day, 30 * day, 90 * day, 180 * day, 360 * day, 1440 * day}
+
+	requests := distribution("request_duration_seconds", "Request latency in seconds.", latency, "verb", "host")
+	waits := distribution("rate_limiter_duration_seconds", "Client-side rate limiter latency in seconds.", latency, "verb", "host")
+	sent := distribution("request_size_bytes", "Request size in bytes.", size, "verb", "host")
+	received := distribution("response_size_bytes", "Response size in bytes.", size, "verb", "host")
+	results := count("requests_total", "Requests by HTTP status.", "code", "method", "host")
+	retries := count("request_retries_total", "Request retries by HTTP status.", "code", "verb", "host")
+	calls := count("exec_plugin_call_total", "Calls of an exec credential plugin.", "code", "call_status")
+	rotation := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "rest_client_exec_plugin_certificate_rotation_age", Help: "Age in seconds of an exec plugin's client certificate when it was rotated.", Buckets: ages,
+	})
+	expiry := &expiry{}
+	transports := prometheus.NewGauge(prometheus.GaugeOpts{Name: "rest_client_transport_cache_entries", Help: "Entries in the transport cache."})
+	created := count("transport_create_calls_total", "Transport lookups by result.", "result")
+	reloads := count("transport_ca_reload_total", "CA reloads by result and reason.", "result", "reason")
+	rotated := prometheus.NewCounter(prometheus.CounterOpts{Name: "rest_client_transport_cert_rotation_gc_calls_total", Help: "Certificate rotations stopped together with their transport."})
+	dropped := count("transport_cache_gc_calls_total", "Transports garbage-collected, by result.", "result")
+
+	metrics.Register(metrics.RegisterOpts{
+		ClientCertExpiry:             expiry,
+		ClientCertRotationAge:        observer{rotation},
+		RequestLatency:               byURL{requests},
+		RateLimiterLatency:           byURL{waits},
+		RequestSize:                  byHost{sent},
+		ResponseSize:                 byHost{received},
+		RequestResult:                result{results},
+		RequestRetry:                 result{retries},
+		ExecPluginCalls:              pluginCalls{calls},
+		TransportCacheEntries:        entries{transports},
+		TransportCreateCalls:         counter{created},
+		TransportCAReloads:           reload{reloads},
+		TransportCertRotationGCCalls: rotations{rotated},
+		TransportCacheGCCalls:        counter{dropped},
+	})
+	return []prometheus.Collector{
+		requests, waits, sent, received, results, retries, calls, rotation, expiry.collector(), transports, created, reloads, rotated, dropped,
+	}
+}
+
+func distribution(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "rest_client_" + name, Help: help, Buckets: buckets}, labels)
+}
+
+func count(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "rest_client_" + name, Help: help}, labels)
+}
+
+// The adapters: client-go's hooks in terms of Prometheus.
+
+type byURL struct{ *prometheus.HistogramVec }
+
+func (m byURL) Observe(_ context.Context, verb string, u url.URL, took time.Duration) {
+	m.WithLabelValues(verb, u.Host).Observe(took.Seconds())
+}
+
+type byHost struct{ *prometheus.HistogramVec }
+
+func (m byHost) Observe(_ context.Context, verb, host string, size float64) {
+	m.WithLabelValues(verb, host).Observe(size)
+}
+
+type result struct{ *prometheus.CounterVec }
+
+func (m result) Increment(_ context.Context, code, method, host string) {
+	m.WithLabelValues(code, method, host).Inc()
+}
+
+func (m result) IncrementRetry(ctx context.Context, code, method, host string) {
+	m.Increment(ctx, code, method, host)
+}
+
+type pluginCalls struct{ *prometheus.CounterVec }
+
+func (m pluginCalls) Increment(code int, status string) {
+	m.WithLabelValues(strconv.Itoa(code), status).Inc()
+}
+
+type observer struct{ prometheus.Histogram }
+
+func (m observer) Observe(d time.Duration) { m.Histogram.Observe(d.Seconds()) }
+
+type entries struct{ prometheus.Gauge }
+
+func (m entries) Observe(n int) { m.Set(float64(n)) }
+
+type counter struct{ *prometheus.CounterVec }
+
+func (m counter) Increment(result string) { m.WithLabelValues(result).Inc() }
+
+type reload struct{ *prometheus.CounterVec }
+
+func (m reload) Increment(result, reason string) { m.WithLabelValues(result, reason).Inc() }
+
+type rotations struct{ prometheus.Counter }
+
+func (m rotations) Increment() { m.Inc() }
+
+// expiry is when the first of the credential plugin's certificates expires.
+type expiry struct{ at atomic.Pointer[time.Time] }
+
+// Set implements client-go's ExpiryMetric; nil is for no certificate.
+func (e *expiry) Set(at *time.Time) { e.at.Store(at) }
+
+func (e *expiry) collector() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "rest_client_exec_plugin_ttl_seconds",
+		Help: "Time until the first exec plugin certificate expires, negative after expiry; +Inf without one.",
+	}, func() float64 {
+		if at := e.at.Load(); at != nil {
+			return time.Until(*at).Seconds()
+		}
+		return math.Inf(1)
+	})
+}

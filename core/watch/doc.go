@@ -42,7 +42,7 @@
 //
 // The Node, ServiceCIDRs and custom resources are waited for up to five seconds; then Unread
 // says which of them are still unknown. That is not "none": what depends on them stays as an
-// earlier run has programmed it (core/engine, late.go). A kind that the server does not have
+// earlier run has programmed it (core/engine, inputs.go). A kind that the server does not have
 // (404) is none: a custom resource only after a few answers, since those come last when a
 // server starts. A permission that is missing (403) may come, too, as a starting server has no
 // rules yet. Where it stays so the Node and routes are done without; ServiceCIDRs remain unknown,
@@ -67,4 +67,11 @@
 // answers, it is alive and nothing was lost, unless it has sent bookmarks before: then
 // only an event or a bookmark counts. Otherwise Source.Stale reports it 85 s after the
 // last sign of life.
+//
+// # Libraries that are not used
+//
+// client-go's reflector lists everything again after most errors. component-base's metrics of
+// clients (metrics/prometheus/restclient) register themselves, on import, in a registry of the
+// process, with all else that has done so; they would bring 16 packages, parts of OpenTelemetry
+// among them. ClientMetrics are the same names for a registry of the caller's.
 package watch

@@ -5,9 +5,9 @@ package iptables
 import (
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
@@ -49,6 +49,7 @@ func (o Options) bit() uint32 {
 // Compiler turns ports into objects (dataplane.Compiler). It is safe for
 // concurrent use.
 type Compiler struct {
+	dataplane.SimpleCompiler[Key, Value]
 	options  Options
 	families []model.Family
 	branches branchCache
@@ -68,9 +69,6 @@ func (c *Compiler) serves(f model.Family) bool { return slices.Contains(c.famili
 
 // Equal implements dataplane.Compiler.
 func (c *Compiler) Equal(a, b Value) bool { return a == b }
-
-// DeleteDelay implements dataplane.Compiler: nothing here is expensive to create.
-func (c *Compiler) DeleteDelay(Key) time.Duration { return 0 }
 
 // Rank implements dataplane.Compiler: chains come before the rules that jump to them,
 // those in built-in chains last.
@@ -181,7 +179,6 @@ func unallocated(host *model.Host, at chainID, emit func(Key, Value)) {
 	}
 }
 
-// ServiceCIDRs implements dataplane.Ranger.
 func (c *Compiler) ServiceCIDRs(k Key, v Value) (all []netip.Prefix) {
 	if k.Table != xtables.Filter || k.Rank != rankAddress { // cheap, and there are many
 		return nil

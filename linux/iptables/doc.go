@@ -50,15 +50,14 @@
 // interruption. Cleanup removes them only if Tandem ran here: it looks for chains
 // that kube-proxy never creates.
 //
-// The files, each built on those before it:
+// The files:
 //
 //	layout.go          chains, their names and owners; the dispatch trees; objects,
 //	                   and where a rule belongs in its chain
 //	chains.go          the chains that belong to one port
 //	compile.go         ports to objects (Compiler): base chains, dispatch, rejects
 //	restore.go         chains to iptables-restore, and iptables-save to objects
-//	sim.go             objects and a packet to an outcome (Sim)
-//	packets.go         the count of dropped invalid packets, for a metric
 //	driver_linux.go    the kernel (Driver), by the commands of linux/xtables
-//	mode*.go           the mode; its plan as text
+//	mode*.go           the mode; its plan as text; objects and a packet to an outcome (Sim);
+//	                   counters of connections and of dropped packets
 package iptables

@@ -18,10 +18,11 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// Driver applies objects to the kernel (dataplane.Driver and dataplane.Sentinel) by
+// Driver applies objects to the kernel (dataplane.Driver) by
 // iptables-restore: one transaction per changed table and family. One goroutine may
 // use it at a time, except Observe, which any thread may call.
 type Driver struct {
+	dataplane.SimpleDriver[Key, Value]
 	tools    xtables.Tools
 	families []model.Family
 	ns       *host.Namespace
@@ -38,10 +39,6 @@ type Driver struct {
 
 var (
 	_ dataplane.Driver[Key, Value]   = (*Driver)(nil)
-	_ dataplane.Sentinel             = (*Driver)(nil)
-	_ dataplane.OthersLister         = (*Driver)(nil)
-	_ dataplane.Pruner               = (*Driver)(nil)
-	_ dataplane.Bounded              = (*Driver)(nil)
 	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 )
 
@@ -60,8 +57,6 @@ func open(t xtables.Tools, families []model.Family, again time.Duration) (*Drive
 	w.Poll.Every = again
 	return &Driver{tools: t, families: families, ns: ns, watch: w, shared: sharedChains{}}, nil
 }
-
-var _ dataplane.Driver[Key, Value] = (*Driver)(nil)
 
 func (d *Driver) Close() error {
 	return errors.Join(d.watch.Close(), d.ns.Close(), d.liberal.Close())
@@ -229,17 +224,17 @@ func (d *Driver) Prune(ctx context.Context) error {
 	return d.ns.Do(func() error { return d.tools.DeleteBare(ctx, d.families, all[:]...) })
 }
 
-var _ dataplane.RuleCounter = (*Driver)(nil)
-
-func (d *Driver) Rules(report func(table string, f model.Family, total, written int)) {
+// rules counts those of each table, and those that were written since the last call.
+func (d *Driver) rules() (counts []dataplane.Rules) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, f := range d.families {
 		for _, t := range tables() {
-			report(t.String(), f, d.counts.total[f][t], d.counts.written[f][t])
+			counts = append(counts, dataplane.Rules{Table: t.String(), Family: f, Total: d.counts.total[f][t], Written: d.counts.written[f][t]})
 		}
 	}
 	d.counts.written = [2][2]int{}
+	return counts
 }
 
 // packets returns how many packets a rule has matched. It is safe for concurrent
@@ -286,4 +281,23 @@ func (t *ruleCounts) reset(objects map[Key]Value) {
 	for k, v := range objects {
 		t.total[k.Family][k.Table] += v.Len()
 	}
+}
+
+// Connections reads the counters that iptables has of each rule: only first packets of
+// connections meet the nat table. A chain that is written anew begins with none.
+func (b *backend) Connections(ctx context.Context, endpoints bool, found func(dataplane.Connections)) (counted bool, err error) {
+	if endpoints {
+		return false, nil
+	}
+	for _, f := range b.driver.families {
+		err := b.driver.tools.Counts(ctx, f, xtables.NAT, func(chain string, r xtables.Line, packets uint64) {
+			if at, proto, ok := dispatches(f, chain, r); ok {
+				found(dataplane.Connections{Proto: proto, At: at, New: packets})
+			}
+		})
+		if err != nil {
+			return true, err
+		}
+	}
+	return true, nil
 }

@@ -54,13 +54,10 @@ type backend struct {
 	installed []xtables.Tools
 }
 
-var (
-	_ dataplane.RuleCounter   = (*backend)(nil)
-	_ dataplane.PacketCounter = (*backend)(nil)
-)
-
-func (b *backend) Rules(report func(table string, f model.Family, total, written int)) {
-	b.driver.Rules(report)
+func (b *backend) Sync(ctx context.Context) (dataplane.Work, error) {
+	w, err := b.Backend.Sync(ctx)
+	w.Rules = b.driver.rules()
+	return w, err
 }
 
 func (b *backend) Packets() dataplane.Packets { return b.packets.packets() }

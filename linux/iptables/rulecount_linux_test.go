@@ -5,8 +5,6 @@ package iptables
 import (
 	"strings"
 	"testing"
-
-	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // Rules are counted as they are in the kernel, through changes and restarts.
@@ -16,20 +14,20 @@ func TestRulesAreCounted(t *testing.T) {
 			s := k.site(seed)
 			wrote := s.start().Ops > 0
 			total := 0
-			s.driver.Rules(func(table string, f model.Family, n, written int) {
-				total += n
-				if !wrote && written > 0 {
-					t.Errorf("%s %s: %d rules written by a restart", f, table, written)
+			for _, r := range s.driver.rules() {
+				total += r.Total
+				if !wrote && r.Written > 0 {
+					t.Errorf("%s %s: %d rules written by a restart", r.Family, r.Table, r.Written)
 				}
-			})
+			}
 			if want := strings.Count("\n"+k.save(), "\n-A "); total != want {
 				t.Errorf("seed %d: %d rules counted, %d are there", seed, total, want)
 			}
-			s.driver.Rules(func(_ string, _ model.Family, _, written int) {
-				if written > 0 {
+			for _, r := range s.driver.rules() {
+				if r.Written > 0 {
 					t.Errorf("seed %d: written rules are counted twice", seed)
 				}
-			})
+			}
 		}
 	})
 }

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/virtualserver"
@@ -57,6 +57,7 @@ func (o Options) scheduler() string {
 // Compiler turns ports into objects (dataplane.Compiler). It is safe for
 // concurrent use.
 type Compiler struct {
+	dataplane.SimpleCompiler[Key, Value]
 	options Options
 	bits    markBits
 }
@@ -72,9 +73,6 @@ func (c *Compiler) Equal(a, b Value) bool {
 	}
 	return a == b
 }
-
-// DeleteDelay implements dataplane.Compiler.
-func (c *Compiler) DeleteDelay(Key) time.Duration { return 0 }
 
 // Rank implements dataplane.Compiler: no packet is marked before its virtual server
 // exists, so chains and the jumps to them come last; and source ranges come before

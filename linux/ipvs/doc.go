@@ -57,8 +57,7 @@
 //	compile.go       ports to objects (Compiler): the mark of each origin's packets,
 //	                 virtual servers with their schedulers and destinations
 //	rules.go         the chains and their rules, to iptables-restore and back
-//	sim.go           objects and a packet to an outcome (Sim)
-//	mode.go          the mode, and its plan as text
+//	mode.go          the mode, and its plan as text; objects and a packet to an outcome (Sim)
 //	kernel_linux.go  sockets; device, addresses, routes, sets, tables and virtual servers
 //	driver_linux.go  the kernel (Driver): commit, and destinations that drain
 //	observe_linux.go the kernel back to objects; connections by frontend, for top

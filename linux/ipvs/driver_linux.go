@@ -28,6 +28,7 @@ import (
 //
 // For the ledger a deleted destination is gone; in the kernel it drains: see drains.
 type Driver struct {
+	dataplane.SimpleDriver[Key, Value]
 	options Options
 	log     *slog.Logger
 	marks   *fwmarks
@@ -41,8 +42,6 @@ type Driver struct {
 
 var (
 	_ dataplane.Driver[Key, Value]   = (*Driver)(nil)
-	_ dataplane.Drainer              = (*Driver)(nil)
-	_ dataplane.Pruner               = (*Driver)(nil)
 	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 )
 
@@ -200,13 +199,11 @@ func (c *commit) entries(ops []ledger.Op[Key, Value], errs []error) {
 	}
 }
 
-var _ dataplane.Sentinel = (*Driver)(nil)
-
-// Disturbed implements dataplane.Sentinel. The kernel sends no events for virtual
+// Disturbed: the kernel sends no events for virtual
 // servers and sets, so everything is read again every syncPeriod.
 func (d *Driver) Disturbed(context.Context) (bool, error) { return d.poll.Due(time.Now()), nil }
 
-// Drain implements dataplane.Drainer. New connections are left to the next mode from
+// Drain: new connections are left to the next mode from
 // now on; each virtual server is deleted when it has no connections, after drainLimit
 // at the latest. All other objects stay until then: packets of existing connections
 // are still marked, delivered locally and forwarded.

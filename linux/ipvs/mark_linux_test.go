@@ -184,7 +184,7 @@ func TestNoNumberIsLeft(t *testing.T) {
 	port := policyLocal(true, external)
 	s.Update([]model.Delta{{New: port}})
 	_, err := s.Sync(t.Context())
-	if failing, _ := s.Failing(); len(failing) != 1 || !errors.Is(err, errNoNumber) || !errors.Is(failing[port.ID], errNoNumber) {
+	if failing := s.Health().Failures; len(failing) != 1 || !errors.Is(err, errNoNumber) || !errors.Is(failing[port.ID], errNoNumber) {
 		t.Errorf("%v: failing are %v", err, failing)
 	}
 	for range 4 {

@@ -183,10 +183,6 @@ type followed struct {
 	due       time.Time // when a change was found that is not synced; zero for none
 }
 
-var _ dataplane.Wrapper = (*followed)(nil)
-
-func (f *followed) Unwrap() dataplane.Backend { return f.Backend }
-
 // followAddresses wraps a backend to follow the addresses of the thread's network
 // namespace, and closes it on failure.
 func followAddresses(b dataplane.Backend) (_ dataplane.Backend, err error) {

@@ -281,17 +281,11 @@ func (o *observation) serverKey(id virtualserver.ID) Key {
 	return orphan(id.Family, id.FWMark)
 }
 
-var (
-	_ dataplane.ConnectionCounter = (*tuned)(nil)
-	_ dataplane.EndpointCounter   = (*tuned)(nil)
-)
-
-func (t *tuned) Connections(_ context.Context, found func(dataplane.Connections)) error {
-	return t.driver.connections(found)
-}
-
-func (t *tuned) Endpoints(ctx context.Context, found func(dataplane.Connections)) (counted bool, err error) {
-	return true, t.driver.endpoints(ctx, found)
+func (t *tuned) Connections(ctx context.Context, endpoints bool, found func(dataplane.Connections)) (counted bool, err error) {
+	if endpoints {
+		return true, t.driver.endpoints(ctx, found)
+	}
+	return true, t.driver.connections(found)
 }
 
 // endpoints passes the counters of destinations: a request for each virtual server that has

@@ -33,7 +33,6 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 	}
 }
 
-// ServiceCIDRs implements dataplane.Ranger.
 func (c *Compiler) ServiceCIDRs(k Key, _ Value) []netip.Prefix {
 	if k.Kind != kindEntry || k.Set != ServiceCIDRs {
 		return nil

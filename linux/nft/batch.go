@@ -219,7 +219,7 @@ func (b *batch) expression(seq, offset uint32) string {
 		return ""
 	}
 	for kind, v := range netlink.Attrs(b.Buf[at:]) {
-		if name := netlink.Text(v); kind == 1 && printable(name) == name && name != "" {
+		if name := netlink.Text(v); kind == attrExprName && printable(name) == name && name != "" {
 			return name
 		}
 		break

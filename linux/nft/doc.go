@@ -27,14 +27,14 @@
 //	batch.go           ops to one transaction, in an order that works (Encode), cut
 //	                   where it is too large
 //	decode.go          netlink back to objects (Decode)
-//	driver_linux.go    what is written to the kernel (Driver), and who owns a table
+//	driver_linux.go    what is written to the kernel (Driver), and who owns a table; whether
+//	                   this kernel can do it (Try)
 //	read_linux.go      what is read back, over several sockets at a time, in parts, or,
 //	                   where there is very much, by its keys
-//	probe_linux.go     whether this kernel can do it (Try)
 //	counters*.go       counters of elements, and their bound
-//	plain_linux.go     small transactions on tables without a Table
-//	others_linux.go    what else packets meet on this node
+//	others_linux.go    what else packets meet on this node; small transactions on tables
+//	                   without a Table
 //	flowtable_linux.go flow offload
-//	follow_linux.go    the rules that one packet traverses (nft_trace)
-//	writers_linux.go   which other programs write to nf_tables
+//	follow_linux.go    the rules that one packet traverses (nft_trace); which other programs
+//	                   write to nf_tables
 package nft

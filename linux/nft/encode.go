@@ -26,10 +26,10 @@ const (
 
 // expr writes one expression.
 func (e *encoder) expr(name string, attrs func()) {
-	elem := e.Nest(1) // NFTA_LIST_ELEM
-	e.Text(1, name)
+	elem := e.Nest(attrListItem)
+	e.Text(attrExprName, name)
 	if attrs != nil {
-		data := e.Nest(2)
+		data := e.Nest(attrExprData)
 		attrs()
 		e.NestEnd(data)
 	}
@@ -104,10 +104,10 @@ const (
 )
 
 func (e *encoder) verdictData(code uint32, chain string) {
-	at := e.Nest(2) // NFTA_DATA_VERDICT
-	e.Uint32(1, code)
+	at := e.Nest(attrDataVerdict)
+	e.Uint32(attrVerdictCode, code)
 	if chain != "" {
-		e.Text(2, chain)
+		e.Text(attrVerdictChain, chain)
 	}
 	e.NestEnd(at)
 }
@@ -339,7 +339,7 @@ const (
 func (e *encoder) element(k Key, v Value, whole bool) {
 	switch {
 	case k.Kind == KindForeign:
-		at := e.Nest(1)
+		at := e.Nest(attrListItem)
 		raw, _ := k.Detail.value().(rawKey)
 		e.Buf = append(e.Buf, raw...)
 		e.NestEnd(at)
@@ -351,7 +351,7 @@ func (e *encoder) element(k Key, v Value, whole bool) {
 }
 
 func (e *encoder) plainElement(k Key, v Value, whole bool) {
-	at := e.Nest(1) // NFTA_LIST_ELEM
+	at := e.Nest(attrListItem)
 	e.key(elemKey, k, false)
 	if k.Set.rangeBehind() {
 		e.key(elemKeyEnd, k, true)
@@ -451,7 +451,7 @@ func (k Key) lastAddr(end bool) netip.Addr {
 func (e *encoder) rangeElements(k Key, whole bool) {
 	r, _ := k.Range()
 	behind := r.Last.Next()
-	at := e.Nest(1)
+	at := e.Nest(attrListItem)
 	e.key(elemKey, k, false)
 	if whole && !behind.IsValid() {
 		var n notes
@@ -462,7 +462,7 @@ func (e *encoder) rangeElements(k Key, whole bool) {
 	if !behind.IsValid() {
 		return
 	}
-	at = e.Nest(1)
+	at = e.Nest(attrListItem)
 	e.Uint32(elemFlags, elemIntervalEnd)
 	k.Addr = packed(behind)
 	e.key(elemKey, k, false)

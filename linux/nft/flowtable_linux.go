@@ -34,9 +34,6 @@ const (
 	offloadChain = "forward"
 )
 
-// familyInet is NFPROTO_INET.
-const familyInet = 1
-
 // Messages and attributes of flowtables.
 const (
 	msgNewFlowtable = 22
@@ -210,7 +207,7 @@ func flowtableOf(m netlink.Message) diagnosis.Flowtable {
 			f.Devices = devicesOf(b)
 		}
 	}
-	f.Own = m.Family() == familyInet && f.Table == offloadTable
+	f.Own = m.Family() == unix.NFPROTO_INET && f.Table == offloadTable
 	return f
 }
 
@@ -229,7 +226,7 @@ func devicesOf(hook []byte) (names []string) {
 // owned reports whether our table is there; a foreign one of its name is an error.
 func (o *Offload) owned(ctx context.Context) (exists bool, err error) {
 	var comment []byte
-	err = request(ctx, o.sock, msgGetTable, 0, familyInet, func(w *netlink.Writer) { w.Text(attrTable, offloadTable) }, func(m netlink.Message) error {
+	err = request(ctx, o.sock, msgGetTable, 0, unix.NFPROTO_INET, func(w *netlink.Writer) { w.Text(attrTable, offloadTable) }, func(m netlink.Message) error {
 		for kind, b := range m.Attrs() {
 			if kind == attrTableUserdata {
 				comment = bytes.Clone(b)
@@ -250,7 +247,7 @@ func (o *Offload) owned(ctx context.Context) (exists bool, err error) {
 
 // transact writes one transaction.
 func (o *Offload) transact(ctx context.Context, fill func(*offloadBatch)) error {
-	b := &offloadBatch{newPlainBatch(o.sock.Next(), familyInet, offloadTable)}
+	b := &offloadBatch{newPlainBatch(o.sock.Next(), unix.NFPROTO_INET, offloadTable)}
 	fill(b)
 	return b.commit(ctx, o.sock)
 }

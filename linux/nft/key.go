@@ -89,7 +89,8 @@ func (k Key) Name() string {
 }
 
 // single reports whether an element can be read by its key: there are many such.
-func (k Key) single() bool { return k.Kind == KindElement && !k.Set.Interval && !k.Set.Dynamic() }
+// Single reports whether an object can be read by its key alone.
+func (k Key) Single() bool { return k.Kind == KindElement && !k.Set.Interval && !k.Set.Dynamic() }
 
 // Range returns the range of addresses of an element of a set with ranges; ok is false for all others.
 func (k Key) Range() (r Range, ok bool) {

@@ -79,7 +79,11 @@ const (
 	attrElementsSet  = 2
 	attrElementsList = 3
 
+	attrExprName = 1 // NFTA_EXPR_NAME
+	attrExprData = 2 // NFTA_EXPR_DATA
+
 	attrDataValue    = 1 // of a constant, or of an element's data
+	attrDataVerdict  = 2 // NFTA_DATA_VERDICT
 	attrVerdictCode  = 1 // in the other kind of data
 	attrVerdictChain = 2
 )

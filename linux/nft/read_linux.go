@@ -64,8 +64,8 @@ func (d *Driver) begin(ctx context.Context) (generation, commits uint32, err err
 	return generation, d.commits, err
 }
 
-var _ dataplane.Selective[Key, Value] = (*Driver)(nil)
-
+// ObserveSome is Observe, but of objects that can be read one by one it passes those of the keys
+// alone. It is no news to Disturbed.
 func (d *Driver) ObserveSome(ctx context.Context, keys []Key, found func(Key, Value)) error {
 	if keys == nil {
 		keys = []Key{} // which is not everything
@@ -77,8 +77,6 @@ func (d *Driver) ObserveSome(ctx context.Context, keys []Key, found func(Key, Va
 	}
 	return nil
 }
-
-func (d *Driver) One(k Key) bool { return k.single() }
 
 // observeFamily reads a family's table. Where keys are given, even none, it reads
 // those of them alone of the elements that can be read one by one.
@@ -99,7 +97,7 @@ func (d *Driver) observeFamily(ctx context.Context, f model.Family, keys []Key, 
 		if _, ok := s.objects[SetKey(f, one.Name)]; !ok || one.Unread || s.damage {
 			continue
 		}
-		if keys == nil || !(Key{Kind: KindElement, Set: one}).single() {
+		if keys == nil || !(Key{Kind: KindElement, Set: one}).Single() {
 			sets = append(sets, one)
 		}
 	}
@@ -107,7 +105,7 @@ func (d *Driver) observeFamily(ctx context.Context, f model.Family, keys []Key, 
 		return s, err
 	}
 	for _, k := range keys {
-		if k.Family != f || !k.single() || s.damage {
+		if k.Family != f || !k.Single() || s.damage {
 			continue
 		}
 		if err := cmp.Or(ctx.Err(), d.requestElements(ctx, d.readers[0], s, k.Set, &k)); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -163,7 +161,7 @@ func (d *Driver) dump(ctx context.Context, sock *netlink.Socket, kind uint16, fi
 	return err
 }
 
-// Get implements dataplane.Getter: over the socket of Commit, as it may come
+// Get works over the socket of Commit, as it may come
 // while Observe has the other one. Each object is read between two transactions.
 func (d *Driver) Get(ctx context.Context, keys []Key, found func(Key, Value)) error {
 	asked := make(map[Key]bool, len(keys))
@@ -241,7 +239,7 @@ func (d *Driver) getOne(ctx context.Context, k Key, s *snapshot) error {
 	return nil // the table and its sets are read already
 }
 
-// Disturbed implements dataplane.Sentinel. The kernel counts transactions of
+// Disturbed: the kernel counts transactions of
 // all tables of the namespace, so others' changes to their own tables are seen,
 // too.
 func (d *Driver) Disturbed(ctx context.Context) (bool, error) {
@@ -257,7 +255,7 @@ func (d *Driver) Disturbed(ctx context.Context) (bool, error) {
 func (d *Driver) currentGeneration(ctx context.Context) (generation uint32, err error) {
 	err = request(ctx, d.sock, msgGetGen, 0, 0, nil, func(m netlink.Message) error {
 		for kind, v := range m.Attrs() {
-			if kind == 1 {
+			if kind == unix.NFTA_GEN_ID {
 				generation = netlink.Uint32(v)
 			}
 		}

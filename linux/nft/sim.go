@@ -177,7 +177,7 @@ func (s *Sim) element(set *Set, p *packet, number uint32) (Value, bool) {
 	if set.Dynamic() && p.kept.IsValid() {
 		return AddressValue(p.kept), true
 	}
-	if s.asked != nil && k.single() {
+	if s.asked != nil && k.Single() {
 		s.asked(k)
 	}
 	v, ok := s.objects[k]

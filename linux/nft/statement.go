@@ -575,8 +575,8 @@ func (s Over) encode(e *encoder) {
 	const update = 1
 	e.dynset(s.Set, update, s.Period, func() {
 		at := e.Nest(7) // NFTA_DYNSET_EXPR
-		e.Text(1, "limit")
-		data := e.Nest(2)
+		e.Text(attrExprName, "limit")
+		data := e.Nest(attrExprData)
 		e.Uint64(1, uint64(s.Burst))
 		e.Uint64(2, uint64(s.Period/time.Second))
 		e.Uint32(3, s.Burst)

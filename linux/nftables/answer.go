@@ -291,7 +291,6 @@ func (p *portCompiler) slots(f *model.Frontend, as [model.Origins]answer) {
 	}
 }
 
-// Slots implements dataplane.Slotter.
 func (c *Compiler) Slots(have func(nft.Key) (nft.Value, bool), proto model.Proto, at netip.AddrPort, from model.Origin) []netip.AddrPort {
 	f := model.Frontend{At: at}
 	if at.Addr().IsUnspecified() {

@@ -16,7 +16,7 @@ import (
 func programmed(t *testing.T, ports []*model.Port) dataplane.Backend {
 	t.Helper()
 	freshNamespace(t)
-	b := dataplane.New(NewCompiler(Options{}), openDriver(t))
+	b := newBackend(NewCompiler(Options{}), openDriver(t))
 	if err := b.Adopt(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -103,10 +103,11 @@ func TestAuditsBesideChangesFindDriftAlone(t *testing.T) {
 	if drift, err := b.Audit(t.Context()); drift != 1 || err != nil {
 		t.Fatalf("one element is gone: drift %d, %v", drift, err)
 	}
-	if work := mustSync(t, b); work.Ops != 1 {
+	work := mustSync(t, b)
+	if work.Ops != 1 {
 		t.Errorf("repaired by %+v", work)
 	}
-	if told := b.Repaired(); len(told) != 1 || told[0] != ports[77].ID {
+	if told := work.Repaired; len(told) != 1 || told[0] != ports[77].ID {
 		t.Errorf("repaired ports: %v", told)
 	}
 }

@@ -270,7 +270,7 @@ func TestMaglevInKernel(t *testing.T) {
 func maglevNode(t *testing.T, v6 bool, connections int, endpoints ...int) (reached map[uint16]netip.AddrPort, sim *nft.Sim) {
 	t.Helper()
 	f := newFarm(t, slices.Max(endpoints), v6)
-	b := dataplane.New(NewCompiler(Options{}), openDriver(t))
+	b := newBackend(NewCompiler(Options{}), openDriver(t))
 	if err := b.Adopt(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,7 @@ func (o Options) bit() uint32 {
 }
 
 // Compiler turns ports into objects (dataplane.Compiler and
-// dataplane.Slotter). It is safe for concurrent use.
+// dataplane.Compiler). It is safe for concurrent use.
 type Compiler struct {
 	options Options
 	zero    *nft.Count // where counters begin

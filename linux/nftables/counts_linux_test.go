@@ -51,17 +51,13 @@ func TestCountsInKernel(t *testing.T) {
 			expect := func(b dataplane.Backend, want uint64) {
 				t.Helper()
 				got := uint64(0)
-				counter, ok := dataplane.As[dataplane.ConnectionCounter](b)
-				if !ok {
-					t.Fatal("nothing counts")
-				}
-				if err := counter.Connections(t.Context(), func(c dataplane.Connections) {
+				if counted, err := b.Connections(t.Context(), false, func(c dataplane.Connections) {
 					if c.At != f.vip() || c.Proto != model.UDP {
 						t.Errorf("%+v", c)
 					}
 					got += c.New
-				}); err != nil {
-					t.Fatal(err)
+				}); err != nil || !counted {
+					t.Fatal(counted, err)
 				}
 				if got != want {
 					t.Errorf("%d connections, want %d", got, want)
@@ -97,8 +93,8 @@ func TestCountsInKernel(t *testing.T) {
 				t.Fatal(err)
 			}
 			without := start(config.Default())
-			if _, counts := dataplane.As[dataplane.ConnectionCounter](without); counts {
-				t.Error("it counts without being asked to")
+			if counts, err := without.Connections(t.Context(), false, nil); counts || err != nil {
+				t.Error("it counts without being asked to", err)
 			}
 			if ops := sync(without, model.Delta{New: three}); ops == 0 {
 				t.Error("counters stay where none are asked for")
@@ -134,11 +130,7 @@ func TestCountsInKernel(t *testing.T) {
 func (f *farm) endpoints(b dataplane.Backend) map[netip.AddrPort]uint64 {
 	f.t.Helper()
 	all := map[netip.AddrPort]uint64{}
-	counter, ok := dataplane.As[dataplane.EndpointCounter](b)
-	if !ok {
-		f.t.Fatal("no endpoints are counted")
-	}
-	counted, err := counter.Endpoints(f.t.Context(), func(c dataplane.Connections) {
+	counted, err := b.Connections(f.t.Context(), true, func(c dataplane.Connections) {
 		if c.At != f.vip() || c.Proto != model.UDP {
 			f.t.Errorf("%+v", c)
 		}
@@ -171,7 +163,7 @@ func TestCountersAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		d.Count(most, o.counted()...)
-		b := dataplane.New(NewCompiler(o), d)
+		b := newBackend(NewCompiler(o), d)
 		t.Cleanup(func() { _ = b.Close() })
 		if err := b.Adopt(t.Context()); err != nil {
 			t.Fatal(err)
@@ -227,7 +219,7 @@ func TestCountersAreBounded(t *testing.T) {
 	if err := counters.Read(t.Context(), model.IPv4, func(nft.Key, nft.Value) { frontends++ }, setVIPs); err != nil || frontends < most/2 {
 		t.Errorf("%d frontends count: %v", frontends, err)
 	}
-	if n, full := inKernel(), b.Full(); n != most || len(full) != 1 || full[0].Why != model.WhyFull {
+	if n, full := inKernel(), b.Health().Full; n != most || len(full) != 1 || full[0].Why != model.WhyFull {
 		t.Errorf("%d counters of %d; %v", n, most, full)
 	}
 	for range 2 {
@@ -243,8 +235,8 @@ func TestCountersAreBounded(t *testing.T) {
 	}
 	var d *Driver
 	b, d = start()
-	if ops := sync(b, all...); ops != 0 || len(b.Full()) != 1 {
-		t.Errorf("a restart writes %d objects; %v", ops, b.Full())
+	if ops := sync(b, all...); ops != 0 || len(b.Health().Full) != 1 {
+		t.Errorf("a restart writes %d objects; %v", ops, b.Health().Full)
 	}
 	// Without the first sixteen there is room for some that come.
 	var gone, come []model.Delta
@@ -279,7 +271,7 @@ func TestWhatReadingCountersCosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Count(frontends, o.counted()...)
-	b := dataplane.New(NewCompiler(o), d)
+	b := newBackend(NewCompiler(o), d)
 	defer b.Close()
 	if err := b.Adopt(t.Context()); err != nil {
 		t.Fatal(err)

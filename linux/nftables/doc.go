@@ -39,15 +39,13 @@
 // Service continue with the bit clear.
 //
 // The language of tables, and the driver that keeps them in the kernel, is
-// linux/nft. The files, each built on those before it:
+// linux/nft. The files:
 //
-//	layout.go              sets, maps and chains
-//	base.go                the objects of a table without Services
+//	layout.go              sets, maps and chains; the objects of a table without Services
 //	answer.go, affinity.go the action of each origin; the chains that choose an endpoint
 //	compile.go             ports to objects (Compiler)
 //	driver_linux.go        our tables in the kernel (Driver); whether it supports them
 //	                       (Probe)
-//	counts*.go             connections by frontend and endpoint, for top, and their bound
 //	offload_linux.go       the flowtable of --accelerate
-//	mode*.go               the mode; its plan; objects for explain
+//	mode*.go               the mode; its plan; connections by frontend and endpoint, for top
 package nftables

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
@@ -26,18 +27,22 @@ type Driver struct {
 	crowded  crowded       // Full's own
 }
 
-var _ dataplane.Driver[nft.Key, nft.Value] = (*Driver)(nil)
-
 func (d *Driver) Close() error { return errors.Join(d.Driver.Close(), d.liberal.Close()) }
 
 var (
 	_ dataplane.Driver[nft.Key, nft.Value]   = (*Driver)(nil)
-	_ dataplane.Getter[nft.Key, nft.Value]   = (*Driver)(nil)
-	_ dataplane.Sentinel                     = (*Driver)(nil)
-	_ dataplane.Bounded                      = (*Driver)(nil)
 	_ dataplane.Compiler[nft.Key, nft.Value] = (*Compiler)(nil)
-	_ dataplane.Slotter[nft.Key, nft.Value]  = (*Compiler)(nil)
 )
+
+// newBackend joins a compiler and a driver. Elements are read along a packet's path.
+func newBackend(c *Compiler, d *Driver) dataplane.Backend {
+	return dataplane.NewAlong(c, d, dataplane.Path[nft.Key, nft.Value]{
+		Lookups: func(objects map[nft.Key]nft.Value, host *model.Host) func(oracle.Packet) []nft.Key {
+			return nft.NewSim(objects, host).Lookups
+		},
+		Single: nft.Key.Single, Observe: d.ObserveSome,
+	})
+}
 
 // Open returns a driver for the network namespace that the calling thread is
 // in. Close it after use; programmed objects stay.

@@ -27,29 +27,39 @@ func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Pla
 	return dataplane.PlanOf(NewCompiler(options(c)), host, ports, table.Script)
 }
 
-var (
-	_ dataplane.Evaluator[nft.Key, nft.Value] = (*Compiler)(nil)
-	_ dataplane.Finder[nft.Key, nft.Value]    = (*Compiler)(nil)
-)
-
-var _ dataplane.Evaluator[nft.Key, nft.Value] = (*Compiler)(nil)
-
 func (*Compiler) Evaluate(objects map[nft.Key]nft.Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
 	return nft.NewSim(objects, host).Decide
 }
 
-var _ dataplane.Finder[nft.Key, nft.Value] = (*Compiler)(nil)
-
-func (*Compiler) Lookups(objects map[nft.Key]nft.Value, host *model.Host) func(oracle.Packet) []nft.Key {
-	return nft.NewSim(objects, host).Lookups
-}
-
 func (*Compiler) Text(k nft.Key, v nft.Value) string { return nft.Describe(k, v) }
 
-// Opaque implements dataplane.Evaluator: of a chain, the kernel's rules are compared
+// Opaque: of a chain, the kernel's rules are compared
 // with ours and not decoded.
 func (*Compiler) Opaque(k nft.Key, v nft.Value) bool { return nft.Opaque(k, v) }
 
-var _ dataplane.KeyDecoder[nft.Key] = (*Compiler)(nil)
-
 func (*Compiler) DecodeKey(text []byte) (nft.Key, error) { return table.DecodeKey(text) }
+
+// counterMemory bounds the kernel's memory of counters in elements, in bytes.
+const counterMemory = 20_000_000
+
+// The kernel's memory of a counter in an element: struct nft_counter for each possible CPU (two
+// 64-bit numbers) and the expression with its pointer (net/netfilter/nft_counter.c).
+const (
+	counterPerCPU  = 16
+	counterElement = 16
+)
+
+// mostCounters is how many there may be on a machine with that many possible CPUs.
+func mostCounters(cpus int) int { return counterMemory / (cpus*counterPerCPU + counterElement) }
+
+// counted are the sets whose elements count.
+func (o Options) counted() []*nft.Set {
+	sets := []*nft.Set{setVIPs, setVIPsPod, setVIPsHost, setNodePorts, setNodePortsPod, setNodePortsHost}
+	if o.CountEndpoints {
+		sets = append(sets, slotSets()...)
+	}
+	return sets
+}
+
+// slotSets are those of endpoints. Endpoints of ports with affinity are not counted.
+func slotSets() []*nft.Set { return []*nft.Set{setSlots, setNodeSlots} }

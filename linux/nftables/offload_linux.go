@@ -80,10 +80,6 @@ func (o *offload) stopWatching() {
 	o.events, o.unwatch = nil, nil
 }
 
-var _ dataplane.Wrapper = (*offload)(nil)
-
-func (o *offload) Unwrap() dataplane.Backend { return o.Backend }
-
 // Sync implements dataplane.Backend. The first one starts the offload.
 func (o *offload) Sync(ctx context.Context) (dataplane.Work, error) {
 	o.begin.Do(func() {
@@ -134,12 +130,12 @@ func (o *offload) logState(err error) {
 
 var _ dataplane.Backend = (*offload)(nil)
 
-func (o *offload) Full() []model.Problem {
-	all := o.Backend.Full()
+func (o *offload) Health() dataplane.Health {
+	h := o.Backend.Health()
 	if text := o.trouble.Load(); text != nil {
-		all = append(all[:len(all):len(all)], model.Problem{Object: "flow offload", Why: model.WhyDegraded, Detail: *text})
+		h.Full = append(slices.Clip(h.Full), model.Problem{Object: "flow offload", Why: model.WhyDegraded, Detail: *text})
 	}
-	return all
+	return h
 }
 
 // wait waits for a change of devices or the time of a retry, and reports whether ctx has
@@ -225,10 +221,6 @@ func withoutOffload(b dataplane.Backend, log *slog.Logger) (dataplane.Backend, e
 	}
 	return &unoffloaded{Backend: b, flowtable: f, log: log}, nil
 }
-
-var _ dataplane.Wrapper = (*unoffloaded)(nil)
-
-func (u *unoffloaded) Unwrap() dataplane.Backend { return u.Backend }
 
 // Sync implements dataplane.Backend. A flowtable that cannot be removed keeps nothing else
 // from being written, and is tried again.

@@ -89,7 +89,7 @@ func newScaling(t *testing.T, n int, fronts ...string) *scaling {
 	for _, at := range fronts {
 		s.port.Frontends = append(s.port.Frontends, front(model.KindExternalIP, at, onAll(drop)))
 	}
-	s.backend = dataplane.New(NewCompiler(Options{}), s.driver)
+	s.backend = newBackend(NewCompiler(Options{}), s.driver)
 	if err := s.backend.Adopt(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -34,13 +34,13 @@ func TestObserveSomeIsPartOfObserve(t *testing.T) {
 	d := openDriver(t)
 	mend(t, d, compile(t, testHost, testPorts()...))
 	all := mustObserve(t, d)
-	ones := slices.DeleteFunc(slices.Collect(maps.Keys(all)), func(k nft.Key) bool { return !d.One(k) })
+	ones := slices.DeleteFunc(slices.Collect(maps.Keys(all)), func(k nft.Key) bool { return !k.Single() })
 	if len(ones) < 20 || len(ones) == len(all) {
 		t.Fatalf("%d of %d objects can be read one by one: the test proves nothing", len(ones), len(all))
 	}
 	rest := func(keys ...nft.Key) map[nft.Key]nft.Value {
 		want := maps.Clone(all)
-		maps.DeleteFunc(want, func(k nft.Key, _ nft.Value) bool { return d.One(k) && !slices.Contains(keys, k) })
+		maps.DeleteFunc(want, func(k nft.Key, _ nft.Value) bool { return k.Single() && !slices.Contains(keys, k) })
 		return want
 	}
 	check := func(what string, want map[nft.Key]nft.Value, keys ...nft.Key) {

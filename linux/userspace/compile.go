@@ -5,7 +5,6 @@ package userspace
 import (
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -18,6 +17,7 @@ import (
 // Compiler turns ports into relays and the rules that lead to them
 // (dataplane.Compiler).
 type Compiler struct {
+	dataplane.SimpleCompiler[Key, Value]
 	mark     uint32
 	families []model.Family
 }
@@ -34,10 +34,10 @@ func NewCompiler(mark uint32, families ...model.Family) *Compiler {
 		both := model.Families()
 		families = both[:]
 	}
-	return &Compiler{mark, families}
+	return &Compiler{mark: mark, families: families}
 }
 
-// ServiceCIDRs implements dataplane.Ranger. Of nftables only a digest of the rules is read back.
+// ServiceCIDRs: of nftables only a digest of the rules is read back.
 func (c *Compiler) ServiceCIDRs(k Key, v Value) (all []netip.Prefix) {
 	if k.Kind != KindChain || k.Chain != chainLast {
 		return nil
@@ -221,7 +221,5 @@ func (c *Compiler) Admits(k Key) (guard Key, clients netip.Prefix) {
 	k.From = netip.Prefix{}
 	return k, clients
 }
-
-func (c *Compiler) DeleteDelay(Key) time.Duration { return 0 }
 
 func (c *Compiler) Equal(a, b Value) bool { return a.equal(b) }

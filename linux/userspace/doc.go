@@ -41,19 +41,17 @@
 // other's endpoints make no loop, and an endpoint that is a node port of this node is
 // a local socket, not the Service.
 //
-// The files, each built on those before it:
+// The files:
 //
-//	layout.go        the relay address; objects (Key, Value)
-//	chains.go        chains and the rules that depend on the host only
+//	layout.go        the relay address; objects (Key, Value); chains and the rules that depend
+//	                 on the host only; entries as rules and back; edits as scripts for
+//	                 iptables-restore, and what iptables-save prints as objects
 //	compile.go       ports to objects (Compiler)
-//	sim.go           objects and a packet to an outcome (Sim)
-//	rules.go         entries as rules and back; edits as scripts for iptables-restore,
-//	                 and what iptables-save prints as objects
 //	nft.go           the same in tables of our own in nftables
 //	table_linux.go   the two kinds of table in the kernel
 //	relay_linux.go   targets of rules: the relay address, the listeners, the drop port;
-//	                 listening sockets that outlive a process
-//	flows*.go        stale UDP flows of entries that change
+//	                 listening sockets that outlive a process; stale UDP flows
 //	driver_linux.go  the host (Driver): commit, draining, observe
-//	mode*.go         the mode, its plan as text, and which kind of table works here
+//	mode*.go         the mode, its plan as text, and which kind of table works here; objects
+//	                 and a packet to an outcome (Sim)
 package userspace

@@ -23,6 +23,7 @@ import (
 // Driver applies objects to the host (dataplane.Driver): the address, the rules
 // and the relays. It works in the network namespace of the process.
 type Driver struct {
+	dataplane.SimpleDriver[Key, Value]
 	table      table
 	log        *slog.Logger
 	sharedAddr bool // another driver uses the relay address, too
@@ -36,14 +37,6 @@ type Driver struct {
 	// Commits during Observe; nil otherwise.
 	committed map[Key]bool
 }
-
-var (
-	_ dataplane.Bounded            = (*Driver)(nil)
-	_ dataplane.Driver[Key, Value] = (*Driver)(nil)
-	_ dataplane.Sentinel           = (*Driver)(nil)
-	_ dataplane.Drainer            = (*Driver)(nil)
-	_ dataplane.Pruner             = (*Driver)(nil)
-)
 
 // open returns a driver that owns a table. Close it after use: objects in the kernel
 // stay, relays end.
@@ -297,7 +290,7 @@ func (d *Driver) relaysOf(front netip.AddrPort) flows.Set {
 // draining is how long connections may continue after a switch to another mode.
 const draining = time.Hour
 
-// Drain implements dataplane.Drainer. It deletes the jumps to our chains and waits
+// Drain deletes the jumps to our chains and waits
 // until the relays have no connections. All other objects stay until then: without
 // the relay address the kernel would drop their packets, and this mode can resume if
 // the node switches back.

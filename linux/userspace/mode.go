@@ -3,12 +3,18 @@
 package userspace
 
 import (
+	"cmp"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/flows"
+	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
@@ -56,4 +62,185 @@ func Script(objects map[Key]Value) string {
 		b.Write(batch.Text(xtables.NAT))
 	}
 	return b.String()
+}
+
+// Sim is a host with some objects: its nat table, packet by packet, and its
+// relays.
+type Sim struct {
+	rules   *xtables.Sim
+	relays  map[RelayID]Value
+	ports   map[uint16]RelayID
+	listens map[RelayID]uint16
+}
+
+// NewSim returns a simulator of a host with some objects, which it keeps and does not
+// change.
+func NewSim(objects map[Key]Value, host *model.Host) *Sim {
+	s := &Sim{relays: map[RelayID]Value{}, ports: map[uint16]RelayID{}, listens: map[RelayID]uint16{}}
+	keys := map[xtables.ChainID][]Key{}
+	for k, v := range objects {
+		switch k.Kind {
+		case kindRelay:
+			s.relays[k.Relay] = v
+		case KindChain, kindEntry, kindJump:
+			id := xtables.ChainID{Family: k.Family, Table: xtables.NAT, Chain: k.Chain}
+			keys[id] = append(keys[id], k)
+		}
+	}
+	rules := func(id xtables.ChainID) (rules []xtables.Rule) {
+		slices.SortFunc(keys[id], compareKeys)
+		for _, k := range keys[id] {
+			if v := objects[k]; k.Kind == kindEntry {
+				rules = append(rules, entryRule(k, v.To, s.port(v.To.Relay)))
+			} else {
+				rules = slices.AppendSeq(rules, v.Rules.All())
+			}
+		}
+		if id.Chain == chainGuard { // as the driver inserts them
+			slices.SortStableFunc(rules, func(a, b xtables.Rule) int { return cmp.Compare(dropsRest(a), dropsRest(b)) })
+		}
+		return rules
+	}
+	local := func(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(host.IPs, a) }
+	s.rules = &xtables.Sim{Rules: rules, Local: local}
+	return s
+}
+
+// port is where a relay listens, as if all did.
+func (s *Sim) port(relay RelayID) uint16 {
+	at, known := s.listens[relay]
+	if !known {
+		at = dropPort + 1 + uint16(len(s.listens))
+		s.listens[relay], s.ports[at] = at, relay
+	}
+	return at
+}
+
+// dropsRest is 1 for the rule that drops clients outside of the source ranges, and 0
+// for others.
+func dropsRest(r xtables.Rule) int {
+	if r.Chain() == chainDrop {
+		return 1
+	}
+	return 0
+}
+
+// Decide returns the outcome of a packet of a client, which has no mark.
+func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
+	chain := xtables.PreRouting
+	if p.Iface == "" {
+		chain = xtables.Output
+	}
+	end := s.rules.Run(xtables.NAT, chain, xtables.Packet{Src: p.Src, Dst: p.Dst, Proto: p.Proto, In: p.Iface})[0]
+	switch {
+	case !end.DNATed:
+		return oracle.Outcome{}
+	case end.Dst.Port() == rejectPort || end.Dst.Port() == dropPort:
+		return oracle.Outcome{Fate: endFate(end.Dst.Port(), p.Proto)}
+	}
+	return s.relayed(s.ports[end.Dst.Port()])
+}
+
+// endFate is what becomes of a packet at the reject port or the drop port. There is no
+// SCTP socket on the drop port, so that the kernel rejects.
+func endFate(port uint16, proto model.Proto) oracle.Fate {
+	if port == dropPort && proto != model.SCTP {
+		return oracle.Drop
+	}
+	return oracle.Reject
+}
+
+// relayed is the outcome of a connection to a relay.
+func (s *Sim) relayed(id RelayID) oracle.Outcome {
+	v, ok := s.relays[id]
+	if !ok {
+		return oracle.Outcome{Fate: oracle.Reject} // nothing listens
+	}
+	out := oracle.Outcome{Fate: oracle.Forward}
+	a := v.Policy.On[model.FromOutside]
+	for i, e := range a.Endpoints {
+		out.Endpoints = append(out.Endpoints, oracle.Target{Addr: e, SNAT: true, Share: a.Share(i)})
+	}
+	return out
+}
+
+func (*Compiler) Evaluate(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
+	return NewSim(objects, host).Decide
+}
+
+func (*Compiler) Text(k Key, v Value) string {
+	switch k.Kind {
+	case KindChain, kindJump:
+		if v.Rules.Len() == 0 {
+			return "foreign rules, or rules in another order"
+		}
+		return strings.TrimSpace(v.Rules.String())
+	case kindEntry:
+		return v.To.String()
+	case kindRelay:
+		if v.Policy != nil {
+			return fmt.Sprintf("relay to %v", v.Policy.On[model.FromOutside].Endpoints)
+		}
+	case kindUnexpected:
+		return k.Rest
+	}
+	return ""
+}
+
+// String reports what an entry does.
+func (t Target) String() string {
+	switch t.Do {
+	case toRelay:
+		return fmt.Sprintf("to relay %s", t.Relay)
+	case Reject:
+		return "reject"
+	case Drop:
+		return "drop"
+	case Accept:
+		return "allow"
+	}
+	return "foreign"
+}
+
+// Opaque: rules that tandem does not write are not
+// evaluated.
+func (*Compiler) Opaque(k Key, v Value) bool {
+	return k.Kind == kindUnexpected || k.Kind == kindEntry && v.To.Do == unknown ||
+		(k.Kind == KindChain || k.Kind == kindJump) && v.Rules.Len() == 0
+}
+
+// Connection tracking sends all datagrams of a flow to the target of the first one.
+// When an entry's target changes, such flows are stale. A change of endpoints makes
+// none stale, since the target is the relay.
+
+// hasFlows reports whether an entry has conntrack entries that outlive its changes:
+// those of UDP.
+func hasFlows(k Key) bool {
+	return k.Kind == kindEntry && k.Proto == model.UDP && k.Chain != chainGuard
+}
+
+// staleFlows returns the flows that ops make stale, given the rules before the ops.
+// Which of them to keep is known only when relays listen.
+func staleFlows(ops []ledger.Op[Key, Value], rules map[Key]installed) (fronts []flows.Match) {
+	for _, op := range ops {
+		switch {
+		case !hasFlows(op.Key):
+		case op.Verb == ledger.Delete:
+			fronts = append(fronts, endedFlows(op.Key, rules[op.Key].port))
+		default:
+			fronts = append(fronts, flows.Match{Proto: model.UDP, Frontend: op.Key.At, Reach: flows.Everything})
+		}
+	}
+	return fronts
+}
+
+// endedFlows returns the flows of an entry to its present target: a relay's port, the
+// reject port or the drop port. Other flows of the frontend may belong to another
+// mode that already serves it.
+func endedFlows(k Key, port uint16) flows.Match {
+	f := k.Family
+	return flows.Match{
+		Proto: model.UDP, Frontend: k.At,
+		Gone: flows.SetOf(relayAddrPort(f, port), relayAddrPort(f, rejectPort), relayAddrPort(f, dropPort)),
+	}
 }

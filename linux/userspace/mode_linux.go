@@ -97,24 +97,21 @@ type backend struct {
 	cleanAt time.Time // not before
 }
 
-var _ relay.Counter = (*backend)(nil)
+var _ relay.Backend = (*backend)(nil)
 
 func (b *backend) Relays() relay.Stats { return b.driver.relays.server.Stats() }
 
-var _ dataplane.ConnectionCounter = (*backend)(nil)
-
-func (b *backend) Connections(_ context.Context, found func(dataplane.Connections)) error {
+func (b *backend) Connections(_ context.Context, endpoints bool, found func(dataplane.Connections)) (counted bool, err error) {
+	if endpoints {
+		return false, nil
+	}
 	b.driver.relays.server.Taken(func(id model.PortID, n uint64) {
 		found(dataplane.Connections{Proto: id.Proto, Port: id, New: n})
 	})
-	return nil
+	return true, nil
 }
 
-var _ relay.Observed = (*backend)(nil)
-
 func (b *backend) Attempts() *relay.Attempts { return b.driver.relays.server.Attempts() }
-
-var _ dataplane.Backend = (*backend)(nil)
 
 func (b *backend) Sync(ctx context.Context) (dataplane.Work, error) {
 	w, err := b.Backend.Sync(ctx)

@@ -39,7 +39,7 @@ type table interface {
 	// Most is the largest number of edits of a Write; 0 is no limit.
 	Most() int
 
-	// Others is dataplane.OthersLister's. It is called on a thread of the table's network.
+	// Others is dataplane.Driver's. It is called on a thread of the table's network.
 	Others(context.Context) ([]string, error)
 
 	Close() error
@@ -222,15 +222,13 @@ func nftOp(verb ledger.Verb, k nft.Key, v nft.Value) ledger.Op[nft.Key, nft.Valu
 	return op
 }
 
-// Prune implements dataplane.Pruner. Tables of our own go with their last object.
+// Prune: tables of our own go with their last object.
 func (d *Driver) Prune(ctx context.Context) error {
 	if t, ok := d.table.(natTable); ok {
 		return t.commands.DeleteBare(ctx, t.commands.Families, xtables.NAT)
 	}
 	return nil
 }
-
-var _ dataplane.OthersLister = (*Driver)(nil)
 
 func (d *Driver) Others(ctx context.Context) ([]string, error) {
 	return d.table.Others(ctx)

@@ -23,8 +23,6 @@
 //	text.go          their text; what iptables-restore reads, and iptables-save prints
 //	parse.go         and back
 //	command_linux.go the commands of a variant, legacy or nft, and the lock
-//	probe_linux.go   whether it works
+//	probe_linux.go   whether it works; rules of other programs, before Tandem's and for doctor
 //	watch_linux.go   whether other programs wrote
-//	others*.go       rules of other programs that packets traverse before Tandem's
-//	early*.go        rules of other programs that doctor reports
 package xtables

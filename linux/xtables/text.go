@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/printable"
 )
 
 // Rules is a list of rules, stored as text, so that equal lists are equal values.
@@ -493,4 +494,80 @@ func (s *Script) Text(t Table) []byte {
 // RestoreCommand is the command that reads the scripts of a family.
 func RestoreCommand(f model.Family) string {
 	return [...]string{model.IPv4: "iptables-restore", model.IPv6: "ip6tables-restore"}[f]
+}
+
+// early finds, in what iptables-save prints, the rules of nat that end a packet's way
+// before the jump to KUBE-SERVICES, and whether the policy of FORWARD is to drop.
+func early(text string) (rules []string, drop bool) {
+	drop = strings.Contains(text, "\n:FORWARD DROP ")
+	tables, err := ParseSave(text)
+	if err != nil {
+		return nil, drop
+	}
+	for _, table := range tables {
+		for _, c := range table.Chains {
+			if table.Name == "nat" && (c.Name == "PREROUTING" || c.Name == "OUTPUT") {
+				rules = append(rules, earlyIn(c)...)
+			}
+		}
+	}
+	return rules, drop
+}
+
+// earlyIn does so for a chain.
+func earlyIn(c SavedChain) (rules []string) {
+	jump := slices.IndexFunc(c.Rules, func(l Line) bool {
+		return target(l) == "KUBE-SERVICES" || target(l) == "KUBE-PORTALS-CONTAINER" || target(l) == "KUBE-PORTALS-HOST"
+	})
+	if jump < 0 {
+		return nil // Services are elsewhere
+	}
+	for _, l := range c.Rules[:jump] {
+		switch target(l) {
+		case "ACCEPT", "RETURN", "DNAT", "REDIRECT", "NETMAP":
+			rules = append(rules, "-A "+c.Name+" "+string(l))
+		}
+	}
+	return rules
+}
+
+// target returns what a rule jumps to, and nothing if that cannot be read. A comment
+// may hold any words.
+func target(l Line) string {
+	p := parser{text: string(l)}
+	for !p.end() {
+		switch p.word() {
+		case "--comment":
+			p.word()
+		case "-j":
+			return p.word()
+		}
+	}
+	return ""
+}
+
+// ahead lists the rules of a chain of the kernel that come before our first one.
+func ahead(f model.Family, table string, c SavedChain, owned func(chain string) bool) (texts []string) {
+	if !c.Builtin {
+		return nil
+	}
+	for i, l := range c.Rules {
+		if owned(l.Rule().Chain()) {
+			return texts
+		}
+		texts = append(texts, fmt.Sprintf("%s rule %d of %s %s is another program's and comes before tandem's: %s", f, i+1, table, c.Name, strings.TrimSpace(string(l))))
+	}
+	return nil // none of our chains exists
+}
+
+// maxAhead bounds how many rules of others are reported.
+const maxAhead = 10
+
+// firstAhead are the first rules that are ahead, and how many more there are.
+func firstAhead(texts []string) []string {
+	more := len(texts) - maxAhead
+	if more <= 0 {
+		return texts
+	}
+	return append(texts[:maxAhead:maxAhead], "and "+printable.Count(more, "more rule")+" of other programs before tandem's: iptables-save shows all")
 }

@@ -493,12 +493,6 @@ type backend struct {
 	driver *Driver
 }
 
-var _ dataplane.Wrapper = (*backend)(nil)
-
-func (b *backend) Unwrap() dataplane.Backend { return b.Backend }
-
-var _ dataplane.PacketCounter = (*backend)(nil)
-
 func (b *backend) Packets() dataplane.Packets {
 	return dataplane.Packets{Balancers: b.driver.BalancerFailures()}
 }

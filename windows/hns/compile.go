@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
@@ -37,10 +38,13 @@ type Probes struct {
 func Newest() Options { return Options{DSR: true, ClientDSR: true, Affinity: true, DualStack: true} }
 
 // Compiler turns ports into objects (dataplane.Compiler). It has no state.
-type Compiler struct{ options Options }
+type Compiler struct {
+	dataplane.SimpleCompiler[Key, Value]
+	options Options
+}
 
 // NewCompiler returns a compiler.
-func NewCompiler(o Options) *Compiler { return &Compiler{o} }
+func NewCompiler(o Options) *Compiler { return &Compiler{options: o} }
 
 // Equal implements dataplane.Compiler.
 func (c *Compiler) Equal(a, b Value) bool { return a.equal(b) }

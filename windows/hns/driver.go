@@ -19,8 +19,9 @@ import (
 	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
-// Driver applies objects to HNS (dataplane.Driver and dataplane.Sentinel).
+// Driver applies objects to HNS (dataplane.Driver).
 type Driver struct {
+	dataplane.SimpleDriver[Key, Value]
 	calls    *calls
 	settings Settings
 	journal  *journal
@@ -42,8 +43,6 @@ type Driver struct {
 
 var (
 	_ dataplane.Driver[Key, Value]   = (*Driver)(nil)
-	_ dataplane.Sentinel             = (*Driver)(nil)
-	_ dataplane.Bounded              = (*Driver)(nil)
 	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 )
 
@@ -84,7 +83,7 @@ const readLimit = time.Hour
 // Limits implements dataplane.Driver. HNS has no transactions.
 func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{Read: readLimit} }
 
-// Disturbed implements dataplane.Sentinel. It asks HNS nothing: it reports that
+// Disturbed asks HNS nothing: it reports that
 // its service was restarted, after which load balancers are known to be missing
 // (kubernetes#110849), or that Doubt was called.
 func (d *Driver) Disturbed(context.Context) (bool, error) {
@@ -333,7 +332,7 @@ func (d *Driver) inspect() {
 	d.problems.Store(&all)
 }
 
-// Full implements dataplane.Bounded: what HNS holds and what has no effect.
+// Full is what HNS holds and what has no effect.
 func (d *Driver) Full() []model.Problem {
 	if all := d.problems.Load(); all != nil {
 		return *all

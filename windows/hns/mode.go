@@ -209,9 +209,7 @@ type Settings struct {
 	SourceVIPFile string
 }
 
-var _ dataplane.Evaluator[Key, Value] = (*Compiler)(nil)
-
-// Evaluate implements dataplane.Evaluator. What the virtual switch does with load
+// Evaluate: what the virtual switch does with load
 // balancers is assumed as in windows/test/hnsemu: what none is for goes its way;
 // those without External answer this node's pods and processes only; node ports do
 // not answer the node itself; with DSR endpoints see the client.
@@ -256,8 +254,6 @@ func balancerFor(objects map[Key]Value, host *model.Host, p oracle.Packet) *Bala
 	}
 	return b
 }
-
-var _ dataplane.Evaluator[Key, Value] = (*Compiler)(nil)
 
 func (*Compiler) Text(_ Key, v Value) string { return v.String() }
 

@@ -16,11 +16,9 @@
 // by a node port, is skipped: two Services with each other as endpoints would be a
 // forwarding loop.
 //
-//	object.go     the objects: the host, addresses, listeners
-//	placement.go  where frontends listen
-//	compile.go    ports to objects (Compiler)
-//	driver.go     objects to sockets (Driver): any system, no privileges of its own
-//	loopback.go   the mode for developers, with its table of addresses
-//	nodeport.go   node ports on loopback addresses, for the other modes
-//	inspect.go    objects as text, and a packet through them
+//	compile.go   the objects: the host, addresses, listeners; where frontends listen; ports to
+//	             objects (Compiler); objects as text, and a packet through them
+//	driver.go    objects to sockets (Driver): any system, no privileges of its own
+//	nodeport.go  node ports on loopback addresses, for the other modes; the mode for
+//	             developers, with its table of addresses
 package direct

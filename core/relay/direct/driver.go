@@ -43,6 +43,7 @@ type Options struct {
 
 // Driver opens and closes listeners (dataplane.Driver).
 type Driver struct {
+	dataplane.SimpleDriver[Key, Value]
 	options Options
 	server  *relay.Server
 	host    atomic.Pointer[model.Host]
@@ -58,10 +59,7 @@ type listener struct {
 	value Value
 }
 
-var (
-	_ dataplane.Driver[Key, Value] = (*Driver)(nil)
-	_ dataplane.Bounded            = (*Driver)(nil)
-)
+var _ dataplane.Driver[Key, Value] = (*Driver)(nil)
 
 // Open returns a driver without listeners. Close it after use.
 func Open(o Options) *Driver {
@@ -91,12 +89,7 @@ type backend struct {
 	released bool
 }
 
-var (
-	_ relay.Counter  = (*backend)(nil)
-	_ relay.Observed = (*backend)(nil)
-)
-
-var _ dataplane.Backend = (*backend)(nil)
+var _ relay.Backend = (*backend)(nil)
 
 func (b *backend) Sync(ctx context.Context) (dataplane.Work, error) {
 	w, err := b.Backend.Sync(ctx)
@@ -107,13 +100,14 @@ func (b *backend) Sync(ctx context.Context) (dataplane.Work, error) {
 	return w, err
 }
 
-var _ dataplane.ConnectionCounter = (*backend)(nil)
-
-func (b *backend) Connections(_ context.Context, found func(dataplane.Connections)) error {
+func (b *backend) Connections(_ context.Context, endpoints bool, found func(dataplane.Connections)) (counted bool, err error) {
+	if endpoints {
+		return false, nil
+	}
 	b.driver.server.Taken(func(id model.PortID, n uint64) {
 		found(dataplane.Connections{Proto: id.Proto, Port: id, New: n})
 	})
-	return nil
+	return true, nil
 }
 
 func (b *backend) Attempts() *relay.Attempts { return b.driver.server.Attempts() }

@@ -5,16 +5,23 @@ package direct
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
-	"maps"
+	"net"
 	"net/netip"
+	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/relay"
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // NodePorts has relays listen for node ports on 127.0.0.1 and ::1, where the host is configured
@@ -67,20 +74,13 @@ type withLoopback struct {
 	serving  bool                   // Host.NodePorts.OnLoopback
 	failing  bool                   // the last Sync of loopback
 	failures map[model.PortID]error // of loopback, as of the last Sync
-	changed  []model.PortID         // whose failure has come, gone or become another since GapsChanged
 }
-
-var _ dataplane.GapNotifier = (*withLoopback)(nil)
 
 // withNodePorts joins a backend with one of NodePorts, and owns both. What the second one
 // cannot do is a Gap, and never a reason to hold a change of the first one back.
 func withNodePorts(b, loopback dataplane.Backend, log *slog.Logger) dataplane.Backend {
 	return &withLoopback{Backend: b, loopback: loopback, log: log}
 }
-
-var _ dataplane.Wrapper = (*withLoopback)(nil)
-
-func (b *withLoopback) Unwrap() dataplane.Backend { return b.Backend }
 
 func withoutLoopback(h *model.Host) *model.Host {
 	if !h.NodePorts.OnLoopback() {
@@ -117,39 +117,31 @@ func (b *withLoopback) Sync(ctx context.Context) (dataplane.Work, error) {
 		}
 	}
 	if other != nil || len(b.failures) > 0 {
-		b.noteFailures()
+		w.Gaps = b.noteFailures()
 	}
 	return w, err
 }
 
-// noteFailures takes the failures of the relays, and which of them are new or no more.
-func (b *withLoopback) noteFailures() {
-	now, _ := b.loopback.Failing()
+// noteFailures takes the failures of the relays, and returns the ports whose failure has come,
+// gone or become another.
+func (b *withLoopback) noteFailures() (changed []model.PortID) {
+	now := b.loopback.Health().Failures
 	for id, err := range now {
 		if was := b.failures[id]; was == nil || was.Error() != err.Error() {
-			b.changed = append(b.changed, id)
+			changed = append(changed, id)
 		}
 	}
 	for id := range b.failures {
 		if now[id] == nil {
-			b.changed = append(b.changed, id)
+			changed = append(changed, id)
 		}
 	}
 	b.failures = now
-}
-
-func (b *withLoopback) GapsChanged() []model.PortID {
-	changed := b.changed
-	b.changed = nil
 	return changed
 }
 
 func (b *withLoopback) Next() time.Time {
-	next, other := b.Backend.Next(), b.loopback.Next()
-	if next.IsZero() || !other.IsZero() && other.Before(next) {
-		return other
-	}
-	return next
+	return sleep.Earlier(b.Backend.Next(), b.loopback.Next())
 }
 
 func (b *withLoopback) Gaps(id model.PortID) []model.Gap {
@@ -175,24 +167,28 @@ func merge(gaps, loopback []model.Gap, failing error) []model.Gap {
 }
 
 func (b *withLoopback) Health() dataplane.Health {
-	h := b.Backend.Health()
-	if !b.serving {
-		return h
+	h, other := b.Backend.Health(), b.loopback.Health()
+	if b.serving {
+		h.Objects += other.Objects
 	}
-	other := b.loopback.Health()
-	h.Objects += other.Objects
-	gaps := make(map[model.PortID][]model.Gap, len(h.Gaps)+len(other.Gaps))
-	maps.Copy(gaps, h.Gaps)
-	h.Gaps = gaps
-	for id := range other.Gaps {
-		if all := merge(h.Gaps[id], other.Gaps[id], nil); len(all) > 0 {
-			h.Gaps[id] = all
+	h.Full = append(h.Full, other.Full...)
+	return h
+}
+
+func (b *withLoopback) AllGaps() map[model.PortID][]model.Gap {
+	all := b.Backend.AllGaps()
+	if !b.serving {
+		return all
+	}
+	for id, gaps := range b.loopback.AllGaps() {
+		if both := merge(all[id], gaps, nil); len(both) > 0 {
+			all[id] = both
 		}
 	}
-	for id, err := range other.Failures {
-		h.Gaps[id] = merge(h.Gaps[id], nil, err)
+	for id, err := range b.loopback.Health().Failures {
+		all[id] = merge(all[id], nil, err)
 	}
-	return h
+	return all
 }
 
 // at returns the backend whose objects a packet meets.
@@ -215,21 +211,16 @@ func (b *withLoopback) Preview(deltas []model.Delta) []dataplane.Change {
 	return append(b.Backend.Preview(deltas), b.loopback.Preview(deltas)...)
 }
 
-// Packets implements dataplane.PacketCounter: of connections to node ports on loopback
-// addresses, relays see all.
-func (b *withLoopback) Packets() (p dataplane.Packets) {
-	if c, ok := dataplane.As[dataplane.PacketCounter](b.Backend); ok {
-		p = c.Packets()
-	}
-	if relays, ok := dataplane.As[relay.Counter](b.loopback); ok {
+// Packets: of connections to node ports on loopback addresses, relays see all.
+func (b *withLoopback) Packets() dataplane.Packets {
+	p := b.Backend.Packets()
+	if relays, ok := b.loopback.(relay.Backend); ok {
 		s := relays.Relays()
 		p.Localhost += s.Accepted
 		p.Listeners, p.ListenFailures = s.Listeners, s.ListenFailures
 	}
 	return p
 }
-
-func (b *withLoopback) Full() []model.Problem { return append(b.Backend.Full(), b.loopback.Full()...) }
 
 // Drain implements dataplane.Backend. The relays close first: the next mode listens on the
 // same sockets, and a drain may take minutes.
@@ -242,3 +233,78 @@ func (b *withLoopback) Remove(ctx context.Context) error {
 }
 
 func (b *withLoopback) Close() error { return errors.Join(b.loopback.Close(), b.Backend.Close()) }
+
+// LoopbackMode serves Services on loopback addresses, for developers: it works
+// on any system and needs no privileges. It prints the address of each port on
+// standard output.
+func LoopbackMode() dataplane.Mode {
+	return dataplane.Mode{
+		Name: relay.Mode, OnRequest: true, Ephemeral: true,
+		Probe: probeLoopback,
+		Open: func(_ context.Context, c *config.Config, log *slog.Logger) (dataplane.Backend, error) {
+			return NewBackend(Loopback{}, openLoopback(os.Stdout, relay.Options{TCP: relay.TimeoutsOf(c), Log: log})), nil
+		},
+		Plan: planLoopback,
+	}
+}
+
+// openLoopback returns a driver for listeners on loopback addresses. It writes a
+// table of them to out, a line for each change.
+func openLoopback(out io.Writer, relays relay.Options) *Driver {
+	return Open(Options{
+		Fallbacks: fallbacks,
+		Changed:   func(k Key, v Value, at netip.AddrPort) { io.WriteString(out, line(k, v, at)) },
+		Relay:     relays,
+	})
+}
+
+// fallbacks of a listener whose port is in use or privileged: 80 becomes 8080, and
+// on systems with only one loopback address any free port of that.
+func fallbacks(at netip.AddrPort) (others []netip.AddrPort) {
+	const privileged = 1024
+	if at.Port() < privileged {
+		others = append(others, netip.AddrPortFrom(at.Addr(), 8000+at.Port()))
+	}
+	one := model.FamilyOf(at.Addr()).Loopback()
+	return append(others, netip.AddrPortFrom(at.Addr(), 0), netip.AddrPortFrom(one, 0))
+}
+
+// line is a line of the table.
+func line(k Key, v Value, at netip.AddrPort) string {
+	where := "closed"
+	if at.IsValid() {
+		where = at.String()
+	}
+	return fmt.Sprintf("%-40s %-26s -> %s\n", printable.Text(v.Policy.Port.String()), fmt.Sprintf("%s/%s", k.Frontend, k.Proto), where)
+}
+
+func probeLoopback(ctx context.Context) error {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("cannot listen on loopback: %w", err)
+	}
+	return l.Close()
+}
+
+func planLoopback(_ *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
+	return dataplane.PlanOf(NewCompiler(Loopback{}), host, ports, Table)
+}
+
+// Table lists the listeners, at the addresses they prefer.
+func Table(objects map[Key]Value) string {
+	var b strings.Builder
+	b.WriteString("# Service port, its address -> listener\n")
+	var keys []Key
+	for k := range objects {
+		if k.Kind == kindListener {
+			keys = append(keys, k)
+		}
+	}
+	slices.SortFunc(keys, func(x, y Key) int {
+		return strings.Compare(line(x, objects[x], x.At), line(y, objects[y], y.At))
+	})
+	for _, k := range keys {
+		b.WriteString(line(k, objects[k], k.At))
+	}
+	return b.String()
+}

@@ -26,16 +26,19 @@ type mainPlane struct {
 	ports int
 }
 
-func (m *mainPlane) Adopt(context.Context) error                  { return nil }
-func (m *mainPlane) SetHost(h *model.Host)                        { m.host = h }
-func (m *mainPlane) Update(d []model.Delta)                       { m.ports += len(d) }
-func (m *mainPlane) Sync(context.Context) (dataplane.Work, error) { return dataplane.Work{}, nil }
-func (m *mainPlane) Next() time.Time                              { return time.Time{} }
-func (m *mainPlane) Gaps(model.PortID) []model.Gap                { return nil }
-func (m *mainPlane) Health() dataplane.Health                     { return dataplane.Health{} }
-func (m *mainPlane) Close() error                                 { return nil }
-func (m *mainPlane) Preview([]model.Delta) []dataplane.Change     { return nil }
-func (m *mainPlane) Rules(func(string, model.Family, int, int))   {}
+func (m *mainPlane) Adopt(context.Context) error { return nil }
+func (m *mainPlane) SetHost(h *model.Host)       { m.host = h }
+func (m *mainPlane) Update(d []model.Delta)      { m.ports += len(d) }
+func (m *mainPlane) Sync(context.Context) (dataplane.Work, error) {
+	return dataplane.Work{Rules: []dataplane.Rules{{}}}, nil
+}
+func (m *mainPlane) Next() time.Time                          { return time.Time{} }
+func (m *mainPlane) Gaps(model.PortID) []model.Gap            { return nil }
+func (m *mainPlane) Health() dataplane.Health                 { return dataplane.Health{} }
+func (m *mainPlane) Close() error                             { return nil }
+func (m *mainPlane) Preview([]model.Delta) []dataplane.Change { return nil }
+func (m *mainPlane) AllGaps() map[model.PortID][]model.Gap    { return map[model.PortID][]model.Gap{} }
+func (m *mainPlane) Packets() dataplane.Packets               { return dataplane.Packets{} }
 
 // Drain waits for connections that do not end.
 func (m *mainPlane) Drain(ctx context.Context) error {
@@ -86,12 +89,14 @@ func begin(t *testing.T, loopback bool) (dataplane.Backend, *mainPlane) {
 	return b, m
 }
 
-func update(t *testing.T, b dataplane.Backend, d model.Delta) {
+func update(t *testing.T, b dataplane.Backend, d model.Delta) dataplane.Work {
 	t.Helper()
 	b.Update([]model.Delta{d})
-	if _, err := b.Sync(t.Context()); err != nil {
+	w, err := b.Sync(t.Context())
+	if err != nil {
 		t.Fatal(err)
 	}
+	return w
 }
 
 func say(port uint16) string {
@@ -137,8 +142,8 @@ func TestNodePortsBeside(t *testing.T) {
 	if gaps := b.Gaps(p.ID); len(gaps) > 0 {
 		t.Errorf("gaps %v", gaps)
 	}
-	if _, ok := dataplane.As[dataplane.RuleCounter](b); !ok {
-		t.Error("the counters of the mode are lost")
+	if w, err := b.Sync(t.Context()); err != nil || len(w.Rules) != 1 {
+		t.Errorf("the counters of the mode are lost: %+v, %v", w, err)
 	}
 	update(t, b, model.Delta{Old: p})
 	if got := say(at); got != "" {
@@ -150,12 +155,12 @@ func TestNodePortsBeside(t *testing.T) {
 // loopback addresses only the mode itself.
 func TestAttemptsOfRelays(t *testing.T) {
 	b := NewBackend(NodePorts{}, Open(Options{}))
-	if _, ok := b.(relay.Observed); !ok {
+	if _, ok := b.(relay.Backend); !ok {
 		t.Error("nobody knows which endpoints answer")
 	}
 	beside := withNodePorts(&mainPlane{}, b, slog.New(slog.DiscardHandler))
 	defer beside.Close()
-	if _, ok := beside.(relay.Observed); ok {
+	if _, ok := beside.(relay.Backend); ok {
 		t.Error("few connections stand for all")
 	}
 }
@@ -220,27 +225,24 @@ func TestNodePortsGaps(t *testing.T) {
 	defer taken.Close()
 	b, _ := begin(t, true)
 	busy := nodePort(netip.MustParseAddrPort(taken.Addr().String()).Port(), echo(t, "here"), model.TCP)
-	update(t, b, model.Delta{New: busy})
+	if ids := update(t, b, model.Delta{New: busy}).Gaps; len(ids) != 1 || ids[0] != busy.ID {
+		t.Errorf("ports with other gaps: %v", ids)
+	}
 	if gaps := b.Gaps(busy.ID); len(gaps) != 1 || !strings.Contains(gaps[0].Detail, "in use") {
 		t.Errorf("gaps of a port that is in use: %v", gaps)
 	}
 	if b.Next().IsZero() {
 		t.Error("it is not retried")
 	}
-	changed := b.(dataplane.GapNotifier).GapsChanged
-	if ids := changed(); len(ids) != 1 || ids[0] != busy.ID {
+	sctp := nodePort(freePort(t), echo(t, "here"), model.SCTP)
+	if ids := update(t, b, model.Delta{New: sctp}).Gaps; len(ids) != 0 {
 		t.Errorf("ports with other gaps: %v", ids)
 	}
-	sctp := nodePort(freePort(t), echo(t, "here"), model.SCTP)
-	update(t, b, model.Delta{New: sctp})
 	if gaps := b.Gaps(sctp.ID); len(gaps) != 1 || !strings.Contains(gaps[0].Detail, "TCP and UDP only") {
 		t.Errorf("gaps of SCTP: %v", gaps)
 	}
-	if h := b.Health(); len(h.Gaps) != 2 || len(h.Failures) > 0 {
-		t.Errorf("health %+v", h)
-	}
-	if ids := changed(); len(ids) != 0 {
-		t.Errorf("ports with other gaps: %v", ids)
+	if h, gaps := b.Health(), b.AllGaps(); len(gaps) != 2 || len(h.Failures) > 0 {
+		t.Errorf("health %+v, gaps %v", h, gaps)
 	}
 	local := nodePort(freePort(t), echo(t, "here"), model.TCP) // policy Local, and no endpoint here
 	local.ID.Service.Name = "local"
@@ -251,20 +253,23 @@ func TestNodePortsGaps(t *testing.T) {
 	if gaps := b.Gaps(local.ID); len(gaps) != 0 {
 		t.Errorf("gaps for clients that do not reach loopback addresses: %v", gaps)
 	}
-	if n := b.(dataplane.PacketCounter).Packets(); n.Listeners != [2]int{1, 0} || n.ListenFailures[model.IPv4] == 0 {
+	if n := b.Packets(); n.Listeners != [2]int{1, 0} || n.ListenFailures[model.IPv4] == 0 {
 		t.Errorf("counted: %+v", n)
 	}
 	taken.Close() // the Service does not change
+	var ids []model.PortID
 	for range 100 {
 		time.Sleep(time.Until(b.Next()))
-		if _, err := b.Sync(t.Context()); err != nil {
+		w, err := b.Sync(t.Context())
+		if err != nil {
 			t.Fatal(err)
 		}
+		ids = append(ids, w.Gaps...)
 		if len(b.Gaps(busy.ID)) == 0 {
 			break
 		}
 	}
-	if gaps, ids := b.Gaps(busy.ID), changed(); len(gaps) != 0 || len(ids) != 1 || ids[0] != busy.ID {
+	if gaps := b.Gaps(busy.ID); len(gaps) != 0 || len(ids) != 1 || ids[0] != busy.ID {
 		t.Errorf("gaps of a port that is free: %v, ports with other gaps: %v", gaps, ids)
 	}
 }

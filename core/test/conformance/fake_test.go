@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -32,6 +31,7 @@ type fakeValue struct {
 }
 
 type fakeCompiler struct {
+	dataplane.SimpleCompiler[fakeKey, fakeValue]
 	gap *model.Gap // declared for every port
 }
 
@@ -58,8 +58,7 @@ func (c fakeCompiler) Port(_ *model.Host, port *model.Port, emit func(fakeKey, f
 	return nil
 }
 
-func (fakeCompiler) Rank(fakeKey) int                  { return 0 }
-func (fakeCompiler) DeleteDelay(fakeKey) time.Duration { return 0 }
+func (fakeCompiler) Rank(fakeKey) int { return 0 }
 
 func (fakeCompiler) Equal(a, b fakeValue) bool {
 	return a.act == b.act && a.restricted == b.restricted && slices.Equal(a.allow, b.allow) && slices.Equal(a.pool, b.pool)
@@ -71,6 +70,13 @@ func (fakeCompiler) Slots(have func(fakeKey) (fakeValue, bool), proto model.Prot
 		order = append(order, e.Addr)
 	}
 	return order
+}
+
+func (fakeCompiler) ServiceCIDRs(k fakeKey, v fakeValue) []netip.Prefix {
+	if k != (fakeKey{}) {
+		return nil
+	}
+	return v.allow
 }
 
 func fakeSim(objects map[fakeKey]fakeValue, host *model.Host) func(oracle.Packet) oracle.Outcome {
@@ -118,7 +124,7 @@ func fakeSuite() Suite[fakeKey, fakeValue] {
 	return Suite[fakeKey, fakeValue]{Mode: "fake", Compiler: fakeCompiler{}, Sim: fakeSim}
 }
 
-var _ dataplane.Slotter[fakeKey, fakeValue] = fakeCompiler{}
+var _ dataplane.Compiler[fakeKey, fakeValue] = fakeCompiler{}
 
 // notes records what a trial reports.
 type notes struct{ errors, logs []string }

@@ -19,6 +19,7 @@ import (
 // Driver keeps objects in memory and checks that every op fits them.
 // While others use it, look at it and change it within Do.
 type Driver[K comparable, V any] struct {
+	dataplane.SimpleDriver[K, V]
 	mu sync.Mutex
 
 	Objects map[K]V
@@ -88,7 +89,7 @@ func (d *Driver[K, V]) read() (have map[K]V, slow func(), err error) {
 	return have, d.Slow, nil
 }
 
-// Get implements dataplane.Getter.
+// Get passes on objects by their keys.
 func (d *Driver[K, V]) Get(_ context.Context, keys []K, found func(K, V)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -178,7 +179,11 @@ func (d *Driver[K, V]) apply(op ledger.Op[K, V]) {
 }
 
 // Limits returns Limit.
-func (d *Driver[K, V]) Limits() dataplane.Limits { return d.Limit }
+func (d *Driver[K, V]) Limits() dataplane.Limits {
+	l := d.Limit
+	l.Get = true
+	return l
+}
 
 // Close does nothing.
 func (d *Driver[K, V]) Close() error { return nil }

@@ -7,8 +7,8 @@ package table
 import (
 	"net/netip"
 	"slices"
-	"time"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
 )
@@ -30,8 +30,10 @@ type Value struct {
 	Ranges     []netip.Prefix
 }
 
-// Compiler implements dataplane.Compiler and dataplane.Slotter.
-type Compiler struct{}
+// Compiler implements dataplane.Compiler.
+type Compiler struct {
+	dataplane.SimpleCompiler[Key, Value]
+}
 
 // Base implements dataplane.Compiler.
 func (Compiler) Base(host *model.Host, emit func(Key, Value)) {
@@ -60,16 +62,21 @@ func otherPorts(of netip.Addr) Key { return Key{At: netip.AddrPortFrom(of, 0)} }
 // Rank implements dataplane.Compiler.
 func (Compiler) Rank(Key) int { return 0 }
 
-// DeleteDelay implements dataplane.Compiler.
-func (Compiler) DeleteDelay(Key) time.Duration { return 0 }
-
 // Equal implements dataplane.Compiler.
 func (Compiler) Equal(a, b Value) bool {
 	return a.Verdict == b.Verdict && a.SNAT == b.SNAT && a.Restricted == b.Restricted &&
 		slices.Equal(a.Endpoints, b.Endpoints) && slices.Equal(a.Ranges, b.Ranges)
 }
 
-// Slots implements dataplane.Slotter.
+// ServiceCIDRs implements dataplane.Compiler.
+func (Compiler) ServiceCIDRs(k Key, v Value) []netip.Prefix {
+	if k != (Key{}) {
+		return nil
+	}
+	return v.Ranges
+}
+
+// Slots implements dataplane.Compiler.
 func (Compiler) Slots(have func(Key) (Value, bool), proto model.Proto, at netip.AddrPort, from model.Origin) (order []netip.AddrPort) {
 	v, _ := have(Key{proto, at, from})
 	for _, e := range v.Endpoints {
