@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package oracle states what must happen to a packet. It is the reference that
+// every backend's simulator and every real kernel is compared with in tests:
+// slow, small and obvious, where the data planes are fast.
 package oracle
 
 import (
@@ -10,6 +13,62 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
+
+// Packet is the first packet of a connection.
+type Packet struct {
+	Src   netip.Addr
+	Iface string // the interface it arrives by; empty when the host itself sends it
+	Proto model.Proto
+	Dst   netip.AddrPort
+	Sport uint16 // 0 is any
+}
+
+// Uplink is the Iface of packets from other machines, where only that matters.
+const Uplink = "eth0"
+
+// Outcome is what may happen to a Packet.
+type Outcome struct {
+	Fate      Fate
+	Endpoints []Target // for Forward: all endpoints it may reach, in address order
+
+	// For people; not part of the comparison between data planes.
+	Port model.PortID
+	Kind model.Kind
+	Why  model.Reason
+}
+
+// Target is an endpoint that a packet may reach.
+type Target struct {
+	Addr netip.AddrPort
+	SNAT bool // it sees an address of the host instead of the client's
+
+	// Share is how much of all such packets it gets; 0 where that is not known.
+	Share float64
+}
+
+// Fate is the kind of an Outcome.
+type Fate uint8
+
+// The fates.
+const (
+	Pass    Fate = iota // not for a Service: unchanged
+	Forward             // to one of Endpoints
+	Reject              // refused
+	Drop                // no answer
+)
+
+// String returns the fate as scenarios spell it.
+func (f Fate) String() string { return [...]string{"pass", "forward", "reject", "drop"}[f] }
+
+// ParseFate reads what String has written.
+func ParseFate(text string) (Fate, error) {
+	for _, f := range []Fate{Pass, Forward, Reject, Drop} {
+		if f.String() == text {
+			return f, nil
+		}
+	}
+	return Pass, fmt.Errorf("unknown outcome %.20q", text)
+}
 
 // Decide returns what must happen to a packet, given everything that is to be
 // programmed. It walks all ports.
@@ -213,4 +272,47 @@ func (o Outcome) Same(b Outcome) bool {
 func SameShare(x, y float64) bool {
 	const tolerance = 0.01
 	return x == 0 || y == 0 || math.Abs(x-y) <= tolerance
+}
+
+// Explanation is an Outcome, and how it came about. Decide and Explain are one
+// implementation.
+type Explanation struct {
+	Packet   Packet
+	Outcome  Outcome
+	Origin   model.Origin
+	Port     *model.Port     // that the packet is for; nil for none
+	Frontend *model.Frontend // of Port; nil for none, also where another port of its address is meant
+	Steps    []Step
+}
+
+// Step is one decision on the way of a packet.
+type Step struct {
+	About  About  `json:"step"`
+	Result string `json:"result"` // the decision
+	Why    string `json:"why"`    // and on what grounds
+}
+
+// About names what a Step decides.
+type About string
+
+// The steps, in their order. Not every packet takes all of them.
+const (
+	AboutOrigin    About = "origin"        // pod, host or outside
+	AboutFrontend  About = "frontend"      // whose address it is
+	AboutRanges    About = "source ranges" // loadBalancerSourceRanges
+	AboutPolicy    About = "policy"        // balance, reject, drop
+	AboutAffinity  About = "affinity"      // sessionAffinity: ClientIP
+	AboutEndpoints About = "endpoints"     // the pool
+	AboutSNAT      About = "source"        // what address endpoints see
+)
+
+// Explain returns what must happen to a packet, given everything that is to be
+// programmed, and why. It walks all ports.
+func Explain(host *model.Host, ports []*model.Port, p Packet) Explanation {
+	e := Explanation{Packet: p, Origin: Origin(host, p)}
+	w := walk{host: host, ports: ports, report: func(about About, result, why string, args ...any) {
+		e.Steps = append(e.Steps, Step{about, result, fmt.Sprintf(why, args...)})
+	}}
+	e.Outcome, e.Port, e.Frontend = w.decide(p)
+	return e
 }
