@@ -19,8 +19,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/printable"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/relay"
-	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/linux/conntrack"
 	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/ipvs"
@@ -41,27 +41,27 @@ const eventsSetting = "/proc/sys/net/netfilter/nf_conntrack_events"
 // followLive implements system.live: it listens to nf_tables' traces and to new flows of
 // conntrack, sends a packet or waits for one, and combines the events; in mode ipvs with what IPVS
 // has chosen.
-func followLive(ctx context.Context, t status.Trace, from string) (_ status.Live, err error) {
+func followLive(ctx context.Context, t question.Trace, from string) (_ question.Live, err error) {
 	l, err := newLive(t, from)
 	if err != nil {
-		return status.Live{}, err
+		return question.Live{}, err
 	}
 	if l.local {
 		if l.probe, err = openProbe(l.packet.Proto, l.packet.Dst); err != nil {
-			return status.Live{}, err
+			return question.Live{}, err
 		}
 		defer l.probe.close()
 		l.packet.Sport = l.probe.port
 	}
 	if text, err := os.ReadFile(eventsSetting); err == nil && strings.TrimSpace(string(text)) == "0" {
-		return status.Live{}, errors.New("conntrack sends no events: set sysctl net.netfilter.nf_conntrack_events=1")
+		return question.Live{}, errors.New("conntrack sends no events: set sysctl net.netfilter.nf_conntrack_events=1")
 	}
 	if l.ipvs, err = l.followIPVS(ctx); err != nil {
-		return status.Live{}, err
+		return question.Live{}, err
 	}
 	newFlows, err := conntrack.ListenNew()
 	if err != nil {
-		return status.Live{}, err
+		return question.Live{}, err
 	}
 	defer func() { err = errors.Join(err, newFlows.Close()) }()
 	follower, err := nft.Follow(ctx, l.packet)
@@ -69,21 +69,21 @@ func followLive(ctx context.Context, t status.Trace, from string) (_ status.Live
 	case err == nil:
 		defer func() { err = errors.Join(err, follower.Close()) }()
 	case !errors.Is(err, dataplane.ErrAbsent):
-		return status.Live{}, err
+		return question.Live{}, err
 	}
 	return l.run(ctx, newFlows, follower)
 }
 
 // live combines the events of one packet.
 type live struct {
-	trace  status.Trace
+	trace  question.Trace
 	packet nft.Followed
 	local  bool // this node sends it
 	probe  *probe
 	begin  time.Time
 
 	mu     sync.Mutex
-	result status.Live
+	result question.Live
 	rules  []string
 	more   int // rules beyond mostPath
 	flows  []string
@@ -96,8 +96,8 @@ type live struct {
 
 // newLive is about the packet of a trace. A client that is not named by its address is
 // any.
-func newLive(t status.Trace, from string) (*live, error) {
-	l := &live{trace: t, local: t.FromHost(), known: make(chan struct{}, 1), result: status.Unseen()}
+func newLive(t question.Trace, from string) (*live, error) {
+	l := &live{trace: t, local: t.FromHost(), known: make(chan struct{}, 1), result: question.Unseen()}
 	var err error
 	if l.packet.Dst, err = netip.ParseAddrPort(t.To); err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ func newLive(t status.Trace, from string) (*live, error) {
 }
 
 // run listens until the packet's fate is known, or ctx ends.
-func (l *live) run(ctx context.Context, flows *conntrack.NewFlows, follower *nft.Follower) (status.Live, error) {
+func (l *live) run(ctx context.Context, flows *conntrack.NewFlows, follower *nft.Follower) (question.Live, error) {
 	listening, stop := context.WithCancel(ctx)
 	defer stop()
 	var listeners sync.WaitGroup
@@ -206,7 +206,7 @@ func (l *live) flowEvent(f conntrack.NewFlow) (done bool) {
 }
 
 func (l *live) endpoint(at string) bool {
-	return slices.ContainsFunc(l.trace.Endpoints, func(t status.Target) bool { return t.Address == at })
+	return slices.ContainsFunc(l.trace.Endpoints, func(t question.Target) bool { return t.Address == at })
 }
 
 // ruleEvent receives a rule that the packet passed.

@@ -26,9 +26,9 @@ import (
 	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/core/resolve"
-	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/tracing"
 	"github.com/tandem-proxy/tandem/core/watch"
 )
@@ -81,16 +81,16 @@ func (p *Proxy) Snapshot(ctx context.Context) (*engine.Snapshot, error) {
 }
 
 // Document returns the status document.
-func (p *Proxy) Document(ctx context.Context) (status.Document, error) {
+func (p *Proxy) Document(ctx context.Context) (question.Status, error) {
 	s, err := p.Snapshot(ctx)
 	if err != nil {
-		return status.Document{}, err
+		return question.Status{}, err
 	}
-	return status.Of(p.facts(status.Filter{}), s), nil
+	return question.Of(p.facts(question.Filter{}), s), nil
 }
 
-func (p *Proxy) facts(only status.Filter) status.Facts {
-	return status.Facts{
+func (p *Proxy) facts(only question.Filter) question.Facts {
+	return question.Facts{
 		Only:    only,
 		Version: p.version, Node: p.config.NodeName, Mode: p.mode(), Fallback: p.fallback(), Offload: p.config.Accelerate == config.Flowtable, Source: p.config.Source(), Health: p.health(), Inputs: p.source.inputs(),
 	}
@@ -109,8 +109,8 @@ func (p *Proxy) fallback() string {
 func (p *Proxy) mode() string { return string(p.engine.Current().Mode.Name) }
 
 // health judges the proxy.
-func (p *Proxy) health() status.Health {
-	return status.HealthOf(p.Status(), 2*p.live.Load().SyncPeriod, p.source.stale())
+func (p *Proxy) health() question.Health {
+	return question.HealthOf(p.Status(), 2*p.live.Load().SyncPeriod, p.source.stale())
 }
 
 // packets are counted by the backend in use, if it does.
@@ -640,16 +640,16 @@ func (s source) ages() map[string]time.Duration {
 }
 
 // inputs returns how up to date each kind of input is.
-func (s source) inputs() (all []status.Input) {
+func (s source) inputs() (all []question.Input) {
 	now := time.Now()
 	switch {
 	case s.folder != nil:
-		return []status.Input{{Name: "manifests", Age: s.folder.Age(now).Seconds()}}
+		return []question.Input{{Name: "manifests", Age: s.folder.Age(now).Seconds()}}
 	case s.server == nil:
 		return nil
 	}
 	for _, r := range s.server.Resources() {
-		all = append(all, status.Input{Name: r.Name, Age: r.Age(now).Seconds(), Version: r.Version, Objects: r.Objects, Err: r.Err})
+		all = append(all, question.Input{Name: r.Name, Age: r.Age(now).Seconds(), Version: r.Version, Objects: r.Objects, Err: r.Err})
 	}
 	return all
 }

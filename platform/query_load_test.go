@@ -31,8 +31,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/snapshot"
-	"github.com/tandem-proxy/tandem/core/status"
 	inmemory "github.com/tandem-proxy/tandem/core/test/memory"
 	"github.com/tandem-proxy/tandem/core/wire"
 	"github.com/tandem-proxy/tandem/linux/nft"
@@ -457,11 +457,11 @@ func TestListsAreAsAWhole(t *testing.T) {
 			}
 		}
 	}
-	for _, only := range []status.Filter{{}, {Name: "web-1*"}, {States: []string{"Programmed"}}, {States: []string{"Failing"}}} {
+	for _, only := range []question.Filter{{}, {Name: "web-1*"}, {States: []string{"Programmed"}}, {States: []string{"Failing"}}} {
 		facts := p.facts(only)
-		d, list := status.List(facts, s)
-		both(status.Of(facts, s), list.In(d, "services"))
-		whole := status.ServicesOf(s, only)
+		d, list := question.List(facts, s)
+		both(question.Of(facts, s), list.In(d, "services"))
+		whole := question.ServicesOf(s, only)
 		whole.Node, whole.Mode = s.Host.Name, p.mode()
 		all, err := services(ctx, p, ServicesRequest{Filter: only})
 		both(whole, all, err)
@@ -475,7 +475,7 @@ func TestListsAreAsAWhole(t *testing.T) {
 	f, lists := p.fileOf(s)
 	var got, want bytes.Buffer
 	err = f.Write(&got, lists)
-	f.Status, f.History = status.Of(p.facts(status.Filter{}), s), p.engine.History().Find(history.Filter{})
+	f.Status, f.History = question.Of(p.facts(question.Filter{}), s), p.engine.History().Find(history.Filter{})
 	again, failed := snapshot.Read(&got)
 	if err = errors.Join(err, failed, snapshot.Write(&want, f)); err != nil {
 		t.Fatal(err)
@@ -529,7 +529,7 @@ func (a *questioned) answers() map[string]func(io.Writer) error {
 			if err != nil {
 				return err
 			}
-			return encode(w, wire.CBOR, now(status.Filter{}))
+			return encode(w, wire.CBOR, now(question.Filter{}))
 		},
 	}
 	for name, question := range clientQuestions() {

@@ -13,8 +13,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/resolve"
-	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/test/conformance"
 	"github.com/tandem-proxy/tandem/core/track"
 )
@@ -68,7 +68,7 @@ func TestConcernedServicesAreEnough(t *testing.T) {
 			few, all := concerned(tracker, q), tracker.Services()
 			track.SortServices(few) // as subject does
 			explain := func(services []*track.View) string {
-				e, err := status.Explain(status.Subject{
+				e, err := question.Explain(question.Subject{
 					Host: tracker.Host(), Services: services,
 					Implementation: func([]*model.Port, oracle.Packet) []dataplane.Object { return nil },
 				}, q)

@@ -23,9 +23,9 @@ import (
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/snapshot"
-	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/track"
 	"github.com/tandem-proxy/tandem/core/wire"
 )
@@ -243,7 +243,7 @@ func (p *Proxy) snapshotRoute() route {
 func (p *Proxy) file(ctx context.Context) (*snapshot.File, snapshot.Lists, error) {
 	start := time.Now()
 	readAt, failed := p.read(ctx)
-	var counts *status.Top
+	var counts *question.Top
 	var notCounted error
 	var counting sync.WaitGroup // meanwhile: most of it is the kernel's work
 	counting.Go(func() { counts, notCounted = p.counts(ctx) })
@@ -253,7 +253,7 @@ func (p *Proxy) file(ctx context.Context) (*snapshot.File, snapshot.Lists, error
 		return nil, lists, err
 	}
 	if f.Top = counts; notCounted != nil { // like what cannot be read, this hides nothing else
-		f.Top = &status.Top{At: f.At, Mode: string(f.Mode), Services: []status.TopService{}, NotCounted: "connections were not counted: " + notCounted.Error()}
+		f.Top = &question.Top{At: f.At, Mode: string(f.Mode), Services: []question.TopService{}, NotCounted: "connections were not counted: " + notCounted.Error()}
 	}
 	if failed == nil {
 		f.ReadAt, f.Drift.ReadAt, f.Observed = readAt, &readAt, observed(s, start)
@@ -281,10 +281,10 @@ func (p *Proxy) fileOf(s *engine.Snapshot) (f *snapshot.File, lists snapshot.Lis
 	if !settled {
 		f.Record(f.Resolve()) // what has just come is resolved and programmed in a moment
 	}
-	document, services := status.List(p.facts(status.Filter{}), s)
+	document, services := question.List(p.facts(question.Filter{}), s)
 	past, _, changes := p.engine.History().List(history.Filter{})
 	f.Status, f.History = document, past
-	f.Drift = status.DriftOf(s, "", time.Time{})
+	f.Drift = question.DriftOf(s, "", time.Time{})
 	f.Drift.Node, f.Drift.Mode = p.config.NodeName, string(f.Mode)
 	return f, snapshot.Lists{Services: services.Each, History: changes}
 }
@@ -304,8 +304,8 @@ func (p *Proxy) inputs(s *engine.Snapshot) (f *snapshot.File, settled bool) {
 	if s.Host != nil {
 		f.Machine.Listeners = s.Host.Guard.Listeners
 	}
-	hash := status.HashHost(s.Host)
-	settled = s.Settled && s.Host != nil && hash.String() == status.HashHost(resolve.Host(&f.Config, f.Node, f.CIDRs, f.Machine)).String()
+	hash := question.HashHost(s.Host)
+	settled = s.Settled && s.Host != nil && hash.String() == question.HashHost(resolve.Host(&f.Config, f.Node, f.CIDRs, f.Machine)).String()
 	for i, svc := range s.Each() { // once through memory
 		f.Services[i], f.Slices = svc.Object, append(f.Slices, svc.Slices...)
 		f.KeepReady(s.Services[i : i+1])
@@ -349,7 +349,7 @@ func (p *Proxy) read(ctx context.Context) (at time.Time, err error) {
 
 // counts are the connections that the data plane has counted, as tandem top shows them; nil where it does
 // not count.
-func (p *Proxy) counts(ctx context.Context) (*status.Top, error) {
+func (p *Proxy) counts(ctx context.Context) (*question.Top, error) {
 	if _, counted := dataplane.As[dataplane.ConnectionCounter](p.engine.Current().Backend); !counted {
 		return nil, nil
 	}
@@ -374,16 +374,16 @@ func observed(s *engine.Snapshot, start time.Time) (differ []dataplane.Differenc
 }
 
 // TraceOf follows a connection through the data plane as it was when a snapshot was taken.
-func TraceOf(f *snapshot.File, q oracle.Question) (status.Trace, error) {
+func TraceOf(f *snapshot.File, q oracle.Question) (question.Trace, error) {
 	if f.ReadAt.IsZero() {
-		return status.Trace{}, fmt.Errorf("the data plane is not in this snapshot: %s", cmp.Or(f.ReadErr, "the snapshot was taken without reading it"))
+		return question.Trace{}, fmt.Errorf("the data plane is not in this snapshot: %s", cmp.Or(f.ReadErr, "the snapshot was taken without reading it"))
 	}
 	r, _, err := Replay(f)
 	if err != nil {
-		return status.Trace{}, err
+		return question.Trace{}, err
 	}
-	subject := status.Subject{Mode: string(f.Mode), Host: r.Host, Services: r.Services, Gaps: r.Plan.Gaps, Implementation: r.Plan.Implementation}
-	t, _, err := status.Follow(subject, q, func(ports []*model.Port, p oracle.Packet) (dataplane.Trace, error) {
+	subject := question.Subject{Mode: string(f.Mode), Host: r.Host, Services: r.Services, Gaps: r.Plan.Gaps, Implementation: r.Plan.Implementation}
+	t, _, err := question.Follow(subject, q, func(ports []*model.Port, p oracle.Packet) (dataplane.Trace, error) {
 		return r.Plan.Trace(ports, p, f.Observed)
 	})
 	return t, err
@@ -406,28 +406,28 @@ func Replay(f *snapshot.File) (r *snapshot.Result, likeness snapshot.Likeness, e
 }
 
 // Explain is the query of tandem explain.
-func Explain() Query[oracle.Question, status.Explanation] {
-	return Query[oracle.Question, status.Explanation]{Name: "explain", answer: explain}
+func Explain() Query[oracle.Question, question.Explanation] {
+	return Query[oracle.Question, question.Explanation]{Name: "explain", answer: explain}
 }
 
-func explain(ctx context.Context, p *Proxy, q oracle.Question) (status.Explanation, error) {
+func explain(ctx context.Context, p *Proxy, q oracle.Question) (question.Explanation, error) {
 	s, err := p.subject(ctx, func(t *track.Tracker) []*track.View { return concerned(t, q) })
 	if err != nil {
-		return status.Explanation{}, err
+		return question.Explanation{}, err
 	}
-	return status.Explain(s, q)
+	return question.Explain(s, q)
 }
 
 // subject is the running proxy as questions about packets are asked of it: with the
 // Services that the answers depend on.
-func (p *Proxy) subject(ctx context.Context, pick func(*track.Tracker) []*track.View) (status.Subject, error) {
+func (p *Proxy) subject(ctx context.Context, pick func(*track.Tracker) []*track.View) (question.Subject, error) {
 	s, err := p.snapshotFor(ctx, pick)
 	if err != nil {
-		return status.Subject{}, err
+		return question.Subject{}, err
 	}
 	track.SortServices(s.Services)
 	plane := p.engine.Current()
-	return status.Subject{
+	return question.Subject{
 		Mode: string(plane.Mode.Name), Host: s.Host, Services: s.Services, Gaps: s.Backend.Gaps,
 		Failures: s.Backend.Failures, Implementation: plane.Implementation,
 	}, nil
@@ -466,11 +466,11 @@ const mostQuestions = 10000
 
 // Outcomes is the query of tandem test: what must happen to many packets, all by the state that is
 // known at one moment. Explanations have no Objects, which take longer than all the rest.
-func Outcomes() Query[[]oracle.Question, []status.Explanation] {
-	return Query[[]oracle.Question, []status.Explanation]{Name: "outcomes", answer: outcomes}
+func Outcomes() Query[[]oracle.Question, []question.Explanation] {
+	return Query[[]oracle.Question, []question.Explanation]{Name: "outcomes", answer: outcomes}
 }
 
-func outcomes(ctx context.Context, p *Proxy, all []oracle.Question) ([]status.Explanation, error) {
+func outcomes(ctx context.Context, p *Proxy, all []oracle.Question) ([]question.Explanation, error) {
 	if len(all) > mostQuestions {
 		return nil, errors.New("too many questions in one request")
 	}
@@ -479,9 +479,9 @@ func outcomes(ctx context.Context, p *Proxy, all []oracle.Question) ([]status.Ex
 		return nil, err
 	}
 	s.Implementation = func([]*model.Port, oracle.Packet) []dataplane.Object { return nil }
-	answers := make([]status.Explanation, 0, len(all))
+	answers := make([]question.Explanation, 0, len(all))
 	for _, q := range all {
-		e, err := status.Explain(s, q)
+		e, err := question.Explain(s, q)
 		if err != nil {
 			return nil, fmt.Errorf("from %s to %s: %w", q.From, q.To, err)
 		}
@@ -494,17 +494,17 @@ func outcomes(ctx context.Context, p *Proxy, all []oracle.Question) ([]status.Ex
 }
 
 // Trace is the query of tandem trace.
-func Trace() Query[oracle.Question, status.Trace] {
-	return Query[oracle.Question, status.Trace]{Name: "trace", Reads: true, answer: trace}
+func Trace() Query[oracle.Question, question.Trace] {
+	return Query[oracle.Question, question.Trace]{Name: "trace", Reads: true, answer: trace}
 }
 
-func trace(ctx context.Context, p *Proxy, q oracle.Question) (status.Trace, error) {
+func trace(ctx context.Context, p *Proxy, q oracle.Question) (question.Trace, error) {
 	subject, err := p.subject(ctx, func(t *track.Tracker) []*track.View { return concerned(t, q) })
 	if err != nil {
-		return status.Trace{}, err
+		return question.Trace{}, err
 	}
 	plane := p.engine.Current()
-	t, _, err := status.Follow(subject, q, func(ports []*model.Port, packet oracle.Packet) (t dataplane.Trace, err error) {
+	t, _, err := question.Follow(subject, q, func(ports []*model.Port, packet oracle.Packet) (t dataplane.Trace, err error) {
 		err = p.network.Do(func() error {
 			t, err = plane.Trace(ctx, ports, packet)
 			return err
@@ -517,19 +517,19 @@ func trace(ctx context.Context, p *Proxy, q oracle.Question) (status.Trace, erro
 // Live follows a real packet of a trace through this machine: one that it sends, where
 // the node itself is the client, else the next one of any sender, until ctx ends. From
 // is the question's.
-func Live(ctx context.Context, t status.Trace, from string) (status.Live, error) {
+func Live(ctx context.Context, t question.Trace, from string) (question.Live, error) {
 	return thisSystem().live(ctx, t, from)
 }
 
 // ServicesRequest is what tandem services asks.
 type ServicesRequest struct {
-	Service string        `json:"service,omitempty"` // NAMESPACE/NAME; empty for all, without their endpoints
-	Filter  status.Filter `json:"filter,omitzero"`   // of all
+	Service string          `json:"service,omitempty"` // NAMESPACE/NAME; empty for all, without their endpoints
+	Filter  question.Filter `json:"filter,omitzero"`   // of all
 }
 
 // Services is the query of tandem services.
-func Services() Query[ServicesRequest, status.Services] {
-	return Query[ServicesRequest, status.Services]{Name: "services", list: services}
+func Services() Query[ServicesRequest, question.Services] {
+	return Query[ServicesRequest, question.Services]{Name: "services", list: services}
 }
 
 func services(ctx context.Context, p *Proxy, r ServicesRequest) (any, error) {
@@ -541,11 +541,11 @@ func services(ctx context.Context, p *Proxy, r ServicesRequest) (any, error) {
 		return nil, err
 	}
 	track.SortServices(s.Services)
-	return status.ListServices(s, r.Filter).In(status.Services{Node: s.Host.Name, Mode: p.mode()}, "services"), nil
+	return question.ListServices(s, r.Filter).In(question.Services{Node: s.Host.Name, Mode: p.mode()}, "services"), nil
 }
 
 // service is the answer about one.
-func service(ctx context.Context, p *Proxy, of string) (out status.Services, err error) {
+func service(ctx context.Context, p *Proxy, of string) (out question.Services, err error) {
 	name, err := model.ParseServiceName(of)
 	if err != nil {
 		return out, err
@@ -558,7 +558,7 @@ func service(ctx context.Context, p *Proxy, of string) (out status.Services, err
 	if err != nil {
 		return out, err
 	}
-	out, ok := status.ServiceOf(s, name, since)
+	out, ok := question.ServiceOf(s, name, since)
 	if !ok {
 		return out, unknownService(name)
 	}
@@ -568,26 +568,26 @@ func service(ctx context.Context, p *Proxy, of string) (out status.Services, err
 
 // ServicesOf answers the question about a snapshot: what its inputs mean, and the state that each
 // Service was in.
-func ServicesOf(f *snapshot.File, r ServicesRequest) (out status.Services, err error) {
+func ServicesOf(f *snapshot.File, r ServicesRequest) (out question.Services, err error) {
 	replayed, _, err := Replay(f)
 	if err != nil {
 		return out, err
 	}
 	s := &engine.Snapshot{Host: replayed.Host, Services: replayed.Services, Suspects: f.Suspects, Backend: dataplane.Health{Gaps: replayed.Plan.Gaps}}
 	if r.Service == "" {
-		out = status.ServicesOf(s, status.Filter{Namespace: r.Filter.Namespace, Name: r.Filter.Name})
+		out = question.ServicesOf(s, question.Filter{Namespace: r.Filter.Namespace, Name: r.Filter.Name})
 	} else {
 		name, err := model.ParseServiceName(r.Service)
 		if err != nil {
 			return out, err
 		}
 		var ok bool
-		if out, ok = status.ServiceOf(s, name, nil); !ok {
+		if out, ok = question.ServiceOf(s, name, nil); !ok {
 			return out, unknownService(name)
 		}
 	}
 	out.Recall(f.Status.Services)
-	out.Services = slices.DeleteFunc(out.Services, func(d status.ServiceDetail) bool { return !r.Filter.Match(d.Name, d.State) })
+	out.Services = slices.DeleteFunc(out.Services, func(d question.ServiceDetail) bool { return !r.Filter.Match(d.Name, d.State) })
 	out.Node, out.Mode = s.Host.Name, string(f.Mode)
 	return out, nil
 }
@@ -604,19 +604,19 @@ type DriftRequest struct {
 }
 
 // Drift is the query of tandem drift.
-func Drift() Query[DriftRequest, status.Drift] {
-	return Query[DriftRequest, status.Drift]{Name: "drift", Reads: true, answer: drift}
+func Drift() Query[DriftRequest, question.Drift] {
+	return Query[DriftRequest, question.Drift]{Name: "drift", Reads: true, answer: drift}
 }
 
 // drift has the engine audit, which repairs what it finds; or asks the kernel whether
 // another program has written since the last time, where that is certain.
-func drift(ctx context.Context, p *Proxy, r DriftRequest) (status.Drift, error) {
+func drift(ctx context.Context, p *Proxy, r DriftRequest) (question.Drift, error) {
 	var readAt time.Time
 	if r.Look {
 		r.Since = time.Now()
 		var err error
 		if readAt, err = p.engine.Audit(ctx); err != nil {
-			return status.Drift{}, err
+			return question.Drift{}, err
 		}
 	}
 	s, err := p.snapshotFor(ctx, func(t *track.Tracker) []*track.View {
@@ -624,7 +624,7 @@ func drift(ctx context.Context, p *Proxy, r DriftRequest) (status.Drift, error) 
 		return t.Named(name)
 	})
 	if err != nil {
-		return status.Drift{}, err
+		return question.Drift{}, err
 	}
 	d, err := driftOf(s, r)
 	d.Node, d.Mode = s.Host.Name, p.mode()
@@ -636,8 +636,8 @@ func drift(ctx context.Context, p *Proxy, r DriftRequest) (status.Drift, error) 
 
 // driftOf renders the drift of a snapshot. A Service that neither exists nor has
 // drifted is an error: "no drift" would be wrong for a mistyped name.
-func driftOf(s *engine.Snapshot, r DriftRequest) (status.Drift, error) {
-	d := status.DriftOf(s, r.Service, r.Since)
+func driftOf(s *engine.Snapshot, r DriftRequest) (question.Drift, error) {
+	d := question.DriftOf(s, r.Service, r.Since)
 	d.Looked = r.Look
 	if r.Service == "" || len(d.Now)+len(d.Before) > 0 {
 		return d, nil
@@ -646,7 +646,7 @@ func driftOf(s *engine.Snapshot, r DriftRequest) (status.Drift, error) {
 	if err != nil {
 		return d, err
 	}
-	if _, ok := status.Find(s, name); !ok {
+	if _, ok := question.Find(s, name); !ok {
 		return d, unknownService(name)
 	}
 	return d, nil
@@ -663,17 +663,17 @@ type Edit struct {
 }
 
 // Preview is the query of tandem plan --against-running.
-func Preview() Query[Edit, status.Preview] {
-	return Query[Edit, status.Preview]{Name: "preview", Reads: true, answer: preview}
+func Preview() Query[Edit, question.Preview] {
+	return Query[Edit, question.Preview]{Name: "preview", Reads: true, answer: preview}
 }
 
-func preview(ctx context.Context, p *Proxy, edit Edit) (status.Preview, error) {
+func preview(ctx context.Context, p *Proxy, edit Edit) (question.Preview, error) {
 	s, err := p.snapshotFor(ctx, (*track.Tracker).Unsorted)
 	if err != nil {
-		return status.Preview{}, err
+		return question.Preview{}, err
 	}
 	deltas, problems := edit.deltas(s, time.Now())
-	out := status.PreviewOf(p.engine.Current().Preview(deltas), deltas, problems)
+	out := question.PreviewOf(p.engine.Current().Preview(deltas), deltas, problems)
 	out.Node, out.Mode = s.Host.Name, p.mode()
 	switch {
 	case len(deltas) == 0: // of none
@@ -682,7 +682,7 @@ func preview(ctx context.Context, p *Proxy, edit Edit) (status.Preview, error) {
 	case !p.engine.Current().Mode.Conntrack:
 		out.Unknown = "mode " + p.mode() + " does not track connections in the kernel"
 	default:
-		count := status.CountFlows(s.Host, deltas)
+		count := question.CountFlows(s.Host, deltas)
 		if err := p.network.Do(func() error { return p.tracked.Each(ctx, count.See) }); err != nil {
 			out.Unknown = err.Error()
 		}
@@ -751,33 +751,33 @@ func (e Edit) prune(t *track.Tracker, s *engine.Snapshot) {
 
 // TopRequest is what tandem top asks. Services without connections are left out.
 type TopRequest struct {
-	Filter    status.Filter `json:"filter,omitzero"`
-	Frontends bool          `json:"frontends,omitempty"` // with the counts of each
-	Endpoints bool          `json:"endpoints,omitempty"` // with those of each endpoint
-	Bytes     bool          `json:"bytes,omitempty"`     // with what conntrack has counted
+	Filter    question.Filter `json:"filter,omitzero"`
+	Frontends bool            `json:"frontends,omitempty"` // with the counts of each
+	Endpoints bool            `json:"endpoints,omitempty"` // with those of each endpoint
+	Bytes     bool            `json:"bytes,omitempty"`     // with what conntrack has counted
 }
 
 // Top is the query of tandem top.
-func Top() Query[TopRequest, status.Top] {
-	return Query[TopRequest, status.Top]{Name: "top", Reads: true, answer: top}
+func Top() Query[TopRequest, question.Top] {
+	return Query[TopRequest, question.Top]{Name: "top", Reads: true, answer: top}
 }
 
-func top(ctx context.Context, p *Proxy, r TopRequest) (t status.Top, err error) {
-	from := status.TopSources{Mode: p.mode(), At: time.Now(), Frontends: r.Frontends}
+func top(ctx context.Context, p *Proxy, r TopRequest) (t question.Top, err error) {
+	from := question.TopSources{Mode: p.mode(), At: time.Now(), Frontends: r.Frontends}
 	backend := p.engine.Current().Backend
 	counter, counted := dataplane.As[dataplane.ConnectionCounter](backend)
 	if !counted && !r.Bytes {
-		return status.Top{At: from.At, Mode: from.Mode, Services: []status.TopService{}, NotCounted: status.NotCounted(from.Mode)}, nil
+		return question.Top{At: from.At, Mode: from.Mode, Services: []question.TopService{}, NotCounted: question.NotCounted(from.Mode)}, nil
 	}
 	if err := p.network.Do(func() error {
 		if counted {
-			from.Counts = status.TopCounts{}
+			from.Counts = question.TopCounts{}
 			if err := counter.Connections(ctx, from.Counts.Add); err != nil {
 				return err
 			}
 		}
 		if r.Endpoints {
-			from.Endpoints = status.TopEndpoints{}
+			from.Endpoints = question.TopEndpoints{}
 			if err := countEndpoints(ctx, backend, from.Endpoints); err != nil {
 				return err
 			}
@@ -786,7 +786,7 @@ func top(ctx context.Context, p *Proxy, r TopRequest) (t status.Top, err error) 
 			if p.tracked == nil {
 				return errBytesNotCounted
 			}
-			from.Flows = status.TopFlows{}
+			from.Flows = question.TopFlows{}
 			return p.tracked.Traffic(ctx, from.Flows.Add)
 		}
 		return nil
@@ -800,14 +800,14 @@ func top(ctx context.Context, p *Proxy, r TopRequest) (t status.Top, err error) 
 	for _, a := range p.machine.now().Addresses {
 		from.Node = append(from.Node, a.Prefix.Addr())
 	}
-	return status.TopOf(from, s.Services, r.Filter), nil
+	return question.TopOf(from, s.Services, r.Filter), nil
 }
 
 var errBytesNotCounted = errors.New("--bytes: this system does not count the bytes of connections by their first destination")
 
 var errEndpointsNotCounted = errors.New("connections of endpoints are not counted: mode ipvs counts them, and mode nftables with --count-connections --count-endpoints")
 
-func countEndpoints(ctx context.Context, backend dataplane.Backend, into status.TopEndpoints) error {
+func countEndpoints(ctx context.Context, backend dataplane.Backend, into question.TopEndpoints) error {
 	counter, ok := dataplane.As[dataplane.EndpointCounter](backend)
 	if !ok {
 		return errEndpointsNotCounted

@@ -22,7 +22,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/printable"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/ui"
 )
 
@@ -188,13 +188,13 @@ func (p *Proxy) pages() health.Sources {
 
 // state is the state of now, of which status documents are made while they are written, with the
 // Services of a filter.
-func (p *Proxy) state(ctx context.Context) (func(status.Filter) any, error) {
+func (p *Proxy) state(ctx context.Context) (func(question.Filter) any, error) {
 	s, err := p.Snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return func(only status.Filter) any {
-		d, list := status.List(p.facts(only), s)
+	return func(only question.Filter) any {
+		d, list := question.List(p.facts(only), s)
 		return list.In(d, "services")
 	}, nil
 }
@@ -208,7 +208,7 @@ func (p *Proxy) uiInput(ctx context.Context) (*ui.Input, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ui.Input{Status: status.Of(p.facts(status.Filter{}), s), Host: s.Host, Services: s.Services, Suspects: s.Suspects, History: p.engine.History().Find(history.Filter{})}, nil
+	return &ui.Input{Status: question.Of(p.facts(question.Filter{}), s), Host: s.Host, Services: s.Services, Suspects: s.Suspects, History: p.engine.History().Find(history.Filter{})}, nil
 }
 
 // serviceManager is the one that has started this process and wants to be notified:
@@ -245,7 +245,7 @@ func openServiceManager(log *slog.Logger) *serviceManager {
 // An API server that is down does not keep the node from starting: it may run on
 // this very node. After a while of waiting the start counts as done, and the
 // status has the missing parts.
-func (m *serviceManager) notify(ctx context.Context, e *engine.Engine, health func() status.Health) {
+func (m *serviceManager) notify(ctx context.Context, e *engine.Engine, health func() question.Health) {
 	if m == nil {
 		return
 	}
@@ -291,7 +291,7 @@ func answers(ctx context.Context, e *engine.Engine, within time.Duration) bool {
 }
 
 // statusLine is what `systemctl status` shows.
-func statusLine(mode config.Mode, s engine.Status, h status.Health) string {
+func statusLine(mode config.Mode, s engine.Status, h question.Health) string {
 	total := 0
 	for _, n := range s.Services {
 		total += n

@@ -22,9 +22,9 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/core/sleep"
-	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/suspect"
 	"github.com/tandem-proxy/tandem/core/watch"
 )
@@ -40,10 +40,10 @@ type system struct {
 	addresses   func() (addresses, error)
 	listeners   func() (Listening, error) // nil where they cannot be told
 	flows       func() (flowTable, error)
-	listFlows   func() flowLister                                                           // nil where they are not listed
-	live        func(ctx context.Context, t status.Trace, from string) (status.Live, error) // follows a real packet
-	writers     func() (writers, error)                                                     // other writers to the data plane; nil where the system does not report them
-	observe     func() (tracked, error)                                                     // TCP flows in the same table
+	listFlows   func() flowLister                                                               // nil where they are not listed
+	live        func(ctx context.Context, t question.Trace, from string) (question.Live, error) // follows a real packet
+	writers     func() (writers, error)                                                         // other writers to the data plane; nil where the system does not report them
+	observe     func() (tracked, error)                                                         // TCP flows in the same table
 	facts       func(context.Context, *config.Config) *diagnosis.Facts
 	prepare     func(*config.Config, *slog.Logger) []error
 	limitMemory func(*slog.Logger)
@@ -118,8 +118,8 @@ func portable() system {
 		addresses:   func() (addresses, error) { return nil, unsupported },
 		flows:       func() (flowTable, error) { return nil, unsupported },
 		observe:     func() (tracked, error) { return nil, unsupported },
-		live: func(context.Context, status.Trace, string) (status.Live, error) {
-			return status.Live{}, errors.New("--live: HNS reports no single packets; follow them with \"pktmon start --capture\", or \"vfpctrl /get-port-counter\" for the counters of VFP")
+		live: func(context.Context, question.Trace, string) (question.Live, error) {
+			return question.Live{}, errors.New("--live: HNS reports no single packets; follow them with \"pktmon start --capture\", or \"vfpctrl /get-port-counter\" for the counters of VFP")
 		},
 		facts:       func(context.Context, *config.Config) *diagnosis.Facts { return &diagnosis.Facts{System: runtime.GOOS} },
 		prepare:     func(*config.Config, *slog.Logger) []error { return nil },

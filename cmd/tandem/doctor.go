@@ -18,9 +18,9 @@ import (
 	"github.com/tandem-proxy/tandem/core/diagnosis"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/printable"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/snapshot"
-	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/track"
 	"github.com/tandem-proxy/tandem/platform"
 	"github.com/tandem-proxy/tandem/windows/hns"
@@ -95,7 +95,7 @@ func writeChecks(s *screen, checks []diagnosis.Check) {
 
 // askRunning requests the status of the tandem that runs here; nil where none answers.
 func askRunning(cmd *cobra.Command, address string) *diagnosis.Running {
-	doc, err := fetchStatus(cmd, address, &status.Filter{})
+	doc, err := fetchStatus(cmd, address, &question.Filter{})
 	if err != nil {
 		return nil
 	}

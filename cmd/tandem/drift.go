@@ -14,9 +14,9 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/printable"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/core/snapshot"
-	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
@@ -79,7 +79,7 @@ func driftFromSnapshot(cmd *cobra.Command, out *output, file *snapshot.File, ser
 	}
 	d := file.Drift
 	if service != "" {
-		other := func(x status.Drifted) bool { return x.Service != service }
+		other := func(x question.Drifted) bool { return x.Service != service }
 		d.Service, d.Now, d.Before = service, slices.DeleteFunc(d.Now, other), slices.DeleteFunc(d.Before, other)
 	}
 	if err := out.print(cmd, reportOf(d)); err != nil || len(d.Now) == 0 {
@@ -95,7 +95,7 @@ const driftPause = time.Second
 const repairTime = 30 * time.Second
 
 // awaitRepair asks until nothing is left to repair.
-func awaitRepair(ctx context.Context, first status.Drift, r platform.DriftRequest) (d status.Drift, err error) {
+func awaitRepair(ctx context.Context, first question.Drift, r platform.DriftRequest) (d question.Drift, err error) {
 	ctx, cancel := context.WithTimeout(ctx, repairTime)
 	defer cancel()
 	r.Look = false
@@ -135,7 +135,7 @@ func watchDrift(cmd *cobra.Command, out *output, r platform.DriftRequest) error 
 	}
 }
 
-func showWatched(cmd *cobra.Command, out *output, d status.Drift) error {
+func showWatched(cmd *cobra.Command, out *output, d question.Drift) error {
 	if out.form != formTable || len(d.Now) == 0 {
 		return out.print(cmd, reportOf(d))
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
@@ -54,36 +54,36 @@ number; /udp or /sctp may follow.`,
 }
 
 // askExplain asks the running tandem, or what manifests or a snapshot mean.
-func askExplain(cmd *cobra.Command, flags *configFlags, from *snapshotFlag, q oracle.Question) (status.Explanation, error) {
+func askExplain(cmd *cobra.Command, flags *configFlags, from *snapshotFlag, q oracle.Question) (question.Explanation, error) {
 	file, err := from.read(cmd)
 	if err != nil {
-		return status.Explanation{}, err
+		return question.Explanation{}, err
 	}
 	if file != nil {
 		w, _, err := replayed(file)
 		if err != nil {
-			return status.Explanation{}, err
+			return question.Explanation{}, err
 		}
-		return status.Explain(w.subject(), q)
+		return question.Explain(w.subject(), q)
 	}
 	if !cmd.Flags().Changed("manifests") {
 		return platform.Explain().Ask(cmd.Context(), q)
 	}
 	c, notes, err := flags.config(needManifests)
 	if err != nil {
-		return status.Explanation{}, err
+		return question.Explanation{}, err
 	}
 	printNotes(cmd, notes)
 	w, err := readWorld(cmd, c)
 	if err != nil {
-		return status.Explanation{}, err
+		return question.Explanation{}, err
 	}
-	return status.Explain(w.subject(), q)
+	return question.Explain(w.subject(), q)
 }
 
 // subject is the world as questions are asked of it.
-func (w *world) subject() status.Subject {
-	return status.Subject{
+func (w *world) subject() question.Subject {
+	return question.Subject{
 		Mode: string(w.mode.Name), Host: w.host, Services: w.services, Gaps: w.plan.Gaps, Implementation: w.plan.Implementation,
 	}
 }
@@ -153,7 +153,7 @@ FROM and TO are as for tandem explain.`,
 const maxLive = 10 * time.Minute
 
 // followLive adds the fate of a real packet to a trace.
-func followLive(cmd *cobra.Command, t *status.Trace, from string, timeout time.Duration) error {
+func followLive(cmd *cobra.Command, t *question.Trace, from string, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 	defer cancel()
 	l, err := platform.Live(ctx, *t, from)
@@ -166,7 +166,7 @@ func followLive(cmd *cobra.Command, t *status.Trace, from string, timeout time.D
 
 // askTrace asks the running tandem, or a snapshot of one; or reads the data plane of the mode that is
 // configured, and compares it with what manifests mean.
-func askTrace(cmd *cobra.Command, flags *configFlags, from *snapshotFlag, q oracle.Question) (t status.Trace, err error) {
+func askTrace(cmd *cobra.Command, flags *configFlags, from *snapshotFlag, q oracle.Question) (t question.Trace, err error) {
 	if file, err := from.read(cmd); err != nil || file != nil {
 		if err == nil {
 			t, err = platform.TraceOf(file, q)
@@ -194,7 +194,7 @@ func askTrace(cmd *cobra.Command, flags *configFlags, from *snapshotFlag, q orac
 	for _, p := range w.ports {
 		b.Update([]model.Delta{{New: p}})
 	}
-	t, _, err = status.Follow(w.subject(), q, func(ports []*model.Port, p oracle.Packet) (dataplane.Trace, error) {
+	t, _, err = question.Follow(w.subject(), q, func(ports []*model.Port, p oracle.Packet) (dataplane.Trace, error) {
 		return b.Trace(cmd.Context(), ports, p)
 	})
 	return t, err

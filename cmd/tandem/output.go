@@ -25,7 +25,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/printable"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 )
 
 // The output of all verbs. A verb that shows something
@@ -414,8 +414,8 @@ func cut(text string, width int) string {
 	return string([]rune(text)[:width-1]) + "…"
 }
 
-// filter is a status.Filter by flags.
-type filter struct{ status.Filter }
+// filter is a question.Filter by flags.
+type filter struct{ question.Filter }
 
 // register adds the flags -n, --name and, for a verb whose objects have states, --state.
 func (f *filter) register(c *cobra.Command, states ...string) {

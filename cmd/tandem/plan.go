@@ -17,8 +17,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/printable"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/resolve"
-	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/track"
 	"github.com/tandem-proxy/tandem/platform"
 )
@@ -240,7 +240,7 @@ func planAgainstRunning(cmd *cobra.Command, flags *configFlags, out *output, pru
 }
 
 // previewError is the error of a preview: problems take precedence over changes.
-func previewError(manifestProblems int, p status.Preview) error {
+func previewError(manifestProblems int, p question.Preview) error {
 	if err := problemsError(manifestProblems + len(p.Problems)); err != nil || !p.Pending() {
 		return err
 	}
@@ -342,8 +342,8 @@ func describeFront(p *model.Port, f *model.Frontend, gaps []model.Gap) planFront
 	if f.Kind == model.KindNodePort {
 		out.Address = fmt.Sprintf("%s:%d", map[model.Family]string{model.IPv4: "*", model.IPv6: "[*]"}[p.ID.Family], f.At.Port())
 	}
-	out.Sources = status.Sources(f)
-	if out.Gaps, out.Missing = status.GapsOf(f, gaps); out.Missing { // its action otherwise does not matter
+	out.Sources = question.Sources(f)
+	if out.Gaps, out.Missing = question.GapsOf(f, gaps); out.Missing { // its action otherwise does not matter
 		out.Answers = []planAnswer{}
 		return out
 	}
@@ -403,7 +403,7 @@ func (d planDocument) table() table {
 	for _, svc := range d.Services {
 		name := svc.Name
 		for _, f := range svc.Fronts {
-			at, kind, sources := f.Address+"/"+f.Protocol, f.Kind, status.ShowSources(f.Sources)
+			at, kind, sources := f.Address+"/"+f.Protocol, f.Kind, question.ShowSources(f.Sources)
 			if f.Missing {
 				t.add(name, at, kind, "-", "not programmed", sources, strings.Join(f.Gaps, "; "))
 				name = ""
@@ -450,7 +450,7 @@ func (f planFront) conditions() string {
 		text += ", not programmed"
 	}
 	if f.Sources != nil {
-		text += ", sources " + status.ShowSources(f.Sources)
+		text += ", sources " + question.ShowSources(f.Sources)
 	}
 	if f.Affinity != "" {
 		text += ", affinity " + f.Affinity

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 )
 
 const rangesYAML = `apiVersion: v1
@@ -116,15 +116,15 @@ func TestFailoverThatTheModeCannotDo(t *testing.T) {
 // A preview ends with 1 where something was rejected, whatever else would change, and
 // with 3 where something would change.
 func TestHowAPreviewEnds(t *testing.T) {
-	changes := status.Preview{Services: []status.PreviewService{{Name: "shop/web"}}}
+	changes := question.Preview{Services: []question.PreviewService{{Name: "shop/web"}}}
 	rejected := changes
-	rejected.Problems = []status.Problem{{Reason: "x"}}
+	rejected.Problems = []question.Problem{{Reason: "x"}}
 	for _, tt := range []struct {
 		manifests int // rejected
-		preview   status.Preview
+		preview   question.Preview
 		code      int
 	}{
-		{0, status.Preview{}, exitOK}, {0, changes, exitDiffers}, {1, status.Preview{}, exitFailure}, {1, changes, exitFailure}, {0, rejected, exitFailure},
+		{0, question.Preview{}, exitOK}, {0, changes, exitDiffers}, {1, question.Preview{}, exitFailure}, {1, changes, exitFailure}, {0, rejected, exitFailure},
 	} {
 		if code := exitCode(previewError(tt.manifests, tt.preview)); code != tt.code {
 			t.Errorf("%d problems with manifests, %+v: exit code %d, want %d", tt.manifests, tt.preview, code, tt.code)

@@ -20,9 +20,9 @@ import (
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/printable"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/core/snapshot"
-	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/wire"
 	"github.com/tandem-proxy/tandem/platform"
 	"github.com/tandem-proxy/tandem/platform/service"
@@ -62,16 +62,16 @@ why.`,
 	}
 	out.register(c)
 	from.register(c)
-	only.register(c, model.Programmed.String(), model.Partial.String(), status.Pending, model.Failing.String())
+	only.register(c, model.Programmed.String(), model.Partial.String(), question.Pending, model.Failing.String())
 	return c
 }
 
 // askServices asks the running tandem, or a snapshot of one.
-func askServices(cmd *cobra.Command, from *snapshotFlag, r platform.ServicesRequest) (status.Services, error) {
+func askServices(cmd *cobra.Command, from *snapshotFlag, r platform.ServicesRequest) (question.Services, error) {
 	file, err := from.read(cmd)
 	switch {
 	case err != nil:
-		return status.Services{}, err
+		return question.Services{}, err
 	case file != nil:
 		return platform.ServicesOf(file, r)
 	}
@@ -79,7 +79,7 @@ func askServices(cmd *cobra.Command, from *snapshotFlag, r platform.ServicesRequ
 }
 
 // writeServices shows Services to people: a list, or a single one with all of it.
-func writeServices(s *screen, found status.Services, one bool) {
+func writeServices(s *screen, found question.Services, one bool) {
 	if one {
 		for i := range found.Services {
 			writeService(s, &found.Services[i])
@@ -100,14 +100,14 @@ func writeServices(s *screen, found status.Services, one bool) {
 	s.table(t)
 }
 
-func writeService(s *screen, d *status.ServiceDetail) {
+func writeService(s *screen, d *question.ServiceDetail) {
 	s.printf("%s: ", printable.Text(d.Name))
 	s.text.WriteString(s.paint(stateColor(d.State), d.State) + "\n\n")
 	frontends := table{columns: []column{
 		{name: "ADDRESS", keep: true}, {name: "KIND", keep: true}, {name: "PORT"}, {name: "ENDPOINTS"}, {name: "SINCE", keep: true}, {name: "SOURCES"},
 	}}
 	for _, f := range d.Frontends {
-		frontends.add(f.Address+"/"+f.Proto, f.Kind, cmp.Or(f.Port, "-"), fmt.Sprintf("%d %s", f.Endpoints, f.Why), sinceText(f.Since), status.ShowSources(f.Sources))
+		frontends.add(f.Address+"/"+f.Proto, f.Kind, cmp.Or(f.Port, "-"), fmt.Sprintf("%d %s", f.Endpoints, f.Why), sinceText(f.Since), question.ShowSources(f.Sources))
 	}
 	s.table(frontends)
 	s.printf("\n")
@@ -160,7 +160,7 @@ func newStatus() *cobra.Command {
 	}
 	c.Flags().StringVar(&address, "address", config.Default().HTTPAddress, "where the running tandem serves its status")
 	out.register(c)
-	only.register(c, model.Programmed.String(), model.Partial.String(), status.Pending, model.Failing.String())
+	only.register(c, model.Programmed.String(), model.Partial.String(), question.Pending, model.Failing.String())
 	again.register(c)
 	from.register(c)
 	c.MarkFlagsMutuallyExclusive("snapshot", "watch")
@@ -168,11 +168,11 @@ func newStatus() *cobra.Command {
 }
 
 // askStatus asks the running tandem, or a snapshot of one.
-func askStatus(cmd *cobra.Command, from *snapshotFlag, address string, only *status.Filter) (status.Document, error) {
+func askStatus(cmd *cobra.Command, from *snapshotFlag, address string, only *question.Filter) (question.Status, error) {
 	file, err := from.read(cmd)
 	switch {
 	case err != nil:
-		return status.Document{}, err
+		return question.Status{}, err
 	case file != nil:
 		return file.Status, nil
 	}
@@ -181,15 +181,15 @@ func askStatus(cmd *cobra.Command, from *snapshotFlag, address string, only *sta
 
 // selectServices leaves only the Services of a filter in a status, and, where one is
 // set, only their problems.
-func selectServices(d *status.Document, f *filter) {
-	d.Services = slices.DeleteFunc(d.Services, func(s status.Service) bool { return !f.Match(s.Name, s.State) })
+func selectServices(d *question.Status, f *filter) {
+	d.Services = slices.DeleteFunc(d.Services, func(s question.Service) bool { return !f.Match(s.Name, s.State) })
 	if !f.All() {
 		d.Problems = nil
 	}
 }
 
 // writeStatus shows a status to people.
-func writeStatus(s *screen, d status.Document) {
+func writeStatus(s *screen, d question.Status) {
 	health := "healthy"
 	if !d.Healthy {
 		health = "NOT healthy"
@@ -222,7 +222,7 @@ func writeStatus(s *screen, d status.Document) {
 }
 
 // writeInputs prints how up to date the inputs are, and their totals.
-func writeInputs(s *screen, d *status.Document) {
+func writeInputs(s *screen, d *question.Status) {
 	if d.Hash != "" {
 		s.printf("desired state %s", d.Hash)
 		if d.SyncedAt != nil && !d.At.IsZero() {
@@ -242,7 +242,7 @@ func writeInputs(s *screen, d *status.Document) {
 	}
 }
 
-func servicesTable(services []status.Service) table {
+func servicesTable(services []question.Service) table {
 	t := table{columns: []column{
 		{name: "SERVICE"},
 		{name: "ADDRESS", keep: true},
@@ -256,7 +256,7 @@ func servicesTable(services []status.Service) table {
 	for _, svc := range services {
 		name, state := svc.Name, svc.State
 		for _, f := range svc.Frontends {
-			t.add(name, f.Address+"/"+f.Proto, f.Port, f.Kind, strconv.Itoa(f.Endpoints), f.Why, state, status.ShowSources(f.Sources))
+			t.add(name, f.Address+"/"+f.Proto, f.Port, f.Kind, strconv.Itoa(f.Endpoints), f.Why, state, question.ShowSources(f.Sources))
 			name, state = "", ""
 		}
 		if len(svc.Frontends) == 0 {
@@ -266,7 +266,7 @@ func servicesTable(services []status.Service) table {
 	return t
 }
 
-func writeProblem(s *screen, p status.Problem, object string) {
+func writeProblem(s *screen, p question.Problem, object string) {
 	where := ""
 	if p.Where != "" {
 		where = " (" + printable.Text(p.Where) + ")"
@@ -286,7 +286,7 @@ func hint() string {
 }
 
 // fetchStatus fetches the status, with the Services of a filter.
-func fetchStatus(cmd *cobra.Command, address string, only *status.Filter) (doc status.Document, err error) {
+func fetchStatus(cmd *cobra.Command, address string, only *question.Filter) (doc question.Status, err error) {
 	query := url.Values{"state": only.States}
 	for key, value := range map[string]string{"namespace": only.Namespace, "name": only.Name} {
 		if value != "" {
@@ -378,7 +378,7 @@ both cost is paid only while they are asked for.`,
 }
 
 // askTop asks the running tandem.
-func askTop(cmd *cobra.Command, r platform.TopRequest) (status.Top, error) {
+func askTop(cmd *cobra.Command, r platform.TopRequest) (question.Top, error) {
 	t, err := platform.Top().Ask(cmd.Context(), r)
 	if err == nil && t.NotCounted != "" {
 		err = unsupportedError(t.NotCounted)
@@ -392,26 +392,26 @@ func topFromSnapshot(cmd *cobra.Command, out *output, file *snapshot.File, only 
 	case err != nil:
 		return err
 	case file.Top == nil:
-		return unsupportedError(status.NotCounted(string(file.Mode)))
+		return unsupportedError(question.NotCounted(string(file.Mode)))
 	case file.Top.NotCounted != "":
 		return errors.New(file.Top.NotCounted)
 	}
 	then := *file.Top
-	then.Services = slices.DeleteFunc(then.Services, func(s status.TopService) bool { return !only.Match(s.Service, "") })
+	then.Services = slices.DeleteFunc(then.Services, func(s question.TopService) bool { return !only.Match(s.Service, "") })
 	return out.print(cmd, topReport(then, limit))
 }
 
 // topReport is so many of the Services; all with a limit of 0.
-func topReport(t status.Top, limit int) report {
+func topReport(t question.Top, limit int) report {
 	if limit > 0 && len(t.Services) > limit {
 		t.Services = t.Services[:limit]
 	}
 	return report{document: t, text: func(s *screen) error { writeTop(s, t); return nil }}
 }
 
-func writeTop(s *screen, top status.Top) {
-	traffic := slices.ContainsFunc(top.Services, func(r status.TopService) bool { return r.Traffic != nil })
-	endpoints := slices.ContainsFunc(top.Services, func(r status.TopService) bool { return len(r.Endpoints) > 0 })
+func writeTop(s *screen, top question.Top) {
+	traffic := slices.ContainsFunc(top.Services, func(r question.TopService) bool { return r.Traffic != nil })
+	endpoints := slices.ContainsFunc(top.Services, func(r question.TopService) bool { return len(r.Endpoints) > 0 })
 	t := table{columns: []column{
 		{name: "SERVICE"},
 		{name: "FRONTEND", wide: true, keep: true},

@@ -36,7 +36,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/diagnosis"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/wire"
 )
 
@@ -57,9 +57,9 @@ type File struct {
 	Slots []Slot
 	// Ready are the Services with an endpoint that is still slowly starting.
 	Ready   []Ready
-	Drift   status.Drift // as known with Observed
-	Status  status.Document
-	Top     *status.Top // nil where connections were not counted
+	Drift   question.Drift // as known with Observed
+	Status  question.Status
+	Top     *question.Top // nil where connections were not counted
 	History history.Document
 	// Observed are the objects of the data plane that were not as Replay plans them when it
 	// was read for this snapshot; all others were.
@@ -82,7 +82,7 @@ type Header struct {
 	Others []*model.Node `json:"otherNodes,omitempty"`
 	// Suspects are endpoints that had stopped answering, and since when they answer again.
 	Suspects model.Suspects `json:"suspects,omitempty"`
-	// Ports is the hash of the ports that the node had resolved (status.PortsHash), with its scheme: Resolve makes the
+	// Ports is the hash of the ports that the node had resolved (question.PortsHash), with its scheme: Resolve makes the
 	// same of this. Where a change had arrived that was not resolved yet, it is what this tandem made of it all.
 	Ports string `json:"ports,omitempty"`
 	// Plan is the SHA-256 of the plan that Replay makes of this, in hexadecimal: in snapshots
@@ -118,10 +118,10 @@ type line struct {
 	Grant    *model.Grant          `json:"grant,omitempty"`
 	Slot     *Slot                 `json:"slot,omitempty"`
 	Ready    *Ready                `json:"ready,omitempty"`
-	Drift    *status.Drift         `json:"drift,omitempty"`
-	Status   *status.Document      `json:"status,omitempty"`
-	Serves   *status.Service       `json:"serves,omitempty"`
-	Top      *status.Top           `json:"top,omitempty"`
+	Drift    *question.Drift       `json:"drift,omitempty"`
+	Status   *question.Status      `json:"status,omitempty"`
+	Serves   *question.Service     `json:"serves,omitempty"`
+	Top      *question.Top         `json:"top,omitempty"`
 	History  *history.Document     `json:"history,omitempty"`
 	Change   *history.Entry        `json:"change,omitempty"`
 	Observed *dataplane.Difference `json:"observed,omitempty"`
@@ -136,7 +136,7 @@ type end struct {
 
 // Lists are the longest lists of a File that is only written: they are made meanwhile.
 type Lists struct {
-	Services iter.Seq[*status.Service]
+	Services iter.Seq[*question.Service]
 	History  iter.Seq[*history.Entry]
 }
 
@@ -548,7 +548,7 @@ func (f *File) line(text []byte, number int) (ended bool, err error) {
 	case l.Drift != nil:
 		f.Drift = *l.Drift
 	case l.Status != nil:
-		f.Status, f.Status.Services = *l.Status, []status.Service{}
+		f.Status, f.Status.Services = *l.Status, []question.Service{}
 	case l.Serves != nil:
 		f.Status.Services = append(f.Status.Services, *l.Serves)
 	case l.Top != nil:

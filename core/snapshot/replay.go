@@ -13,8 +13,8 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/resolve"
-	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/track"
 )
 
@@ -117,7 +117,7 @@ func slotOf(proto model.Proto, at netip.AddrPort, from model.Origin, pool *model
 }
 
 // Record records the ports of a result as those that the node had.
-func (f *File) Record(r *Result) { f.Ports = status.PortsHash(r.Host, r.Ports) }
+func (f *File) Record(r *Result) { f.Ports = question.PortsHash(r.Host, r.Ports) }
 
 // Likeness is how a result compares with what the node had when the snapshot was taken.
 type Likeness uint8
@@ -132,8 +132,8 @@ const (
 // Compare compares a result with what the node had when the snapshot was taken.
 func (f *File) Compare(r *Result) Likeness {
 	likeness := Unrecorded
-	if status.PortsHashComparable(f.Ports) {
-		if f.Ports != status.PortsHash(r.Host, r.Ports) {
+	if question.PortsHashComparable(f.Ports) {
+		if f.Ports != question.PortsHash(r.Host, r.Ports) {
 			return Differs
 		}
 		likeness = Same

@@ -26,14 +26,14 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/resolve"
-	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/track"
 )
 
 // Input is what pages are made of. It is not changed.
 type Input struct {
-	Status   status.Document
+	Status   question.Status
 	Host     *model.Host
 	Services []*track.View  // by name
 	Suspects model.Suspects // endpoints that have stopped answering
@@ -164,7 +164,7 @@ const perPage = 50
 type shell struct {
 	Title    string
 	Here     string // the entry of the navigation
-	Status   *status.Document
+	Status   *question.Status
 	Snapshot bool
 	Total    int // Services
 }
@@ -227,7 +227,7 @@ type count struct {
 }
 
 type serviceRow struct {
-	*status.Service
+	*question.Service
 	Link         string
 	Ready, Other int // endpoints
 }
@@ -247,7 +247,7 @@ func overviewOf(in *Input, query, state string, page int) overview {
 	for s := range model.States {
 		v.States = append(v.States, count{model.State(s).String(), counts[model.State(s).String()]})
 	}
-	v.States = append(v.States, count{status.Pending, counts[status.Pending]})
+	v.States = append(v.States, count{question.Pending, counts[question.Pending]})
 	rows, p := paged(found, page, "/ui", url.Values{"q": {query}, "state": {state}})
 	v.Pager = p
 	for _, i := range rows {
@@ -263,7 +263,7 @@ func overviewOf(in *Input, query, state string, page int) overview {
 }
 
 // matches reports whether a Service has all words, in its name or an address.
-func matches(s *status.Service, words []string) bool {
+func matches(s *question.Service, words []string) bool {
 	for _, w := range words {
 		in := strings.Contains(strings.ToLower(s.Name), w)
 		for i := 0; !in && i < len(s.Frontends); i++ {
@@ -309,7 +309,7 @@ func newest(all []history.Entry, n int) []history.Entry {
 type servicePage struct {
 	shell
 	Name      string
-	Service   *status.Service // nil when there is none
+	Service   *question.Service // nil when there is none
 	Object    *model.Service
 	Endpoints []endpoint
 	Pager     pager
@@ -327,7 +327,7 @@ type endpoint struct {
 
 func serviceOf(in *Input, name string, page int) (v servicePage, ok bool) {
 	v = servicePage{shell: shellOf(in, name, "services"), Name: name}
-	i := slices.IndexFunc(in.Status.Services, func(s status.Service) bool { return s.Name == name })
+	i := slices.IndexFunc(in.Status.Services, func(s question.Service) bool { return s.Name == name })
 	if i < 0 {
 		v.Title = "No Service " + name
 		return v, false
@@ -434,7 +434,7 @@ func functions() template.FuncMap {
 		"clock":   func(t time.Time) string { return t.UTC().Format("15:04:05.000") },
 		"percent": func(f float64) string { return fmt.Sprintf("%.3g %%", 100*f) },
 		"class":   func(s string) string { return strings.ToLower(strings.ReplaceAll(s, " ", "-")) },
-		"sources": status.ShowSources,
+		"sources": question.ShowSources,
 		"seconds": func(s float64) string { return history.Short(history.Seconds(s)) },
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
@@ -50,7 +50,7 @@ func Existing(ctx context.Context, match func(service string) bool) (Report, err
 }
 
 // existingRows are the TCP frontends of Services up to a limit, and how many there are beyond it.
-func existingRows(services []status.ServiceDetail, match func(service string) bool) (rows []*Row, omitted int) {
+func existingRows(services []question.ServiceDetail, match func(service string) bool) (rows []*Row, omitted int) {
 	for _, s := range services {
 		if !match(s.Name) {
 			continue

@@ -15,7 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
@@ -86,7 +86,7 @@ type used struct {
 	ports     map[uint16]bool
 }
 
-func usedBy(doc status.Services) (u used) {
+func usedBy(doc question.Services) (u used) {
 	u.ports = map[uint16]bool{}
 	for _, s := range doc.Services {
 		for _, f := range s.Frontends {

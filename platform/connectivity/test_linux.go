@@ -15,7 +15,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/linux/netns"
 	"github.com/tandem-proxy/tandem/platform"
 )
@@ -83,7 +83,7 @@ type trial struct {
 	affinity bool
 	health   service // of a health port
 
-	explained status.Explanation // what must happen; not of health ports
+	explained question.Explanation // what must happen; not of health ports
 }
 
 // expect asks the proxy what must happen.

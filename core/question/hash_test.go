@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package status_test
+package question_test
 
 import (
 	"net/netip"
@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/track"
 )
 
@@ -26,7 +26,7 @@ func known() *track.View {
 // Nodes that know the same of a Service have the same hash, whatever they make of it;
 // those that know something else have another.
 func TestHashIsOfWhatAllNodesKnow(t *testing.T) {
-	want := status.ServiceHash(known())
+	want := question.ServiceHash(known())
 	if want != "0887d1b122418a30" {
 		t.Errorf("hash %s: nodes of another version would seem to differ", want)
 	}
@@ -36,7 +36,7 @@ func TestHashIsOfWhatAllNodesKnow(t *testing.T) {
 		"what this node makes": func(s *track.View) { s.Ports = []*model.Port{{}} },
 	} {
 		s := known()
-		if change(s); status.ServiceHash(s) != want {
+		if change(s); question.ServiceHash(s) != want {
 			t.Errorf("%s has another hash", name)
 		}
 	}
@@ -50,7 +50,7 @@ func TestHashIsOfWhatAllNodesKnow(t *testing.T) {
 		"another port":           func(s *track.View) { s.Object.Ports[0].Port = 81 },
 	} {
 		s := known()
-		if change(s); status.ServiceHash(s) == want {
+		if change(s); question.ServiceHash(s) == want {
 			t.Errorf("%s, and the hash is the same", name)
 		}
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package status_test
+package question_test
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 )
 
 // resolved has something in every field.
@@ -38,30 +38,30 @@ func resolved() (*model.Host, []*model.Port) {
 // Whatever is another value in a port, or of the host, is another hash, and nothing else is.
 func TestPortsHash(t *testing.T) {
 	host, ports := resolved()
-	want := status.PortsHash(host, ports)
+	want := question.PortsHash(host, ports)
 	if want != "3:cce6875170b55670" {
 		t.Errorf("hash %s: raise portsScheme, else replay says that this version decides differently from earlier ones", want)
 	}
-	if !status.PortsHashComparable(want) || status.PortsHashComparable(want[2:]) || status.PortsHashComparable("0"+want) {
+	if !question.PortsHashComparable(want) || question.PortsHashComparable(want[2:]) || question.PortsHashComparable("0"+want) {
 		t.Error("hashes of another scheme are compared")
 	}
 	host.Guard.Pods, host.Pods.CIDRs = []netip.Prefix{}, []netip.Prefix{} // as good as none
-	if again := status.PortsHash(host, ports); again != want {
+	if again := question.PortsHash(host, ports); again != want {
 		t.Errorf("an empty list has another hash: %s", again)
 	}
 	changed := 0
 	for _, part := range []any{host, ports[0]} {
 		change(reflect.ValueOf(part), "", func(what string) {
 			changed++
-			if status.PortsHash(host, ports) == want {
+			if question.PortsHash(host, ports) == want {
 				t.Errorf("%T%s is another, and the hash is the same", part, what)
 			}
 		})
 	}
-	if again := status.PortsHash(host, ports); again != want || changed < 60 {
+	if again := question.PortsHash(host, ports); again != want || changed < 60 {
 		t.Errorf("%d changes, and undone the hash is %s", changed, again)
 	}
-	if n := testing.AllocsPerRun(10, func() { status.PortsHash(nil, ports) }); n > 2 {
+	if n := testing.AllocsPerRun(10, func() { question.PortsHash(nil, ports) }); n > 2 {
 		t.Errorf("%v allocations", n)
 	}
 }

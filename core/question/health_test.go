@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package status_test
+package question_test
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/engine"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 )
 
 func TestHealth(t *testing.T) {
@@ -51,7 +51,7 @@ func TestHealth(t *testing.T) {
 			{name: "unfit", status: with(func(s *engine.Status) { s.Unfit = "clusterCIDR does not fit" }), healthy: true, alive: true, why: "clusterCIDR does not fit"},
 			{name: "stale", status: good, stale: []string{"watch of Services is silent"}, healthy: true, ready: true, alive: true, why: "watch of Services is silent"},
 		} {
-			h := status.HealthOf(c.status, time.Minute, c.stale)
+			h := question.HealthOf(c.status, time.Minute, c.stale)
 			if h.Healthy() != c.healthy || h.Ready() != c.ready || h.Alive() != c.alive {
 				t.Errorf("%s: healthy %t, ready %t, alive %t", c.name, h.Healthy(), h.Ready(), h.Alive())
 			}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package status_test
+package question_test
 
 import (
 	"encoding/json"
@@ -16,7 +16,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/track"
 )
 
@@ -55,7 +55,7 @@ func snapshot() *engine.Snapshot {
 }
 
 func TestDocument(t *testing.T) {
-	d := status.Of(status.Facts{Offload: true, Version: "v1", Node: "n", Mode: "nftables", Health: status.Health{Synced: true}}, snapshot())
+	d := question.Of(question.Facts{Offload: true, Version: "v1", Node: "n", Mode: "nftables", Health: question.Health{Synced: true}}, snapshot())
 	var states []string
 	for _, s := range d.Services {
 		states = append(states, s.Name+"="+s.State)
@@ -79,7 +79,7 @@ func TestDocument(t *testing.T) {
 func TestARejectedFieldIsTheServices(t *testing.T) {
 	in := snapshot()
 	in.Problems = append(in.Problems, model.Problem{Object: "Service ns/good", Where: "shop.yaml:24", Why: model.WhyBadAddress, Detail: "spec.externalIPs[0]: 127.0.0.1"})
-	d := status.Of(status.Facts{}, in)
+	d := question.Of(question.Facts{}, in)
 	if good := d.Services[0]; good.Name != "ns/good" || good.State != "Partial" || len(good.Problems) != 1 || good.Problems[0].Where != "shop.yaml:24" {
 		t.Errorf("%+v", good)
 	}
@@ -88,17 +88,17 @@ func TestARejectedFieldIsTheServices(t *testing.T) {
 			t.Errorf("listed twice: %+v", p)
 		}
 	}
-	if !slices.ContainsFunc(d.Problems, func(p status.Problem) bool { return p.Where == "b.yaml:7" }) {
+	if !slices.ContainsFunc(d.Problems, func(p question.Problem) bool { return p.Where == "b.yaml:7" }) {
 		t.Errorf("the problem of a Service that is not there is lost: %+v", d.Problems)
 	}
 	in.Problems = append(in.Problems[:len(in.Problems)-1], model.Problem{
 		Object: "EndpointSlice ns/x", Where: "shop.yaml:44", Why: model.WhyBadAddress, Detail: "endpoints[0]", Of: model.ServiceName{Namespace: "ns", Name: "good"},
 	})
-	if good := status.Of(status.Facts{}, in).Services[0]; good.State != "Partial" || len(good.Problems) != 1 || good.Problems[0].Object != "EndpointSlice ns/x" {
+	if good := question.Of(question.Facts{}, in).Services[0]; good.State != "Partial" || len(good.Problems) != 1 || good.Problems[0].Object != "EndpointSlice ns/x" {
 		t.Errorf("of a slice: %+v", good)
 	}
 	track.SortServices(in.Services)
-	one, ok := status.ServiceOf(in, model.ServiceName{Namespace: "ns", Name: "good"}, nil)
+	one, ok := question.ServiceOf(in, model.ServiceName{Namespace: "ns", Name: "good"}, nil)
 	if !ok {
 		t.Fatal("not found")
 	}
@@ -114,7 +114,7 @@ func TestGapsOfTheMode(t *testing.T) {
 		in.Backend.Gaps[id] = append(in.Backend.Gaps[id], model.Gap{Failover: true, Detail: "nobody is passed over"})
 	}
 	var said []string
-	for _, p := range status.Of(status.Facts{}, in).Problems {
+	for _, p := range question.Of(question.Facts{}, in).Problems {
 		if p.Object == "data plane" && p.Reason == model.WhyUnsupported.String() {
 			said = append(said, p.Detail)
 		}
@@ -139,7 +139,7 @@ func TestPassedOverEndpointIsListed(t *testing.T) {
 	tracker.SetSuspects(model.Suspects{netip.MustParseAddr("10.0.3.1"): {}})
 	tracker.Flush()
 	in := &engine.Snapshot{Host: &model.Host{Name: "node-1"}, Suspects: tracker.Suspects(), Services: tracker.Services()}
-	list, ok := status.ServiceOf(in, name, nil)
+	list, ok := question.ServiceOf(in, name, nil)
 	if !ok || len(list.Services[0].Endpoints) != 3 {
 		t.Fatalf("%+v", list)
 	}
@@ -149,7 +149,7 @@ func TestPassedOverEndpointIsListed(t *testing.T) {
 			t.Errorf("%+v", e)
 		}
 	}
-	why, err := status.Explain(status.Subject{
+	why, err := question.Explain(question.Subject{
 		Mode: "nftables", Host: in.Host, Services: in.Services, Implementation: func([]*model.Port, oracle.Packet) []dataplane.Object { return nil },
 	}, oracle.Question{From: "10.0.1.9", To: "10.96.0.1:80"})
 	if err != nil || len(why.Endpoints) != 2 || !strings.Contains(why.Why, "stopped answering") {
@@ -162,11 +162,11 @@ func TestQueuedServiceIsPending(t *testing.T) {
 	in := snapshot()
 	in.Services = in.Services[:1]
 	in.Services[0].Queued, in.Services[0].Ports = true, nil
-	if got := status.Of(status.Facts{}, in).Services[0].State; got != status.Pending {
+	if got := question.Of(question.Facts{}, in).Services[0].State; got != question.Pending {
 		t.Errorf("state %s", got)
 	}
-	list, _ := status.ServiceOf(in, in.Services[0].Object.Name, nil)
-	if got := list.Services[0].State; got != status.Pending {
+	list, _ := question.ServiceOf(in, in.Services[0].Object.Name, nil)
+	if got := list.Services[0].State; got != question.Pending {
 		t.Errorf("state %s", got)
 	}
 }
@@ -182,9 +182,9 @@ func TestMissingFrontend(t *testing.T) {
 	in.Backend.Gaps[p.ID] = []model.Gap{{Frontend: p.Frontends[0].At, Missing: true, Detail: "no node ports"}, {Frontend: p.Frontends[0].At, Detail: "no affinity"}}
 	name := in.Services[0].Object.Name
 	in.Services = in.Services[:1]
-	list, _ := status.ServiceOf(in, name, nil)
-	for _, frontends := range [][]status.Frontend{
-		status.Of(status.Facts{}, in).Services[0].Frontends,
+	list, _ := question.ServiceOf(in, name, nil)
+	for _, frontends := range [][]question.Frontend{
+		question.Of(question.Facts{}, in).Services[0].Frontends,
 		{list.Services[0].Frontends[0].Frontend, list.Services[0].Frontends[1].Frontend},
 	} {
 		if f := frontends[0]; !f.Missing || f.Endpoints != 0 || !strings.HasPrefix(f.Why, "not programmed") {
@@ -194,7 +194,7 @@ func TestMissingFrontend(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	}
-	if texts, missing := status.GapsOf(&p.Frontends[0], in.Backend.Gaps[p.ID]); !missing || !slices.Equal(texts, []string{"no node ports"}) {
+	if texts, missing := question.GapsOf(&p.Frontends[0], in.Backend.Gaps[p.ID]); !missing || !slices.Equal(texts, []string{"no node ports"}) {
 		t.Errorf("%q", texts)
 	}
 }
@@ -221,8 +221,8 @@ func TestSources(t *testing.T) {
 		s := snapshot()
 		s.Services = s.Services[:1]
 		s.Services[0].Ports[0].Frontends = []model.Frontend{test.front}
-		d := status.Of(status.Facts{}, s)
-		if got := status.ShowSources(d.Services[0].Frontends[0].Sources); got != test.text {
+		d := question.Of(question.Facts{}, s)
+		if got := question.ShowSources(d.Services[0].Frontends[0].Sources); got != test.text {
 			t.Errorf("%q, want %q", got, test.text)
 		}
 		text, err := json.Marshal(d)

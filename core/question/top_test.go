@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package status_test
+package question_test
 
 import (
 	"net/netip"
@@ -9,7 +9,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/track"
 )
 
@@ -25,12 +25,12 @@ func TestTop(t *testing.T) {
 		service("calm", model.Frontend{At: at("10.96.0.1:80")}),
 		service("busy", model.Frontend{At: at("10.96.0.2:80")}, model.Frontend{Kind: model.KindNodePort, At: at("0.0.0.0:30080")}),
 	}
-	look := func(second int64, counts ...dataplane.Connections) status.Top {
-		all := status.TopCounts{}
+	look := func(second int64, counts ...dataplane.Connections) question.Top {
+		all := question.TopCounts{}
 		for _, c := range counts {
 			all.Add(c)
 		}
-		return status.TopOf(status.TopSources{Mode: "nftables", At: time.Unix(second, 0), Counts: all, Frontends: true}, services, status.Filter{})
+		return question.TopOf(question.TopSources{Mode: "nftables", At: time.Unix(second, 0), Counts: all, Frontends: true}, services, question.Filter{})
 	}
 	before := look(1, dataplane.Connections{Proto: model.TCP, At: at("10.96.0.1:80"), New: 1000})
 	now := look(3,
@@ -70,8 +70,8 @@ func TestTopEndpointsAndBytes(t *testing.T) {
 		ID:        model.PortID{Service: n, Proto: model.TCP},
 		Frontends: []model.Frontend{{At: at("10.96.0.2:80")}, {Kind: model.KindNodePort, At: at("0.0.0.0:30080")}},
 	}}}}
-	look := func(second int64, bytes uint64) status.Top {
-		endpoints, flows := status.TopEndpoints{}, status.TopFlows{}
+	look := func(second int64, bytes uint64) question.Top {
+		endpoints, flows := question.TopEndpoints{}, question.TopFlows{}
 		for _, c := range []dataplane.Connections{
 			{Proto: model.TCP, At: at("10.96.0.2:80"), Endpoint: at("10.244.1.2:8080"), New: 3},
 			{Proto: model.TCP, At: at("0.0.0.0:30080"), Endpoint: at("10.244.1.2:8080"), New: 4},
@@ -84,17 +84,17 @@ func TestTopEndpointsAndBytes(t *testing.T) {
 		flows.Add(model.TCP, at("192.0.2.1:30080"), 10)
 		flows.Add(model.TCP, at("192.0.2.2:30080"), 10) // another machine's
 		flows.Add(model.UDP, at("10.96.0.2:80"), 10)
-		return status.TopOf(status.TopSources{
+		return question.TopOf(question.TopSources{
 			Mode: "nftables", At: time.Unix(second, 0), Endpoints: endpoints, Flows: flows, Node: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
-		}, services, status.Filter{})
+		}, services, question.Filter{})
 	}
 	before, now := look(1, 100), look(3, 500)
 	now.Since(before)
 	s := now.Services[0]
-	if len(s.Endpoints) != 2 || s.Endpoints[0] != (status.TopEndpoint{Address: "10.244.1.3:8080", Proto: "tcp", New: 9}) || s.Endpoints[1].New != 7 {
+	if len(s.Endpoints) != 2 || s.Endpoints[0] != (question.TopEndpoint{Address: "10.244.1.3:8080", Proto: "tcp", New: 9}) || s.Endpoints[1].New != 7 {
 		t.Errorf("%+v", s.Endpoints)
 	}
-	if *s.Traffic != (status.TopTraffic{Connections: 2, Bytes: 510, PerSecond: 200}) {
+	if *s.Traffic != (question.TopTraffic{Connections: 2, Bytes: 510, PerSecond: 200}) {
 		t.Errorf("%+v", s.Traffic)
 	}
 	less := look(5, 1)

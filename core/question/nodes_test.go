@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package status_test
+package question_test
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 )
 
 // A node's answer is read as a stream: its size does not count, nor does that of what it says
@@ -32,7 +32,7 @@ func TestReadNodeIsBounded(t *testing.T) {
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	seen, peak := 0, uint64(0)
-	n, err := status.ReadNode("a", "tandem-a", r, func(string, string) {
+	n, err := question.ReadNode("a", "tandem-a", r, func(string, string) {
 		if seen++; seen%20_000 == 0 {
 			runtime.GC()
 			runtime.ReadMemStats(&now)
@@ -52,7 +52,7 @@ func TestReadNodeIsBounded(t *testing.T) {
 		`{}`:                   "not a tandem status",
 		`{"version":"v1","ser`: "unexpected EOF",
 	} {
-		if _, err := status.ReadNode("a", "p", strings.NewReader(text), nil); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := question.ReadNode("a", "p", strings.NewReader(text), nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.30s: %v", text, err)
 		}
 	}
@@ -75,7 +75,7 @@ func TestReadNodeMakesLittle(t *testing.T) {
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		_, err := status.ReadNode("a", "tandem-a", strings.NewReader(text), func(string, string) {})
+		_, err := question.ReadNode("a", "tandem-a", strings.NewReader(text), func(string, string) {})
 		runtime.ReadMemStats(&after)
 		if made := after.TotalAlloc - before.TotalAlloc; made > 100<<20 {
 			t.Errorf("%s: %d MiB for %d bytes (%v)", name, made>>20, len(text), err)

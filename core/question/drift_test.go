@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package status_test
+package question_test
 
 import (
 	"strings"
@@ -9,7 +9,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 )
 
 // Programs that have written are named as what is known of them: nobody is accused for want of a
@@ -29,7 +29,7 @@ func TestDriftNamesCandidates(t *testing.T) {
 	} {
 		s := &engine.Snapshot{Drifts: []engine.Drift{{Difference: dataplane.Difference{State: dataplane.Missing, Object: "x"}, Found: at, By: c.by}}}
 		var b strings.Builder
-		if err := status.DriftOf(s, "", time.Time{}).Write(&b); err != nil {
+		if err := question.DriftOf(s, "", time.Time{}).Write(&b); err != nil {
 			t.Fatal(err)
 		}
 		_, by, _ := strings.Cut(b.String(), "NOT repaired\n")
