@@ -5,6 +5,7 @@ package platform
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -178,8 +179,8 @@ func TestQuestionsHoldUpNothing(t *testing.T) {
 
 	const clients = 5 // for each query
 	all, let := clientQuestions(), make(chan struct{})
-	if len(all) != len(queries()) {
-		t.Fatalf("%d of %d queries", len(all), len(queries()))
+	if len(all) != len(question.Questions()) {
+		t.Fatalf("%d of %d queries", len(all), len(question.Questions()))
 	}
 	var writing, done atomic.Int64
 	begin := func(name, question string) {
@@ -225,12 +226,13 @@ func TestQuestionsHoldUpNothing(t *testing.T) {
 		writing.Store(0)
 		done.Store(0)
 		waiting := 0
-		for _, q := range queries() {
-			if q.reads() == turn.reads {
+		for _, q := range question.Questions() {
+			name, reads := q.Called()
+			if reads == turn.reads {
 				waiting += clients
 			}
 			for range clients {
-				begin(q.name(), all[q.name()])
+				begin(name, all[name])
 			}
 		}
 		await("answers of the others", &done, clients*len(all)-waiting)
@@ -463,13 +465,13 @@ func TestListsAreAsAWhole(t *testing.T) {
 		both(question.Of(facts, s), list.In(d, "services"))
 		whole := question.ServicesOf(s, only)
 		whole.Node, whole.Mode = s.Host.Name, p.mode()
-		all, err := services(ctx, p, ServicesRequest{Filter: only})
+		all, err := listed(t, p, question.ListServices(), question.ServicesRequest{Filter: only})
 		both(whole, all, err)
-		again, err := Services().Of(ctx, p, ServicesRequest{Filter: only})
+		again, err := question.ListServices().Of(ctx, p.Known, question.ServicesRequest{Filter: only})
 		both(again, all, err)
 	}
 	for _, f := range []history.Filter{{}, {Limit: 10}, {Failed: true}, {Service: model.ServiceName{Namespace: "default", Name: "web-1"}}} {
-		all, err := past(ctx, p, f)
+		all, err := listed(t, p, question.ListChanges(), f)
 		both(p.engine.History().Find(f), all, err)
 	}
 	f, lists := p.fileOf(s)
@@ -483,6 +485,16 @@ func TestListsAreAsAWhole(t *testing.T) {
 	if whole, err := snapshot.Read(&want); err != nil || !reflect.DeepEqual(whole.Status.Services, again.Status.Services) || !reflect.DeepEqual(whole.History, again.History) {
 		t.Errorf("snapshot: %v\n%.500q\n%.500q", err, got.String(), want.String())
 	}
+}
+
+// listed is an answer as it is sent.
+func listed(t *testing.T, p *Proxy, q question.Question, parameters any) (any, error) {
+	t.Helper()
+	body, err := json.Marshal(parameters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q.Reply(t.Context(), body, p.Known)
 }
 
 // What answers about all Services allocate, for each: lists of 10,000 were 10 MB when they were made, encoded and copied

@@ -18,7 +18,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/events"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/health"
-	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/printable"
@@ -208,7 +207,7 @@ func (p *Proxy) uiInput(ctx context.Context) (*ui.Input, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ui.Input{Status: question.Of(p.facts(question.Filter{}), s), Host: s.Host, Services: s.Services, Suspects: s.Suspects, History: p.engine.History().Find(history.Filter{})}, nil
+	return ui.InputOf(&question.Document{Snapshot: s, Facts: p.facts(question.Filter{}), History: p.engine.History().List}), nil
 }
 
 // serviceManager is the one that has started this process and wants to be notified:

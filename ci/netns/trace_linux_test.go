@@ -9,7 +9,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/test/conformance"
-	"github.com/tandem-proxy/tandem/platform"
 )
 
 // Trace implements Traced.
@@ -25,7 +24,7 @@ func (p *tandem) Trace(ctx context.Context, rows []conformance.Packet) (all []qu
 		if packet.Iface != "" {
 			q.From += "%" + packet.Iface
 		}
-		t, err := platform.Trace().Of(ctx, p.proxy, q)
+		t, err := question.TracePacket().Of(ctx, p.proxy.Known, q)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", row, err)
 		}

@@ -4,25 +4,22 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
-	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
 func newExplain() *cobra.Command {
-	var flags configFlags
 	var out output
-	var from snapshotFlag
+	from := origin{flags: new(configFlags)}
 	c := &cobra.Command{
 		Use:   "explain FROM TO",
 		Short: "Explain why a connection goes where it does, or fails: each decision with its reason",
@@ -38,60 +35,21 @@ number; /udp or /sctp may follow.`,
 		Example: "  tandem explain pod default/web:80\n  tandem explain 198.51.100.7 203.0.113.10:443\n  tandem explain --manifests ./services outside 192.0.2.1:30080",
 		Args:    twoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			q := oracle.Question{From: args[0], To: args[1]}
-			e, err := askExplain(cmd, &flags, &from, q)
+			e, err := ask(cmd, &from, question.Explain(), oracle.Question{From: args[0], To: args[1]})
 			if err != nil {
 				return err
 			}
-			return out.print(cmd, reportOf(e))
+			return out.print(cmd, report{document: e, text: func(s *screen) error { writeExplanation(s, &e); return nil }})
 		},
 	}
-	flags.register(c)
-	out.register(c)
 	from.register(c)
-	c.MarkFlagsMutuallyExclusive("snapshot", "manifests")
+	out.register(c)
 	return c
 }
 
-// askExplain asks the running tandem, or what manifests or a snapshot mean.
-func askExplain(cmd *cobra.Command, flags *configFlags, from *snapshotFlag, q oracle.Question) (question.Explanation, error) {
-	file, err := from.read(cmd)
-	if err != nil {
-		return question.Explanation{}, err
-	}
-	if file != nil {
-		w, _, err := replayed(file)
-		if err != nil {
-			return question.Explanation{}, err
-		}
-		return question.Explain(w.subject(), q)
-	}
-	if !cmd.Flags().Changed("manifests") {
-		return platform.Explain().Ask(cmd.Context(), q)
-	}
-	c, notes, err := flags.config(needManifests)
-	if err != nil {
-		return question.Explanation{}, err
-	}
-	printNotes(cmd, notes)
-	w, err := readWorld(cmd, c)
-	if err != nil {
-		return question.Explanation{}, err
-	}
-	return question.Explain(w.subject(), q)
-}
-
-// subject is the world as questions are asked of it.
-func (w *world) subject() question.Subject {
-	return question.Subject{
-		Mode: string(w.mode.Name), Host: w.host, Services: w.services, Gaps: w.plan.Gaps, Implementation: w.plan.Implementation,
-	}
-}
-
 func newTrace() *cobra.Command {
-	var flags configFlags
 	var out output
-	var from snapshotFlag
+	from := origin{flags: new(configFlags), opens: true}
 	var live bool
 	var timeout time.Duration
 	c := &cobra.Command{
@@ -118,7 +76,7 @@ FROM and TO are as for tandem explain.`,
 			if timeout <= 0 || timeout > maxLive {
 				return usageError{fmt.Errorf("--timeout %s: must be more than 0 and at most %s", timeout, maxLive)}
 			}
-			t, err := askTrace(cmd, &flags, &from, oracle.Question{From: args[0], To: args[1]})
+			t, err := ask(cmd, &from, question.TracePacket(), oracle.Question{From: args[0], To: args[1]})
 			if err != nil {
 				return err
 			}
@@ -127,7 +85,7 @@ FROM and TO are as for tandem explain.`,
 					return err
 				}
 			}
-			err = out.print(cmd, reportOf(t))
+			err = out.print(cmd, report{document: t, text: func(s *screen) error { writeTrace(s, &t); return nil }})
 			switch {
 			case err != nil:
 				return err
@@ -139,11 +97,9 @@ FROM and TO are as for tandem explain.`,
 			return nil
 		},
 	}
-	flags.register(c)
 	from.register(c)
 	c.Flags().BoolVar(&live, "live", false, "follow a real packet, too")
 	c.Flags().DurationVar(&timeout, "timeout", 5*time.Second, fmt.Sprintf("with --live: how long to wait, up to %s", maxLive))
-	c.MarkFlagsMutuallyExclusive("snapshot", "manifests")
 	c.MarkFlagsMutuallyExclusive("snapshot", "live")
 	out.register(c)
 	return c
@@ -164,46 +120,140 @@ func followLive(cmd *cobra.Command, t *question.Trace, from string, timeout time
 	return nil
 }
 
-// askTrace asks the running tandem, or a snapshot of one; or reads the data plane of the mode that is
-// configured, and compares it with what manifests mean.
-func askTrace(cmd *cobra.Command, flags *configFlags, from *snapshotFlag, q oracle.Question) (t question.Trace, err error) {
-	if file, err := from.read(cmd); err != nil || file != nil {
-		if err == nil {
-			t, err = platform.TraceOf(file, q)
-		}
-		return t, err
+// writeExplanation shows an explanation to people.
+func writeExplanation(s *screen, e *question.Explanation) {
+	s.printf("%s -> %s/%s on node %s, mode %s\n\n", e.From, e.To, e.Protocol, e.Node, e.Mode)
+	for _, step := range e.Steps {
+		s.printf("  %-14s %-17s %s\n", step.About, step.Result, printable.Text(step.Why))
 	}
-	if !cmd.Flags().Changed("manifests") {
-		return platform.Trace().Ask(cmd.Context(), q)
+	s.printf("\n%s\n", resultOf(e))
+	writeTargets(s, e.Endpoints)
+	if len(e.Objects) > 0 {
+		s.printf("\nimplemented by %s:\n", printable.Count(len(e.Objects), "object"))
 	}
-	c, notes, err := flags.config(needManifests, needMode)
-	if err != nil {
-		return t, err
+	writeObjects(s, e.Objects)
+	if e.Missing {
+		s.printf("\nNOT PROGRAMMED: mode %s does not serve this frontend\n", e.Mode)
 	}
-	printNotes(cmd, notes)
-	w, err := readWorld(cmd, c)
-	if err != nil {
-		return t, err
+	if e.Failing != "" {
+		s.printf("\nFAILING: this is not programmed: %s\n", printable.Text(e.Failing))
 	}
-	b, err := w.mode.Open(cmd.Context(), c, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return t, fmt.Errorf("mode %s: %w", w.mode.Name, err)
+	for _, p := range e.Problems {
+		writeProblem(s, p, e.Service)
 	}
-	defer func() { err = errors.Join(err, b.Close()) }()
-	b.SetHost(w.host)
-	for _, p := range w.ports {
-		b.Update([]model.Delta{{New: p}})
-	}
-	t, _, err = question.Follow(w.subject(), q, func(ports []*model.Port, p oracle.Packet) (dataplane.Trace, error) {
-		return b.Trace(cmd.Context(), ports, p)
-	})
-	return t, err
 }
 
-// needMode is what trace needs with --manifests: which data plane to read.
-func needMode(c *config.Config) []config.Finding {
-	if c.Mode != config.Auto {
-		return nil
+func resultOf(e *question.Explanation) string {
+	switch e.Outcome {
+	case oracle.Forward.String():
+		return "FORWARD: to one of these endpoints:"
+	case oracle.Reject.String():
+		return "REJECT: the client gets \"connection refused\": " + e.Why
+	case oracle.Drop.String():
+		return "DROP: the client gets no answer: " + e.Why
 	}
-	return []config.Finding{{Name: "--proxy-mode", Text: "required with --manifests: the mode whose data plane is read"}}
+	return "PASS: tandem does nothing with it: " + e.Why
+}
+
+// listed is how many endpoints and objects are shown to people.
+const listed = 20
+
+func writeTargets(s *screen, all []question.Target) {
+	for i, t := range all {
+		if i == listed {
+			s.printf("  and %d more\n", len(all)-listed)
+			return
+		}
+		sees := "sees the client"
+		if t.SNAT {
+			sees = "sees this node (SNAT)"
+		}
+		s.printf("  %-24s %s\n", t.Address, sees)
+	}
+}
+
+func writeObjects(s *screen, all []dataplane.Object) {
+	for i, o := range all {
+		if i == listed {
+			s.printf("  and %d more (-o json)\n", len(all)-listed)
+			return
+		}
+		s.printf("  %s\n", printable.Text(o.Name))
+		for part := range strings.SplitSeq(o.Text, "\n") {
+			if part != "" && part != o.Name {
+				s.printf("      %s\n", printable.Text(part))
+			}
+		}
+	}
+}
+
+// writeTrace shows a trace to people.
+func writeTrace(s *screen, t *question.Trace) {
+	s.printf("%s -> %s/%s on node %s, mode %s: %d objects read back in %.1f ms\n\n", t.From, t.To, t.Protocol, t.Node, t.Mode, t.Objects, t.TookMS)
+	s.printf("must:  %s\n", question.Fate(t.Outcome, t.Endpoints))
+	s.printf("does:  %s\n", question.Fate(t.Installed, t.Reaches))
+	switch t.Verdict {
+	case question.AsExplained:
+		s.printf("\nSAME: the data plane does what it should\n")
+	case question.ByGap:
+		s.printf("\nGAP: the data plane is as this mode programs it, which cannot do all: %s\n", printable.Text(t.Gap))
+	case question.NotKnown:
+		s.printf("\nUNKNOWN: an object in its way has content that tandem did not write\n")
+	default:
+		s.printf("\nDIFFERS: the data plane does something else\n")
+	}
+	writeTraceDifferences(s, t)
+	for _, o := range t.Others {
+		s.printf("! %s\n", printable.Text(o))
+	}
+	if t.Live != nil {
+		writeLive(s, t.Live)
+	}
+	if t.Failing != "" {
+		s.printf("FAILING: this is not programmed: %s\n", printable.Text(t.Failing))
+	}
+}
+
+func writeLive(s *screen, l *question.Live) {
+	if !l.Seen() {
+		s.printf("\nlive:  no such packet was seen\n")
+		return
+	}
+	s.printf("\nlive:  %s from %s", l.Outcome, l.Client)
+	if l.Endpoint != "" {
+		s.printf(" to %s, which sees %s", l.Endpoint, l.Sees)
+	}
+	s.printf(", after %.1f ms\n", l.TookMS)
+	for _, p := range l.Path {
+		s.printf("       %s\n", printable.Text(p))
+	}
+	if l.Difference != "" {
+		s.printf("\nLIVE DIFFERS: %s\n", printable.Text(l.Difference))
+	}
+}
+
+func writeTraceDifferences(s *screen, t *question.Trace) {
+	for i, d := range t.Differences {
+		if i == listed {
+			s.printf("and %d more objects (-o json)\n", len(t.Differences)-listed)
+			return
+		}
+		decides := ""
+		if i < t.Deciding {
+			decides = ": this alone changes the outcome"
+		}
+		writeDifference(s, d, decides)
+	}
+}
+
+func writeDifference(s *screen, d question.Difference, more string) {
+	s.printf("%-10s %s%s\n", d.State, printable.Text(d.Object), more)
+	for _, side := range [][2]string{{"wanted", d.Wanted}, {"found", d.Found}} {
+		for part := range strings.SplitSeq(side[1], "\n") {
+			if part != "" {
+				s.printf("           %-7s %s\n", side[0], printable.Text(part))
+				side[0] = ""
+			}
+		}
+	}
 }

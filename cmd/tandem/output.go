@@ -266,14 +266,6 @@ func printProblems(cmd *cobra.Command, problems []model.Problem) {
 	}
 }
 
-// document is an answer of the running tandem that knows its form for people.
-type document interface{ Write(io.Writer) error }
-
-// reportOf is the report of a document. Its text is printable.
-func reportOf(d document) report {
-	return report{document: d, text: func(s *screen) error { return d.Write(&s.text) }}
-}
-
 // twoArgs accepts exactly FROM and TO.
 func twoArgs(c *cobra.Command, args []string) error {
 	if len(args) != 2 {

@@ -3,33 +3,27 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/config"
-	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/question"
-	"github.com/tandem-proxy/tandem/core/resolve"
-	"github.com/tandem-proxy/tandem/core/track"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
 func newPlan() *cobra.Command {
-	var flags configFlags
 	var out output
 	var only filter
 	var running, prune bool
 	var part string
-	var from snapshotFlag
+	from := origin{flags: new(configFlags)}
 	c := &cobra.Command{
 		Use:   "plan",
 		Short: "Show what would be programmed, without programming it",
@@ -54,32 +48,33 @@ is 3 when something would change.`,
 				return err
 			}
 			if running {
-				return planAgainstRunning(cmd, &flags, &out, prune)
+				return planAgainstRunning(cmd, from.flags, &out, prune)
 			}
-			w, err := planWorld(cmd, &flags, &from)
+			d, err := from.document(cmd)
+			if err == nil && d == nil {
+				d, err = from.manifests(cmd) // which reports that they are missing
+			}
 			if err != nil {
 				return err
 			}
-			printProblems(cmd, w.problems)
-			for _, note := range w.own {
+			printProblems(cmd, d.Rejected)
+			for _, note := range d.Notes {
 				fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", printable.Text(note))
 			}
-			if err := w.selectPart(part); err != nil {
+			if err := selectPart(d, part); err != nil {
 				return err
 			}
-			if err := out.print(cmd, w.report(&only)); err != nil {
+			if err := out.print(cmd, planReport(d, &only)); err != nil {
 				return err
 			}
-			return problemsError(len(w.problems))
+			return problemsError(len(d.Rejected))
 		},
 	}
-	flags.register(c)
+	from.register(c)
 	c.Flags().BoolVar(&running, "against-running", false, "ask the running tandem what the manifests would change on this node")
 	c.Flags().BoolVar(&prune, "prune", false, "with --against-running: delete what is not in the manifests")
 	out.register(c, "*summary", "native")
 	only.register(c)
-	from.register(c)
-	c.MarkFlagsMutuallyExclusive("snapshot", "manifests")
 	c.Flags().StringVar(&part, "part", "", "with -o native: only this part, as its own tool reads it, such as ip6tables-restore")
 	complete(c, "part", "nft", "iptables-restore", "ip6tables-restore", "ipset", "ip-4", "ip-6", "ipvsadm")
 	return c
@@ -92,102 +87,6 @@ func problemsError(n int) error {
 		return nil
 	}
 	return fmt.Errorf("%s, see above", printable.Count(n, "problem"))
-}
-
-// planWorld is that of manifests, or of a snapshot.
-func planWorld(cmd *cobra.Command, flags *configFlags, from *snapshotFlag) (*world, error) {
-	file, err := from.read(cmd)
-	switch {
-	case err != nil:
-		return nil, err
-	case file != nil:
-		w, _, err := replayed(file)
-		return w, err
-	}
-	c, notes, err := flags.config(needManifests)
-	if err != nil {
-		return nil, err
-	}
-	printNotes(cmd, notes)
-	return readWorld(cmd, c)
-}
-
-// needManifests is what plan needs: it reads no API server.
-func needManifests(c *config.Config) []config.Finding {
-	if c.Manifests != "" {
-		return nil
-	}
-	return []config.Finding{{Name: "--manifests", Text: "required: a folder or file of manifests, or - for the standard input"}}
-}
-
-func readWorld(cmd *cobra.Command, c *config.Config) (*world, error) {
-	found, err := manifests.Read(cmd.Context(), c.Manifests, c.NodePortRange)
-	if err != nil {
-		return nil, err
-	}
-	w := &world{}
-	if w.mode, err = platform.Find(c.Mode); err != nil {
-		return nil, err
-	}
-	for _, p := range found.Problems {
-		w.problems = append(w.problems, p.Model())
-	}
-	node := ownNode(found.Nodes, c.NodeName)
-	machine := hereWithout(node, c)
-	w.host = resolve.Host(c, node, found.ServiceCIDRs, machine)
-	w.problems = append(w.problems, resolve.HostProblems(c, node, found.ServiceCIDRs, machine, resolve.AnyNodePort(found.Services))...)
-	ask, done := sockets(c)
-	defer done()
-	w.services, w.ports = track.OnceAsking(w.host, &found.Objects, ask)
-	for _, s := range w.services {
-		w.problems = append(w.problems, s.Problems...)
-		w.own = append(w.own, ownAddresses(w.host, s)...)
-	}
-	w.plan = w.mode.Plan(c, w.host, w.ports)
-	return w, nil
-}
-
-// hereWithout is this machine where manifests have no Node object that would say more, and
-// where no name says that another is meant. Where its addresses cannot be read it has none.
-func hereWithout(node *model.Node, c *config.Config) (m model.Machine) {
-	if node == nil && c.NodeIsHost {
-		m.Addresses, _ = platform.LocalAddresses()
-	}
-	return m
-}
-
-// sockets tells what listens on this machine, where it is the node and can tell.
-func sockets(c *config.Config) (ask track.Ask, done func()) {
-	if c.NodeIsHost {
-		if l, err := platform.Listeners(); err == nil {
-			return l.At, func() { l.Close() }
-		}
-	}
-	return nil, func() {}
-}
-
-// ownAddresses are notes on external IPs that are the node's own addresses and that a Service has.
-func ownAddresses(host *model.Host, s *track.View) (notes []string) {
-	for _, place := range resolve.AsksOwn(host, s.Object) {
-		if slices.ContainsFunc(s.Ports, func(p *model.Port) bool {
-			return p.ID.Proto == place.Proto && slices.ContainsFunc(p.Frontends, func(f model.Frontend) bool {
-				return f.Kind == model.KindExternalIP && f.At == place.At
-			})
-		}) {
-			notes = append(notes, fmt.Sprintf("Service %s: external IP %s (%s) is an address of this node; it is served while no process of the node listens there, and other nodes leave it to this one",
-				s.Object.Name, place.At, place.Proto))
-		}
-	}
-	return notes
-}
-
-func ownNode(nodes []*model.Node, name string) *model.Node {
-	for _, n := range nodes {
-		if n.Name == name {
-			return n
-		}
-	}
-	return nil
 }
 
 // runningFlags rejects flags without a meaning together with --against-running, or without it.
@@ -229,11 +128,11 @@ func planAgainstRunning(cmd *cobra.Command, flags *configFlags, out *output, pru
 	if prune && len(problems) > 0 {
 		return fmt.Errorf("%d manifests were rejected, see above: --prune would delete what they describe", len(problems))
 	}
-	p, err := platform.Preview().Ask(cmd.Context(), platform.Edit{Services: found.Services, Slices: found.Slices, Routes: found.Routes, Grants: found.Grants, Prune: prune})
+	p, err := platform.Ask(cmd.Context(), question.PreviewEdit(), question.Edit{Services: found.Services, Slices: found.Slices, Routes: found.Routes, Grants: found.Grants, Prune: prune})
 	if err != nil {
 		return err
 	}
-	if err := out.print(cmd, reportOf(p)); err != nil {
+	if err := out.print(cmd, report{document: p, text: func(s *screen) error { writePreview(s, &p); return nil }}); err != nil {
 		return err
 	}
 	return previewError(len(problems), p)
@@ -247,156 +146,52 @@ func previewError(manifestProblems int, p question.Preview) error {
 	return differsError("the manifests would change the data plane")
 }
 
-// world is what a folder of manifests means to a node in a mode.
-type world struct {
-	mode     dataplane.Mode
-	host     *model.Host
-	services []*track.View
-	ports    []*model.Port
-	plan     dataplane.Plan
-	problems []model.Problem
-	own      []string // notes on external IPs that are this node's addresses
-}
-
-// planDocument is the JSON form of a plan. Fields are added, not changed.
-type planDocument struct {
-	Node     string        `json:"node"`
-	Mode     string        `json:"mode"`
-	Objects  int           `json:"objects"`
-	Services []planService `json:"services"`
-	Problems []string      `json:"problems,omitempty"`
-	Gaps     []planGap     `json:"gaps,omitempty"`
-
-	shared []string // gaps that all ports have, each once
-}
-
-// planGap is something that the mode cannot do.
-type planGap struct {
-	Port   string `json:"port"`
-	Front  string `json:"frontend,omitempty"` // empty when it is about the whole port
-	Detail string `json:"detail"`
-}
-
-type planService struct {
-	Name   string      `json:"name"`
-	Fronts []planFront `json:"frontends"`
-	// HealthCheckNodePort answers load balancers; absent for none.
-	HealthCheckNodePort uint16 `json:"healthCheckNodePort,omitempty"`
-}
-
-type planFront struct {
-	Port     string       `json:"port"`
-	Kind     string       `json:"kind"`
-	Address  string       `json:"address"`
-	Protocol string       `json:"protocol"`
-	Sources  []string     `json:"sources,omitzero"`   // the only clients admitted; absent for all, empty for none
-	Affinity string       `json:"affinity,omitempty"` // how long a client stays with its endpoint
-	Missing  bool         `json:"missing,omitempty"`  // the mode does not program it: see gaps
-	Gaps     []string     `json:"gaps,omitempty"`     // what the mode does otherwise
-	Answers  []planAnswer `json:"answers"`            // empty when it is missing
-}
-
-// planAnswer is the action for clients of some origins.
-type planAnswer struct {
-	From      string   `json:"from"`
-	Verdict   string   `json:"verdict"`
-	SNAT      bool     `json:"snat"`
-	Why       string   `json:"why"`
-	Endpoints []string `json:"endpoints,omitempty"`
-}
-
-func (w *world) document() planDocument {
-	d := planDocument{Node: w.host.Name, Mode: string(w.mode.Name), Objects: w.plan.Objects, Services: []planService{}}
-	for _, p := range w.problems {
-		d.Problems = append(d.Problems, p.String())
-	}
-	for _, id := range sortedIDs(w.plan.Gaps) {
-		for _, g := range w.plan.Gaps[id] {
-			gap := planGap{Port: id.String(), Detail: g.Detail}
-			if g.Frontend.IsValid() {
-				gap.Front = g.Frontend.String()
+// writePreview shows a preview to people.
+func writePreview(s *screen, p *question.Preview) {
+	total := question.PreviewService{}
+	for _, svc := range p.Services {
+		s.printf("%s: %s added, %d changed, %d deleted; %s, of which %d lose their frontend or endpoint\n",
+			printable.Text(svc.Name), printable.Count(svc.Added, "object"), svc.Changed, svc.Deleted, printable.Count(svc.Connections, "connection"), svc.Moved)
+		for i, o := range svc.Objects {
+			if i == listed {
+				s.printf("    and %d more (-o json)\n", len(svc.Objects)-listed)
+				break
 			}
-			d.Gaps = append(d.Gaps, gap)
-			if g.OfMode() && !slices.Contains(d.shared, g.Detail) {
-				d.shared = append(d.shared, g.Detail)
-			}
+			s.printf("  %s %s\n", map[string]string{"create": "+", "replace": "~", "delete": "-"}[o.Verb], printable.Text(o.Object))
 		}
+		total.Added, total.Changed, total.Deleted = total.Added+svc.Added, total.Changed+svc.Changed, total.Deleted+svc.Deleted
+		total.Connections, total.Moved = total.Connections+svc.Connections, total.Moved+svc.Moved
 	}
-	for _, s := range w.services {
-		ps := planService{Name: s.Object.Name.String(), Fronts: []planFront{}}
-		for _, p := range s.Ports {
-			for i := range p.Frontends {
-				ps.Fronts = append(ps.Fronts, describeFront(p, &p.Frontends[i], w.plan.Gaps[p.ID]))
-			}
-			ps.HealthCheckNodePort = p.HealthPort
-		}
-		d.Services = append(d.Services, ps)
+	for _, x := range p.Problems {
+		writeProblem(s, x, x.Object)
 	}
-	return d
+	if p.Unknown != "" {
+		s.printf("! connections were not counted: %s\n", printable.Text(p.Unknown))
+	}
+	if !p.Pending() {
+		s.printf("no change on %s, mode %s\n", p.Node, p.Mode)
+	} else {
+		s.printf("on %s, mode %s: %s, %s added, %d changed, %d deleted; %s, of which %d lose their frontend or endpoint\n",
+			p.Node, p.Mode, printable.Count(len(p.Services), "Service"), printable.Count(total.Added, "object"), total.Changed, total.Deleted,
+			printable.Count(total.Connections, "connection"), total.Moved)
+	}
 }
 
-// describeFront describes what the mode does with connections to a frontend: what policy
-// decides, except for the gaps of the mode.
-func describeFront(p *model.Port, f *model.Frontend, gaps []model.Gap) planFront {
-	out := planFront{Port: p.ID.Name, Kind: f.Kind.String(), Address: f.At.String(), Protocol: p.ID.Proto.String()}
-	if f.Kind == model.KindNodePort {
-		out.Address = fmt.Sprintf("%s:%d", map[model.Family]string{model.IPv4: "*", model.IPv6: "[*]"}[p.ID.Family], f.At.Port())
-	}
-	out.Sources = question.Sources(f)
-	if out.Gaps, out.Missing = question.GapsOf(f, gaps); out.Missing { // its action otherwise does not matter
-		out.Answers = []planAnswer{}
-		return out
-	}
-	if p.SessionAffinity > 0 {
-		out.Affinity = p.SessionAffinity.String()
-	}
-	for origin := range f.On {
-		a := answer(p, model.Origin(origin), f.On[origin])
-		if n := len(out.Answers); n > 0 && out.Answers[n-1].same(a) {
-			out.Answers[n-1].From += ", " + a.From
-			continue
-		}
-		out.Answers = append(out.Answers, a)
-	}
-	return out
-}
-
-func answer(p *model.Port, from model.Origin, act model.Action) planAnswer {
-	a := planAnswer{From: from.String(), Verdict: act.Verdict.String(), SNAT: act.SNAT, Why: p.WhyText(act.Why)}
-	if act.Pool != nil {
-		for _, e := range act.Pool.Endpoints {
-			a.Endpoints = append(a.Endpoints, e.Addr.String())
-		}
-		slices.SortFunc(a.Endpoints, cmp.Compare[string])
-	}
-	return a
-}
-
-func sortedIDs(gaps map[model.PortID][]model.Gap) []model.PortID {
-	ids := make([]model.PortID, 0, len(gaps))
-	for id := range gaps {
-		ids = append(ids, id)
-	}
-	slices.SortFunc(ids, model.PortID.Compare)
-	return ids
-}
-
-// report is the plan of the Services of a filter; native is always all of it.
-func (w *world) report(only *filter) report {
-	d := w.document()
-	d.Services = slices.DeleteFunc(d.Services, func(s planService) bool { return !only.Match(s.Name, "") })
+// planReport is the plan of the Services of a filter; native is always all of it.
+func planReport(of *question.Document, only *filter) report {
+	d := question.PlanOf(of, only.Filter)
 	return report{
 		document: d,
-		text:     func(s *screen) error { s.table(d.table()); return nil },
+		text:     func(s *screen) error { s.table(planTable(&d)); return nil },
 		own: map[string]func(io.Writer) error{
-			"summary": func(out io.Writer) error { return w.summary(out, d) },
-			"native":  func(out io.Writer) error { _, err := io.WriteString(out, w.plan.Native); return err },
+			"summary": func(out io.Writer) error { return writePlan(out, of, &d) },
+			"native":  func(out io.Writer) error { _, err := io.WriteString(out, of.Plan.Native); return err },
 		},
 	}
 }
 
-// table has a row for each action of each frontend.
-func (d planDocument) table() table {
+// planTable has a row for each action of each frontend.
+func planTable(d *question.Plan) table {
 	t := table{columns: []column{
 		{name: "SERVICE"}, {name: "FRONTEND", keep: true}, {name: "KIND"}, {name: "FROM"}, {name: "ACTION"}, {name: "SOURCES"}, {name: "WHY", wide: true},
 	}}
@@ -409,7 +204,7 @@ func (d planDocument) table() table {
 				name = ""
 			}
 			for _, a := range f.Answers {
-				t.add(name, at, kind, a.From, a.action(), sources, a.Why)
+				t.add(name, at, kind, a.From, actionOf(a), sources, a.Why)
 				name, at, kind, sources = "", "", "", ""
 			}
 		}
@@ -417,8 +212,8 @@ func (d planDocument) table() table {
 	return t
 }
 
-// summary prints each frontend with the action for its clients, and why.
-func (w *world) summary(out io.Writer, d planDocument) error {
+// writePlan prints each frontend with the action for its clients, and why.
+func writePlan(out io.Writer, of *question.Document, d *question.Plan) error {
 	for _, s := range d.Services {
 		fmt.Fprintf(out, "%s", printable.Text(s.Name))
 		if s.HealthCheckNodePort != 0 {
@@ -426,25 +221,25 @@ func (w *world) summary(out io.Writer, d planDocument) error {
 		}
 		fmt.Fprintln(out)
 		for _, f := range s.Fronts {
-			fmt.Fprintf(out, "  %s/%s  %s%s\n", f.Address, f.Protocol, f.Kind, f.conditions())
+			fmt.Fprintf(out, "  %s/%s  %s%s\n", f.Address, f.Protocol, f.Kind, conditionsOf(&f))
 			for _, g := range f.Gaps {
 				fmt.Fprintf(out, "    ! %s\n", printable.Text(g))
 			}
 			for _, a := range f.Answers {
-				fmt.Fprintf(out, "    from %-19s %s\n", a.From, a.text())
+				fmt.Fprintf(out, "    from %-19s %s\n", a.From, actionOf(a)+" ("+a.Why+")")
 			}
 		}
 	}
-	for _, text := range d.shared {
+	for _, text := range d.Shared {
 		fmt.Fprintf(out, "! %s\n", printable.Text(text))
 	}
 	_, err := fmt.Fprintf(out, "plan: %s, %s, %s in mode %s for node %s\n",
-		printable.Count(len(w.services), "Service"), printable.Count(len(w.ports), "port"), printable.Count(w.plan.Objects, "object"), w.mode.Name, printable.Text(w.host.Name))
+		printable.Count(len(of.Services), "Service"), printable.Count(len(of.Ports()), "port"), printable.Count(of.Plan.Objects, "object"), of.Facts.Mode, printable.Text(of.Host.Name))
 	return err
 }
 
-// conditions are what else is to be known of a frontend.
-func (f planFront) conditions() string {
+// conditionsOf are what else is to be known of a frontend.
+func conditionsOf(f *question.PlanFrontend) string {
 	text := ""
 	if f.Missing {
 		text += ", not programmed"
@@ -461,14 +256,8 @@ func (f planFront) conditions() string {
 // shown is how many endpoints a summary names.
 const shown = 4
 
-func (a planAnswer) same(b planAnswer) bool {
-	return a.Verdict == b.Verdict && a.SNAT == b.SNAT && a.Why == b.Why && slices.Equal(a.Endpoints, b.Endpoints)
-}
-
-func (a planAnswer) text() string { return a.action() + " (" + a.Why + ")" }
-
-// action describes the fate of a connection.
-func (a planAnswer) action() string {
+// actionOf describes the fate of a connection.
+func actionOf(a question.PlanAction) string {
 	s := a.Verdict
 	for i, e := range a.Endpoints {
 		if i == shown {
@@ -521,17 +310,17 @@ func partName(head string) string {
 }
 
 // selectPart leaves one part of a native plan; all with "".
-func (w *world) selectPart(name string) error {
+func selectPart(d *question.Document, name string) error {
 	if name == "" {
 		return nil
 	}
 	var names []string
-	for _, p := range nativeParts(w.mode.Name, w.plan.Native) {
+	for _, p := range nativeParts(config.Mode(d.Facts.Mode), d.Plan.Native) {
 		if p.name == name {
-			w.plan.Native = p.text
+			d.Plan.Native = p.text
 			return nil
 		}
 		names = append(names, p.name)
 	}
-	return usageError{fmt.Errorf("--part %s: mode %s has %s", name, w.mode.Name, strings.Join(names, ", "))}
+	return usageError{fmt.Errorf("--part %s: mode %s has %s", name, d.Facts.Mode, strings.Join(names, ", "))}
 }

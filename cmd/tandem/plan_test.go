@@ -53,11 +53,11 @@ func TestPlanShowsWhatTheModePrograms(t *testing.T) {
 		}
 	}
 	_, stdout, _ = tandem(t, append(args, "--proxy-mode", "kernelspace", "-o", "json")...)
-	var d planDocument
+	var d question.Plan
 	if err := json.Unmarshal([]byte(stdout), &d); err != nil || d.Services[0].HealthCheckNodePort != 30500 {
 		t.Fatalf("%v\n%s", err, stdout)
 	}
-	i := slices.IndexFunc(d.Services[0].Fronts, func(f planFront) bool { return f.Address == "203.0.113.20:80" })
+	i := slices.IndexFunc(d.Services[0].Fronts, func(f question.PlanFrontend) bool { return f.Address == "203.0.113.20:80" })
 	if f := d.Services[0].Fronts[i]; !f.Missing || len(f.Answers) > 0 || len(f.Gaps) == 0 {
 		t.Errorf("%+v", f)
 	}

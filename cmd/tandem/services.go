@@ -22,16 +22,14 @@ import (
 	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/sleep"
-	"github.com/tandem-proxy/tandem/core/snapshot"
 	"github.com/tandem-proxy/tandem/core/wire"
-	"github.com/tandem-proxy/tandem/platform"
 	"github.com/tandem-proxy/tandem/platform/service"
 )
 
 func newServices() *cobra.Command {
 	var out output
 	var only filter
-	var from snapshotFlag
+	var from origin
 	c := &cobra.Command{
 		Use:   "services [NAMESPACE/NAME]",
 		Short: "List the Services of the running tandem; of one, every endpoint and why it is used or not",
@@ -52,8 +50,7 @@ why.`,
 			if len(args) > 0 && !only.All() {
 				return usageError{errors.New("-n, --name and --state select from the list of all: they do not apply to a single Service")}
 			}
-			r := platform.ServicesRequest{Service: serviceText(name), Filter: only.Filter}
-			found, err := askServices(cmd, &from, r)
+			found, err := ask(cmd, &from, question.ListServices(), question.ServicesRequest{Service: serviceText(name), Filter: only.Filter})
 			if err != nil {
 				return err
 			}
@@ -64,18 +61,6 @@ why.`,
 	from.register(c)
 	only.register(c, model.Programmed.String(), model.Partial.String(), question.Pending, model.Failing.String())
 	return c
-}
-
-// askServices asks the running tandem, or a snapshot of one.
-func askServices(cmd *cobra.Command, from *snapshotFlag, r platform.ServicesRequest) (question.Services, error) {
-	file, err := from.read(cmd)
-	switch {
-	case err != nil:
-		return question.Services{}, err
-	case file != nil:
-		return platform.ServicesOf(file, r)
-	}
-	return platform.Services().Ask(cmd.Context(), r)
 }
 
 // writeServices shows Services to people: a list, or a single one with all of it.
@@ -139,7 +124,7 @@ func newStatus() *cobra.Command {
 	var out output
 	var only filter
 	var again repeat
-	var from snapshotFlag
+	var from origin
 	c := &cobra.Command{
 		Use:     "status",
 		Short:   "Show what the running tandem serves, what it rejected, and why",
@@ -167,14 +152,14 @@ func newStatus() *cobra.Command {
 	return c
 }
 
-// askStatus asks the running tandem, or a snapshot of one.
-func askStatus(cmd *cobra.Command, from *snapshotFlag, address string, only *question.Filter) (question.Status, error) {
-	file, err := from.read(cmd)
+// askStatus asks the running tandem, whose status all may read, or a snapshot of one.
+func askStatus(cmd *cobra.Command, from *origin, address string, only *question.Filter) (question.Status, error) {
+	d, err := from.document(cmd)
 	switch {
 	case err != nil:
 		return question.Status{}, err
-	case file != nil:
-		return file.Status, nil
+	case d != nil:
+		return question.StatusOf(d, *only), nil
 	}
 	return fetchStatus(cmd, address, only)
 }
@@ -318,7 +303,7 @@ func newTop() *cobra.Command {
 	var out output
 	var only filter
 	var again repeat
-	var from snapshotFlag
+	var from origin
 	var limit int
 	var endpoints, bytes bool
 	c := &cobra.Command{
@@ -342,19 +327,19 @@ both cost is paid only while they are asked for.`,
 			if err := only.check(); err != nil {
 				return err
 			}
-			if file, err := from.read(cmd); err != nil || file != nil {
-				return topFromSnapshot(cmd, &out, file, &only, limit, err)
-			}
-			r := platform.TopRequest{Filter: only.Filter, Frontends: out.form != formTable, Endpoints: endpoints, Bytes: bytes}
-			before, err := askTop(cmd, r)
+			r := question.TopRequest{Filter: only.Filter, Frontends: out.form != formTable, Endpoints: endpoints, Bytes: bytes}
+			before, err := askTop(cmd, &from, r)
 			if err != nil {
 				return err
+			}
+			if from.path != "" {
+				return out.print(cmd, topReport(before, limit))
 			}
 			if !sleep.For(cmd.Context(), min(again.every, time.Second)) {
 				return cmd.Context().Err()
 			}
 			return again.run(cmd.Context(), newScreen(cmd.OutOrStdout()), func(s *screen) error {
-				now, err := askTop(cmd, r)
+				now, err := askTop(cmd, &from, r)
 				if err != nil {
 					return err
 				}
@@ -377,28 +362,18 @@ both cost is paid only while they are asked for.`,
 	return c
 }
 
-// askTop asks the running tandem.
-func askTop(cmd *cobra.Command, r platform.TopRequest) (question.Top, error) {
-	t, err := platform.Top().Ask(cmd.Context(), r)
-	if err == nil && t.NotCounted != "" {
-		err = unsupportedError(t.NotCounted)
-	}
-	return t, err
-}
-
-// topFromSnapshot shows the counts in a snapshot.
-func topFromSnapshot(cmd *cobra.Command, out *output, file *snapshot.File, only *filter, limit int, err error) error {
+// askTop asks for counts. Where there are none the mode has none, or a snapshot could not have them.
+func askTop(cmd *cobra.Command, from *origin, r question.TopRequest) (question.Top, error) {
+	t, err := ask(cmd, from, question.CountConnections(), r)
 	switch {
 	case err != nil:
-		return err
-	case file.Top == nil:
-		return unsupportedError(question.NotCounted(string(file.Mode)))
-	case file.Top.NotCounted != "":
-		return errors.New(file.Top.NotCounted)
+		return t, err
+	case t.NotCounted == question.NotCounted(t.Mode):
+		return t, unsupportedError(t.NotCounted)
+	case t.NotCounted != "":
+		return t, errors.New(t.NotCounted)
 	}
-	then := *file.Top
-	then.Services = slices.DeleteFunc(then.Services, func(s question.TopService) bool { return !only.Match(s.Service, "") })
-	return out.print(cmd, topReport(then, limit))
+	return t, nil
 }
 
 // topReport is so many of the Services; all with a limit of 0.
@@ -460,7 +435,7 @@ func writeTop(s *screen, top question.Top) {
 func newHistory() *cobra.Command {
 	var f history.Filter
 	var out output
-	var from snapshotFlag
+	var from origin
 	c := &cobra.Command{
 		Use:   "history [NAMESPACE/NAME]",
 		Short: "Show the last changes: what was received, what it rewrote, how long each stage took",
@@ -478,7 +453,7 @@ applied together share a sync. The last ` + fmt.Sprint(history.Most) + ` changes
 			if f.Limit < 0 {
 				return usageError{fmt.Errorf("--limit %d: must not be negative", f.Limit)}
 			}
-			d, err := askHistory(cmd, &from, f)
+			d, err := ask(cmd, &from, question.ListChanges(), f)
 			if err != nil {
 				return err
 			}
@@ -490,18 +465,6 @@ applied together share a sync. The last ` + fmt.Sprint(history.Most) + ` changes
 	out.register(c)
 	from.register(c)
 	return c
-}
-
-// askHistory asks the running tandem, or a snapshot of one.
-func askHistory(cmd *cobra.Command, from *snapshotFlag, f history.Filter) (history.Document, error) {
-	file, err := from.read(cmd)
-	switch {
-	case err != nil:
-		return history.Document{}, err
-	case file != nil:
-		return file.History.Select(f), nil
-	}
-	return platform.History().Ask(cmd.Context(), f)
 }
 
 // writeHistory shows a history to people, one line a change.

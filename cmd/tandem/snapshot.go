@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -81,38 +80,6 @@ func writeRedacted(out io.Writer, f *snapshot.File, key string) error {
 	return snapshot.Write(out, f)
 }
 
-// snapshotFlag is --snapshot: a verb reads a file instead of asking the running
-// tandem.
-type snapshotFlag struct{ path string }
-
-func (f *snapshotFlag) register(c *cobra.Command) {
-	c.Flags().StringVar(&f.path, "snapshot", "", "read this snapshot instead of asking the running tandem; - for the standard input")
-}
-
-// read reads the file; nil where the flag is not set.
-func (f *snapshotFlag) read(cmd *cobra.Command) (*snapshot.File, error) {
-	if f.path == "" {
-		return nil, nil
-	}
-	return readSnapshot(cmd, f.path)
-}
-
-func readSnapshot(cmd *cobra.Command, path string) (file *snapshot.File, err error) {
-	in := cmd.InOrStdin()
-	if path != "-" {
-		f, err := os.Open(path)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		in = f
-	}
-	if file, err = snapshot.Read(in); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return file, nil
-}
-
 func newReplay() *cobra.Command {
 	var out output
 	var only filter
@@ -138,12 +105,12 @@ the inputs: one version makes the same plan of a file, byte for byte, on any sys
 			if err := only.check(); err != nil {
 				return err
 			}
-			w, likeness, err := replayed(file)
+			d, likeness, err := platform.Replay(file)
 			if err != nil {
 				return err
 			}
-			printProblems(cmd, w.problems)
-			if err := out.print(cmd, w.report(&only)); err != nil {
+			printProblems(cmd, d.Rejected)
+			if err := out.print(cmd, planReport(d, &only)); err != nil {
 				return err
 			}
 			switch likeness {
@@ -160,19 +127,8 @@ the inputs: one version makes the same plan of a file, byte for byte, on any sys
 	return c
 }
 
-// replayed is the world of a snapshot, and how it compares with what its node had.
-func replayed(file *snapshot.File) (w *world, likeness snapshot.Likeness, err error) {
-	r, likeness, err := platform.Replay(file)
-	if err != nil {
-		return nil, likeness, err
-	}
-	w = &world{host: r.Host, services: r.Services, ports: r.Ports, plan: r.Plan, problems: r.Problems}
-	w.mode, err = platform.ModeOf(file)
-	return w, likeness, err
-}
-
 func newUI() *cobra.Command {
-	var from snapshotFlag
+	var from origin
 	var address string
 	c := &cobra.Command{
 		Use:   "ui --snapshot FILE",
@@ -186,15 +142,14 @@ address, for this machine alone: http://127.0.0.1:10249/ui.`,
 			if err != nil || !at.Addr().IsLoopback() {
 				return usageError{fmt.Errorf("--listen %s: must be an address of loopback with a port", address)}
 			}
-			file, err := from.read(cmd)
+			d, err := from.document(cmd)
 			if err != nil {
 				return err
 			}
-			if file == nil {
+			if d == nil {
 				return usageError{errors.New("--snapshot is required; the pages of the running tandem are at /ui of its metrics address")}
 			}
-			r := file.Resolve()
-			in := &ui.Input{Status: file.Status, Host: r.Host, Services: r.Services, Suspects: file.Suspects, History: file.History, Snapshot: true}
+			in := ui.InputOf(d)
 			return serveUI(cmd, at, ui.Handler(func(context.Context) (*ui.Input, error) { return in, nil }))
 		},
 	}

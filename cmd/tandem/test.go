@@ -25,6 +25,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/printable"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/platform"
 	"github.com/tandem-proxy/tandem/platform/connectivity"
@@ -278,7 +279,7 @@ func (k *clusterTest) run(ctx context.Context, args []string) (r connectivity.Re
 	if k.image == "" || k.port < 1 || k.port > 65535 {
 		return r, usageError{errors.New("--in-cluster needs the --image of the backends, and a --backend-port from 1 to 65535")}
 	}
-	here, err := platform.Services().Ask(ctx, platform.ServicesRequest{})
+	here, err := platform.Ask(ctx, question.ListServices(), question.ServicesRequest{})
 	if err != nil {
 		return r, err
 	}
@@ -425,7 +426,7 @@ func (k *clusterTest) await(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, k.timeout)
 	defer cancel()
 	for {
-		all, err := platform.Services().Ask(ctx, platform.ServicesRequest{})
+		all, err := platform.Ask(ctx, question.ListServices(), question.ServicesRequest{})
 		if err != nil {
 			return err
 		}

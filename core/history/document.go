@@ -85,8 +85,10 @@ type Filter struct {
 }
 
 // Find returns entries, oldest first. It is safe for concurrent use.
-func (r *Recorder) Find(f Filter) Document {
-	d, n, each := r.List(f)
+func (r *Recorder) Find(f Filter) Document { return Whole(r.List(f)) }
+
+// Whole is a document with the entries of its list.
+func Whole(d Document, n int, each iter.Seq[*Entry]) Document {
 	d.Entries = make([]Entry, 0, n)
 	for e := range each {
 		own := *e

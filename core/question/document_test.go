@@ -149,9 +149,7 @@ func TestPassedOverEndpointIsListed(t *testing.T) {
 			t.Errorf("%+v", e)
 		}
 	}
-	why, err := question.Explain(question.Subject{
-		Mode: "nftables", Host: in.Host, Services: in.Services, Implementation: func([]*model.Port, oracle.Packet) []dataplane.Object { return nil },
-	}, oracle.Question{From: "10.0.1.9", To: "10.96.0.1:80"})
+	why, err := question.Explain().Answer(t.Context(), &question.Document{Snapshot: in, Facts: question.Facts{Mode: "nftables"}}, oracle.Question{From: "10.0.1.9", To: "10.96.0.1:80"})
 	if err != nil || len(why.Endpoints) != 2 || !strings.Contains(why.Why, "stopped answering") {
 		t.Errorf("%+v, %v", why, err)
 	}

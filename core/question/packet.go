@@ -3,48 +3,17 @@
 package question
 
 import (
+	"context"
+	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
-	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/track"
 )
-
-// Subject is what questions about packets are asked of: a running proxy's, or what
-// manifests mean.
-type Subject struct {
-	Mode     string
-	Host     *model.Host
-	Services []*track.View
-	Gaps     map[model.PortID][]model.Gap
-	Failures map[model.PortID]error // nil where nothing runs
-
-	// Implementation is that of the backend, or of its plan.
-	Implementation func([]*model.Port, oracle.Packet) []dataplane.Object
-}
-
-func (s *Subject) ports() (all []*model.Port) {
-	for i := range s.Services {
-		all = append(all, s.Services[i].Ports...)
-	}
-	return all
-}
-
-// service returns a Service, an empty one if there is none of the name.
-func (s *Subject) service(n model.ServiceName) *track.View {
-	for _, svc := range s.Services {
-		if svc.Object.Name == n {
-			return svc
-		}
-	}
-	return new(track.View)
-}
 
 // Explanation states why a connection goes where it does. Its JSON form is stable.
 type Explanation struct {
@@ -76,34 +45,103 @@ type Target struct {
 	SNAT    bool   `json:"snat"`
 }
 
-// Explain answers a question. The error is that the question has no answer.
-func Explain(s Subject, q oracle.Question) (Explanation, error) {
-	e, ports, err := s.explain(q)
+// Explain is the question of tandem explain.
+func Explain() Verb[oracle.Question, Explanation] {
+	return Verb[oracle.Question, Explanation]{Name: "explain", Needs: needsOf, Answer: explain}
+}
+
+func explain(_ context.Context, d *Document, q oracle.Question) (Explanation, error) {
+	e, ports, err := d.explain(q)
 	if err != nil {
 		return Explanation{}, err
 	}
-	return s.explanation(e, ports), nil
+	return d.explanation(e, ports), nil
+}
+
+func needsOf(q oracle.Question) Needs {
+	return Needs{Services: func(t *track.Tracker) []*track.View { return concerned(t, q) }, Sorted: true}
+}
+
+// concerned returns the Services that an answer depends on: all only where a sender is
+// looked for among all endpoints.
+func concerned(t *track.Tracker, q oracle.Question) []*track.View {
+	host := t.Host()
+	if host == nil || q.NeedsEndpoints(host) {
+		return t.Unsorted()
+	}
+	var named []*track.View
+	if n, ok := q.Service(); ok {
+		named = t.Named(n)
+	}
+	var ports []*model.Port
+	for _, s := range named {
+		ports = append(ports, s.Ports...)
+	}
+	packet, err := q.Packet(host, ports)
+	if err != nil {
+		return named // the same error without the others
+	}
+	all := t.Concerned(packet.Proto, packet.Dst)
+	for _, s := range named {
+		if !slices.ContainsFunc(all, func(o *track.View) bool { return o.Object == s.Object }) {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// mostQuestions bounds the questions of one request for outcomes.
+const mostQuestions = 10000
+
+// Outcomes is the question of tandem test: what must happen to many packets, all by the state that is
+// known at one moment. Explanations have no Objects, which take longer than all the rest.
+func Outcomes() Verb[[]oracle.Question, []Explanation] {
+	return Verb[[]oracle.Question, []Explanation]{Name: "outcomes", Answer: outcomes, Needs: func([]oracle.Question) Needs {
+		return Needs{Services: (*track.Tracker).Unsorted, Sorted: true}
+	}}
+}
+
+func outcomes(ctx context.Context, d *Document, all []oracle.Question) ([]Explanation, error) {
+	if len(all) > mostQuestions {
+		return nil, errors.New("too many questions in one request")
+	}
+	without := *d
+	without.Plane.Implementation = nil
+	answers := make([]Explanation, 0, len(all))
+	for _, q := range all {
+		e, err := explain(ctx, &without, q)
+		if err != nil {
+			return nil, fmt.Errorf("from %s to %s: %w", q.From, q.To, err)
+		}
+		answers = append(answers, e)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+	}
+	return answers, nil
 }
 
 // explain returns the explanation and the ports of the Service that it is about.
-func (s *Subject) explain(q oracle.Question) (e oracle.Explanation, of []*model.Port, err error) {
-	all := s.ports()
-	p, err := q.Packet(s.Host, all)
+func (d *Document) explain(q oracle.Question) (e oracle.Explanation, of []*model.Port, err error) {
+	all := d.Ports()
+	p, err := q.Packet(d.Host, all)
 	if err != nil {
 		return e, nil, err
 	}
-	e = oracle.Explain(s.Host, all, p)
+	e = oracle.Explain(d.Host, all, p)
 	if e.Port != nil {
-		of = s.service(e.Port.ID.Service).Ports
+		of = d.service(e.Port.ID.Service).Ports
 	}
 	return e, of, nil
 }
 
-func (s *Subject) explanation(e oracle.Explanation, ports []*model.Port) Explanation {
+func (d *Document) explanation(e oracle.Explanation, ports []*model.Port) Explanation {
 	out := Explanation{
-		Node: s.Host.Name, Mode: s.Mode, From: e.Packet.Src.String(), Protocol: e.Packet.Proto.String(), To: e.Packet.Dst.String(),
+		Node: d.Host.Name, Mode: d.Facts.Mode, From: e.Packet.Src.String(), Protocol: e.Packet.Proto.String(), To: e.Packet.Dst.String(),
 		Steps: e.Steps, Outcome: e.Outcome.Fate.String(), Why: e.Outcome.Why.Text(), Endpoints: targets(e.Outcome),
-		Objects: s.Implementation(ports, e.Packet),
+	}
+	if of := d.Plane.Implementation; of != nil {
+		out.Objects = of(ports, e.Packet)
 	}
 	if e.Port == nil {
 		return out
@@ -114,18 +152,18 @@ func (s *Subject) explanation(e oracle.Explanation, ports []*model.Port) Explana
 	if e.Frontend != nil {
 		out.Frontend = e.Frontend.Kind.String()
 	}
-	out.Problems = problems(s.service(id.Service).Problems)
+	out.Problems = problems(d.service(id.Service).Problems)
 	if e.Frontend != nil {
-		_, out.Missing = GapsOf(e.Frontend, s.Gaps[id])
+		_, out.Missing = GapsOf(e.Frontend, d.Backend.Gaps[id])
 	}
-	for _, g := range s.Gaps[id] {
+	for _, g := range d.Backend.Gaps[id] {
 		if !g.Frontend.IsValid() || e.Frontend != nil && g.Frontend == e.Frontend.At || g.Frontend == netip.AddrPortFrom(e.Packet.Dst.Addr(), 0) {
 			out.HidesClients = out.HidesClients || g.Source
-			out.Problems = append(out.Problems, Problem{Reason: model.WhyUnsupported.String(), Detail: "mode " + s.Mode + ": " + gap(e.Port, g)})
+			out.Problems = append(out.Problems, Problem{Reason: model.WhyUnsupported.String(), Detail: "mode " + d.Facts.Mode + ": " + gap(e.Port, g)})
 		}
 	}
 	for _, of := range []model.PortID{id, {}} {
-		if err := s.Failures[of]; err != nil {
+		if err := d.Backend.Failures[of]; err != nil {
 			out.Failing = err.Error()
 			break
 		}
@@ -138,85 +176,6 @@ func targets(o oracle.Outcome) (all []Target) {
 		all = append(all, Target{t.Addr.String(), t.SNAT})
 	}
 	return all
-}
-
-// Write prints an explanation for people.
-func (e Explanation) Write(w io.Writer) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s -> %s/%s on node %s, mode %s\n\n", e.From, e.To, e.Protocol, e.Node, e.Mode)
-	for _, s := range e.Steps {
-		fmt.Fprintf(&b, "  %-14s %-17s %s\n", s.About, s.Result, printable.Text(s.Why))
-	}
-	b.WriteString("\n" + e.result() + "\n")
-	writeTargets(&b, e.Endpoints)
-	if len(e.Objects) > 0 {
-		fmt.Fprintf(&b, "\nimplemented by %s:\n", printable.Count(len(e.Objects), "object"))
-	}
-	writeObjects(&b, e.Objects)
-	if e.Missing {
-		fmt.Fprintf(&b, "\nNOT PROGRAMMED: mode %s does not serve this frontend\n", e.Mode)
-	}
-	if e.Failing != "" {
-		fmt.Fprintf(&b, "\nFAILING: this is not programmed: %s\n", printable.Text(e.Failing))
-	}
-	writeProblems(&b, e.Service, e.Problems)
-	_, err := io.WriteString(w, printable.Lines(b.String()))
-	return err
-}
-
-func (e Explanation) result() string {
-	switch e.Outcome {
-	case oracle.Forward.String():
-		return "FORWARD: to one of these endpoints:"
-	case oracle.Reject.String():
-		return "REJECT: the client gets \"connection refused\": " + e.Why
-	case oracle.Drop.String():
-		return "DROP: the client gets no answer: " + e.Why
-	}
-	return "PASS: tandem does nothing with it: " + e.Why
-}
-
-// shown is how many endpoints and objects are listed for people.
-const shown = 20
-
-func writeTargets(b *strings.Builder, all []Target) {
-	for i, t := range all {
-		if i == shown {
-			fmt.Fprintf(b, "  and %d more\n", len(all)-shown)
-			return
-		}
-		sees := "sees the client"
-		if t.SNAT {
-			sees = "sees this node (SNAT)"
-		}
-		fmt.Fprintf(b, "  %-24s %s\n", t.Address, sees)
-	}
-}
-
-func writeObjects(b *strings.Builder, all []dataplane.Object) {
-	for i, o := range all {
-		if i == shown {
-			fmt.Fprintf(b, "  and %d more (-o json)\n", len(all)-shown)
-			return
-		}
-		fmt.Fprintf(b, "  %s\n", printable.Text(o.Name))
-		for part := range strings.SplitSeq(o.Text, "\n") {
-			if part != "" && part != o.Name {
-				fmt.Fprintf(b, "      %s\n", printable.Text(part))
-			}
-		}
-	}
-}
-
-// writeProblems lists what was rejected or cannot be done.
-func writeProblems(b *strings.Builder, object string, all []Problem) {
-	for _, p := range all {
-		fmt.Fprintf(b, "! %s: %s", printable.Text(object), printable.Text(p.Detail))
-		if p.Where != "" {
-			fmt.Fprintf(b, " (%s)", printable.Text(p.Where))
-		}
-		b.WriteString("\n")
-	}
 }
 
 // Trace compares what must happen to a connection with what the data plane does,
@@ -305,7 +264,7 @@ func (l *Live) Compare(e Explanation) {
 		}
 		return
 	}
-	l.Difference = fmt.Sprintf("%s is no endpoint for it: %s", l.Endpoint, verdictText(e.Outcome, e.Endpoints))
+	l.Difference = fmt.Sprintf("%s is no endpoint for it: %s", l.Endpoint, Fate(e.Outcome, e.Endpoints))
 }
 
 // FromHost reports whether this node itself is the client.
@@ -324,16 +283,20 @@ func (l *Live) Seen() bool { return l.Outcome != unknownOutcome }
 // Unseen is the result without a packet.
 func Unseen() Live { return Live{Outcome: unknownOutcome} }
 
-// Follow answers a question by what read returns: the fate of its packet in the data
-// plane, given the ports of its Service.
-func Follow(s Subject, q oracle.Question, read func([]*model.Port, oracle.Packet) (dataplane.Trace, error)) (Trace, oracle.Packet, error) {
+// TracePacket is the question of tandem trace.
+func TracePacket() Verb[oracle.Question, Trace] {
+	return Verb[oracle.Question, Trace]{Name: "trace", Kernel: true, Needs: needsOf, Answer: trace}
+}
+
+// trace follows the packet of a question through the data plane.
+func trace(ctx context.Context, s *Document, q oracle.Question) (Trace, error) {
 	e, ports, err := s.explain(q)
 	if err != nil {
-		return Trace{}, e.Packet, err
+		return Trace{}, err
 	}
-	found, err := read(ports, e.Packet)
+	found, err := s.Plane.Trace(ctx, ports, e.Packet)
 	if err != nil {
-		return Trace{}, e.Packet, err
+		return Trace{}, err
 	}
 	t := Trace{
 		Explanation: s.explanation(e, ports), Installed: found.Installed.Fate.String(), Reaches: targets(found.Installed),
@@ -352,17 +315,17 @@ func Follow(s Subject, q oracle.Question, read func([]*model.Port, oracle.Packet
 	default:
 		t.Verdict = NotSame
 	}
-	return t, e.Packet, nil
+	return t, nil
 }
 
 // gapText reports what the mode cannot do for a packet.
-func (s *Subject) gapText(e oracle.Explanation) string {
+func (s *Document) gapText(e oracle.Explanation) string {
 	if e.Port != nil {
-		for _, g := range s.Gaps[e.Port.ID] {
+		for _, g := range s.Backend.Gaps[e.Port.ID] {
 			return gap(e.Port, g)
 		}
 	}
-	return "mode " + s.Mode + " does this for all Services"
+	return "mode " + s.Facts.Mode + " does this for all Services"
 }
 
 // OK reports whether the data plane agrees with policy.
@@ -370,82 +333,8 @@ func (t Trace) OK() bool {
 	return (t.Verdict == AsExplained || t.Verdict == ByGap) && (t.Live == nil || t.Live.Difference == "")
 }
 
-// Write prints a trace for people.
-func (t Trace) Write(w io.Writer) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s -> %s/%s on node %s, mode %s: %d objects read back in %.1f ms\n\n", t.From, t.To, t.Protocol, t.Node, t.Mode, t.Objects, t.TookMS)
-	fmt.Fprintf(&b, "must:  %s\n", verdictText(t.Outcome, t.Endpoints))
-	fmt.Fprintf(&b, "does:  %s\n", verdictText(t.Installed, t.Reaches))
-	switch t.Verdict {
-	case AsExplained:
-		b.WriteString("\nSAME: the data plane does what it should\n")
-	case ByGap:
-		fmt.Fprintf(&b, "\nGAP: the data plane is as this mode programs it, which cannot do all: %s\n", printable.Text(t.Gap))
-	case NotKnown:
-		b.WriteString("\nUNKNOWN: an object in its way has content that tandem did not write\n")
-	default:
-		b.WriteString("\nDIFFERS: the data plane does something else\n")
-	}
-	t.differences(&b)
-	for _, o := range t.Others {
-		fmt.Fprintf(&b, "! %s\n", printable.Text(o))
-	}
-	if t.Live != nil {
-		t.Live.write(&b)
-	}
-	if t.Failing != "" {
-		fmt.Fprintf(&b, "FAILING: this is not programmed: %s\n", printable.Text(t.Failing))
-	}
-	_, err := io.WriteString(w, printable.Lines(b.String()))
-	return err
-}
-
-func (l *Live) write(b *strings.Builder) {
-	if !l.Seen() {
-		b.WriteString("\nlive:  no such packet was seen\n")
-		return
-	}
-	fmt.Fprintf(b, "\nlive:  %s from %s", l.Outcome, l.Client)
-	if l.Endpoint != "" {
-		fmt.Fprintf(b, " to %s, which sees %s", l.Endpoint, l.Sees)
-	}
-	fmt.Fprintf(b, ", after %.1f ms\n", l.TookMS)
-	for _, p := range l.Path {
-		fmt.Fprintf(b, "       %s\n", printable.Text(p))
-	}
-	if l.Difference != "" {
-		fmt.Fprintf(b, "\nLIVE DIFFERS: %s\n", printable.Text(l.Difference))
-	}
-}
-
-func (t Trace) differences(b *strings.Builder) {
-	for i, d := range t.Differences {
-		if i == shown {
-			fmt.Fprintf(b, "and %d more objects (-o json)\n", len(t.Differences)-shown)
-			return
-		}
-		decides := ""
-		if i < t.Deciding {
-			decides = ": this alone changes the outcome"
-		}
-		d.write(b, decides)
-	}
-}
-
-func (d Difference) write(b *strings.Builder, more string) {
-	fmt.Fprintf(b, "%-10s %s%s\n", d.State, printable.Text(d.Object), more)
-	for _, side := range [][2]string{{"wanted", d.Wanted}, {"found", d.Found}} {
-		for part := range strings.SplitSeq(side[1], "\n") {
-			if part != "" {
-				fmt.Fprintf(b, "           %-7s %s\n", side[0], printable.Text(part))
-				side[0] = ""
-			}
-		}
-	}
-}
-
-// verdictText is a fate in a few words.
-func verdictText(fate string, to []Target) string {
+// Fate is a fate with its endpoints, in a few words.
+func Fate(fate string, to []Target) string {
 	if fate != oracle.Forward.String() {
 		return fate
 	}

@@ -4,6 +4,8 @@ package question
 
 import (
 	"cmp"
+	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/track"
@@ -53,9 +56,82 @@ type EndpointDetail struct {
 	Since      *time.Time `json:"since,omitempty"` // as for frontends; of used ones
 }
 
+// ServicesRequest is what tandem services asks.
+type ServicesRequest struct {
+	Service string `json:"service,omitempty"` // NAMESPACE/NAME; empty for all, without their endpoints
+	Filter  Filter `json:"filter,omitzero"`   // of all
+}
+
+// ListServices is the question of tandem services.
+func ListServices() Verb[ServicesRequest, Services] {
+	return Verb[ServicesRequest, Services]{Name: "services", Answer: services, list: servicesListed, Needs: func(r ServicesRequest) Needs {
+		if r.Service == "" {
+			return Needs{Services: (*track.Tracker).Unsorted, Sorted: true}
+		}
+		name, _ := model.ParseServiceName(r.Service) // services reports an invalid name
+		return Needs{Services: func(t *track.Tracker) []*track.View { return t.Named(name) }, Since: name}
+	}}
+}
+
+func services(_ context.Context, d *Document, r ServicesRequest) (out Services, err error) {
+	only := r.Filter
+	if d.Recorded != nil {
+		only.States = nil // which are those that were recorded
+	}
+	if r.Service == "" {
+		out = ServicesOf(d.Snapshot, only)
+	} else {
+		name, err := model.ParseServiceName(r.Service)
+		if err != nil {
+			return out, err
+		}
+		var ok bool
+		if out, ok = ServiceOf(d.Snapshot, name, d.Since); !ok {
+			return out, unknownService(name)
+		}
+	}
+	if d.Recorded != nil {
+		out.Recall(d.Recorded.Status.Services)
+		out.Services = slices.DeleteFunc(out.Services, func(s ServiceDetail) bool { return !r.Filter.Match(s.Name, s.State) })
+	}
+	out.Node, out.Mode = d.Host.Name, d.Facts.Mode
+	return out, nil
+}
+
+// servicesListed is services of a running proxy, with those of a list made while it is written.
+func servicesListed(ctx context.Context, d *Document, r ServicesRequest) (any, error) {
+	if r.Service != "" {
+		return services(ctx, d, r)
+	}
+	return listServices(d.Snapshot, r.Filter).In(Services{Node: d.Host.Name, Mode: d.Facts.Mode}, "services"), nil
+}
+
+// ListChanges is the question of tandem history. It does not use the engine's goroutine.
+func ListChanges() Verb[history.Filter, history.Document] {
+	return Verb[history.Filter, history.Document]{Name: "history", Answer: changes, list: changesListed, Needs: func(history.Filter) Needs { return Needs{} }}
+}
+
+// Changes is the history that a filter selects.
+func (d *Document) Changes(f history.Filter) history.Document { return history.Whole(d.History(f)) }
+
+func changes(_ context.Context, d *Document, f history.Filter) (history.Document, error) {
+	if f.Limit < 0 {
+		return history.Document{}, fmt.Errorf("limit %d: must not be negative", f.Limit)
+	}
+	return d.Changes(f), nil
+}
+
+func changesListed(ctx context.Context, d *Document, f history.Filter) (any, error) {
+	if f.Limit < 0 {
+		return changes(ctx, d, f)
+	}
+	out, n, each := d.History(f)
+	return wire.List[history.Entry]{Len: n, Each: each}.In(out, "entries"), nil
+}
+
 // ServicesOf lists the Services of a snapshot that a filter selects.
 func ServicesOf(s *engine.Snapshot, only Filter) Services {
-	list := ListServices(s, only)
+	list := listServices(s, only)
 	out := Services{Services: make([]ServiceDetail, 0, list.Len)}
 	for one := range list.Each {
 		own := *one
@@ -65,8 +141,8 @@ func ServicesOf(s *engine.Snapshot, only Filter) Services {
 	return out
 }
 
-// ListServices lists the Services of a snapshot that a filter selects, one at a time.
-func ListServices(s *engine.Snapshot, only Filter) wire.List[ServiceDetail] {
+// listServices lists the Services of a snapshot that a filter selects, one at a time.
+func listServices(s *engine.Snapshot, only Filter) wire.List[ServiceDetail] {
 	faults := faultsOf(s)
 	selected := s
 	var one ServiceDetail // at a time
@@ -214,6 +290,35 @@ type TopFrontend struct {
 	Address string `json:"address"`
 	Proto   string `json:"protocol"`
 	New     uint64 `json:"new"`
+}
+
+// TopRequest is what tandem top asks. Services without connections are left out.
+type TopRequest struct {
+	Filter    Filter `json:"filter,omitzero"`
+	Frontends bool   `json:"frontends,omitempty"` // with the counts of each
+	Endpoints bool   `json:"endpoints,omitempty"` // with those of each endpoint
+	Bytes     bool   `json:"bytes,omitempty"`     // with what conntrack has counted
+}
+
+// CountConnections is the question of tandem top.
+func CountConnections() Verb[TopRequest, Top] {
+	return Verb[TopRequest, Top]{Name: "top", Kernel: true, Answer: top, Needs: func(r TopRequest) Needs {
+		return Needs{Counts: &r, Services: (*track.Tracker).Unsorted}
+	}}
+}
+
+func top(_ context.Context, d *Document, r TopRequest) (Top, error) {
+	switch {
+	case d.Recorded != nil && d.Recorded.Top != nil:
+		t := *d.Recorded.Top
+		t.Services = slices.DeleteFunc(slices.Clone(t.Services), func(s TopService) bool { return !r.Filter.Match(s.Service, "") })
+		return t, nil
+	case d.Counts == nil:
+		return Top{At: d.At, Mode: d.Facts.Mode, Services: []TopService{}, NotCounted: NotCounted(d.Facts.Mode)}, nil
+	}
+	from := *d.Counts
+	from.Mode, from.Frontends = d.Facts.Mode, r.Frontends
+	return TopOf(from, d.Services, r.Filter), nil
 }
 
 // NotCounted says why there are no counts of a mode.

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status describes the state of a running Tandem, for people and machines:
-// what it serves, what it rejected and why, and whether the data plane is in sync.
 package question
 
 import (
@@ -96,7 +94,7 @@ type Problem struct {
 	Detail string `json:"detail"`
 }
 
-// Facts are what a snapshot does not know.
+// Facts are what an engine does not know of its node and program.
 type Facts struct {
 	Version, Node, Mode, Source string
 	Fallback                    string
@@ -104,6 +102,16 @@ type Facts struct {
 	Health                      Health
 	Inputs                      []Input
 	Only                        Filter // of the Services that are listed
+}
+
+// StatusOf is the status of a document: as it was recorded, of a snapshot.
+func StatusOf(d *Document, only Filter) Status {
+	if d.Recorded != nil {
+		return d.Recorded.Status
+	}
+	f := d.Facts
+	f.Only = only
+	return Of(f, d.Snapshot)
 }
 
 // Of renders a snapshot.

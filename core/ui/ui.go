@@ -41,6 +41,14 @@ type Input struct {
 	Snapshot bool // it is of a file, and stays unchanged
 }
 
+// InputOf is that of a document.
+func InputOf(d *question.Document) *Input {
+	return &Input{
+		Status: question.StatusOf(d, question.Filter{}), Host: d.Host, Services: d.Services, Suspects: d.Suspects, History: d.Changes(history.Filter{}),
+		Snapshot: d.Recorded != nil,
+	}
+}
+
 // Source returns the present Input. It is safe for concurrent use.
 type Source func(context.Context) (*Input, error)
 

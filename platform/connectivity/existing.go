@@ -26,7 +26,7 @@ const mostExisting = 5000
 // connection that is refused it is not known whether an endpoint has done so itself.
 func Existing(ctx context.Context, match func(service string) bool) (Report, error) {
 	begin := time.Now()
-	doc, err := platform.Services().Ask(ctx, platform.ServicesRequest{})
+	doc, err := platform.Ask(ctx, question.ListServices(), question.ServicesRequest{})
 	if err != nil {
 		return Report{}, err
 	}
@@ -104,7 +104,7 @@ func (r *Row) resolve(ctx context.Context) error {
 		}
 		r.To = net.JoinHostPort(a.String(), port)
 	}
-	e, err := platform.Explain().Ask(ctx, oracle.Question{From: "host", To: r.To})
+	e, err := platform.Ask(ctx, question.Explain(), oracle.Question{From: "host", To: r.To})
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (r *Row) dial(ctx context.Context) string {
 // mainAddress is the address of this node that tandem takes for the main one.
 func mainAddress(ctx context.Context, f model.Family) (netip.Addr, error) {
 	to := map[model.Family]string{model.IPv4: "192.0.2.1:9", model.IPv6: "[2001:db8::1]:9"}[f]
-	e, err := platform.Explain().Ask(ctx, oracle.Question{From: "host", To: to})
+	e, err := platform.Ask(ctx, question.Explain(), oracle.Question{From: "host", To: to})
 	if err != nil {
 		return netip.Addr{}, err
 	}

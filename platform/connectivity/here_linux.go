@@ -22,7 +22,7 @@ import (
 // openHere makes backends and clients around this node, and has the tandem that runs
 // here serve them by a manifest in its folder.
 func (r *Rig) openHere(ctx context.Context, o Options) error {
-	doc, err := platform.Services().Ask(ctx, platform.ServicesRequest{})
+	doc, err := platform.Ask(ctx, question.ListServices(), question.ServicesRequest{})
 	if err != nil {
 		return err
 	}

@@ -139,7 +139,7 @@ func (r *Rig) served(ctx context.Context) error {
 
 // missing is a Service that is not programmed; empty for none.
 func (r *Rig) missing(ctx context.Context) (string, error) {
-	doc, err := platform.Services().Ask(ctx, platform.ServicesRequest{})
+	doc, err := platform.Ask(ctx, question.ListServices(), question.ServicesRequest{})
 	if err != nil {
 		return "", err
 	}

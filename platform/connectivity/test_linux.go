@@ -96,7 +96,7 @@ func (r *Rig) expect(ctx context.Context, rows []*trial) error {
 			questions = append(questions, oracle.Question{From: t.client.addr.String(), To: t.To + "/" + t.Protocol})
 		}
 	}
-	answers, err := platform.Outcomes().Ask(r.inside(ctx), questions)
+	answers, err := platform.Ask(r.inside(ctx), question.Outcomes(), questions)
 	if err != nil {
 		return err
 	}
