@@ -206,7 +206,7 @@ func (l *live) flowEvent(f conntrack.NewFlow) (done bool) {
 }
 
 func (l *live) endpoint(at string) bool {
-	return slices.ContainsFunc(l.trace.Endpoints, func(t question.Target) bool { return t.Address == at })
+	return slices.ContainsFunc(l.trace.Endpoints, func(t oracle.Target) bool { return t.Addr.String() == at })
 }
 
 // ruleEvent receives a rule that the packet passed.

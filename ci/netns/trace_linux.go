@@ -44,7 +44,7 @@ func untrue(t question.Trace, row conformance.Packet, v verdict) string {
 	same := t.Installed == row.Expect.Fate.String() && len(t.Reaches) == len(row.Expect.Endpoints)
 	for i := 0; same && i < len(t.Reaches); i++ {
 		e := row.Expect.Endpoints[i]
-		same = t.Reaches[i].Address == e.Addr.String() && (t.Reaches[i].SNAT == e.SNAT || t.Verdict == question.ByGap)
+		same = t.Reaches[i].Addr == e.Addr && (t.Reaches[i].SNAT == e.SNAT || t.Verdict == question.ByGap)
 	}
 	switch {
 	case !t.OK():

@@ -158,7 +158,7 @@ func resultOf(e *question.Explanation) string {
 // listed is how many endpoints and objects are shown to people.
 const listed = 20
 
-func writeTargets(s *screen, all []question.Target) {
+func writeTargets(s *screen, all []oracle.Target) {
 	for i, t := range all {
 		if i == listed {
 			s.printf("  and %d more\n", len(all)-listed)
@@ -168,7 +168,7 @@ func writeTargets(s *screen, all []question.Target) {
 		if t.SNAT {
 			sees = "sees this node (SNAT)"
 		}
-		s.printf("  %-24s %s\n", t.Address, sees)
+		s.printf("  %-24s %s\n", t.Addr, sees)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/printable"
@@ -157,7 +158,7 @@ func writePreview(s *screen, p *question.Preview) {
 				s.printf("    and %d more (-o json)\n", len(svc.Objects)-listed)
 				break
 			}
-			s.printf("  %s %s\n", map[string]string{"create": "+", "replace": "~", "delete": "-"}[o.Verb], printable.Text(o.Object))
+			s.printf("  %s %s\n", map[ledger.Verb]string{ledger.Create: "+", ledger.Replace: "~", ledger.Delete: "-"}[o.Verb], printable.Text(o.Object))
 		}
 		total.Added, total.Changed, total.Deleted = total.Added+svc.Added, total.Changed+svc.Changed, total.Deleted+svc.Deleted
 		total.Connections, total.Moved = total.Connections+svc.Connections, total.Moved+svc.Moved

@@ -446,11 +446,11 @@ type Trace struct {
 
 // Change is what a change of the desired state does to one object.
 type Change struct {
-	Verb   ledger.Verb
-	Object string
-	Old    string // empty for Create
-	New    string // empty for Delete
-	Owner  model.PortID
+	Verb   ledger.Verb  `json:"verb"`
+	Object string       `json:"object"`
+	Old    string       `json:"old,omitempty"` // empty for Create
+	New    string       `json:"new,omitempty"` // empty for Delete
+	Owner  model.PortID `json:"-"`
 }
 
 // Evaluator is implemented by compilers whose objects can be followed by a packet,

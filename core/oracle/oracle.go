@@ -39,11 +39,11 @@ type Outcome struct {
 
 // Target is an endpoint that a packet may reach.
 type Target struct {
-	Addr netip.AddrPort
-	SNAT bool // it sees an address of the host instead of the client's
+	Addr netip.AddrPort `json:"address"`
+	SNAT bool           `json:"snat"` // it sees an address of the host instead of the client's
 
 	// Share is how much of all such packets it gets; 0 where that is not known.
-	Share float64
+	Share float64 `json:"-"`
 }
 
 // Fate is the kind of an Outcome.

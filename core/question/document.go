@@ -59,6 +59,7 @@ type Document struct {
 type Plane struct {
 	Implementation func([]*model.Port, oracle.Packet) []dataplane.Object
 	Trace          func(context.Context, []*model.Port, oracle.Packet) (dataplane.Trace, error)
+	Unread         error // why there is nothing to trace
 	Preview        func([]model.Delta) []dataplane.Change
 	Flows          func(context.Context, func(flows.Flow)) error // all tracked connections
 }

@@ -23,12 +23,12 @@ type Explanation struct {
 	Protocol string `json:"protocol"`
 	To       string `json:"to"`
 
-	Service   string        `json:"service,omitempty"`
-	Frontend  string        `json:"frontend,omitempty"`
-	Steps     []oracle.Step `json:"steps"`
-	Outcome   string        `json:"outcome"` // forward, reject, drop or pass
-	Why       string        `json:"why"`
-	Endpoints []Target      `json:"endpoints,omitempty"`
+	Service   string          `json:"service,omitempty"`
+	Frontend  string          `json:"frontend,omitempty"`
+	Steps     []oracle.Step   `json:"steps"`
+	Outcome   string          `json:"outcome"` // forward, reject, drop or pass
+	Why       string          `json:"why"`
+	Endpoints []oracle.Target `json:"endpoints,omitempty"`
 
 	Objects  []dataplane.Object `json:"objects,omitempty"` // without which it would fare otherwise
 	Problems []Problem          `json:"problems,omitempty"`
@@ -37,12 +37,6 @@ type Explanation struct {
 	// HidesClients means that in this mode endpoints see an address of this node, whatever
 	// Endpoints say: model.Gap's Source.
 	HidesClients bool `json:"hidesClients,omitempty"`
-}
-
-// Target is an endpoint that a connection may reach.
-type Target struct {
-	Address string `json:"address"`
-	SNAT    bool   `json:"snat"`
 }
 
 // Explain is the question of tandem explain.
@@ -138,7 +132,7 @@ func (d *Document) explain(q oracle.Question) (e oracle.Explanation, of []*model
 func (d *Document) explanation(e oracle.Explanation, ports []*model.Port) Explanation {
 	out := Explanation{
 		Node: d.Host.Name, Mode: d.Facts.Mode, From: e.Packet.Src.String(), Protocol: e.Packet.Proto.String(), To: e.Packet.Dst.String(),
-		Steps: e.Steps, Outcome: e.Outcome.Fate.String(), Why: e.Outcome.Why.Text(), Endpoints: targets(e.Outcome),
+		Steps: e.Steps, Outcome: e.Outcome.Fate.String(), Why: e.Outcome.Why.Text(), Endpoints: e.Outcome.Endpoints,
 	}
 	if of := d.Plane.Implementation; of != nil {
 		out.Objects = of(ports, e.Packet)
@@ -171,21 +165,14 @@ func (d *Document) explanation(e oracle.Explanation, ports []*model.Port) Explan
 	return out
 }
 
-func targets(o oracle.Outcome) (all []Target) {
-	for _, t := range o.Endpoints {
-		all = append(all, Target{t.Addr.String(), t.SNAT})
-	}
-	return all
-}
-
 // Trace compares what must happen to a connection with what the data plane does,
 // by its objects read back. Its JSON form is stable.
 type Trace struct {
 	Explanation
 
-	Verdict   Verdict  `json:"verdict"`
-	Installed string   `json:"installed"` // forward, reject, drop, pass; or unknown
-	Reaches   []Target `json:"reaches,omitempty"`
+	Verdict   Verdict         `json:"verdict"`
+	Installed string          `json:"installed"` // forward, reject, drop, pass; or unknown
+	Reaches   []oracle.Target `json:"reaches,omitempty"`
 	// Gap is what the mode cannot do, where that is all in which they differ.
 	Gap string `json:"gap,omitempty"`
 	// Differences are objects that are not as wanted: first those that each change
@@ -256,7 +243,7 @@ func (l *Live) Compare(e Explanation) {
 		return
 	}
 	for _, t := range e.Endpoints {
-		if t.Address != l.Endpoint {
+		if t.Addr.String() != l.Endpoint {
 			continue
 		}
 		if snat := t.SNAT || e.HidesClients; snat != l.SNAT && (l.SNAT || !e.FromHost()) { // which has the same address then
@@ -290,6 +277,9 @@ func TracePacket() Verb[oracle.Question, Trace] {
 
 // trace follows the packet of a question through the data plane.
 func trace(ctx context.Context, s *Document, q oracle.Question) (Trace, error) {
+	if s.Plane.Unread != nil {
+		return Trace{}, s.Plane.Unread
+	}
 	e, ports, err := s.explain(q)
 	if err != nil {
 		return Trace{}, err
@@ -299,7 +289,7 @@ func trace(ctx context.Context, s *Document, q oracle.Question) (Trace, error) {
 		return Trace{}, err
 	}
 	t := Trace{
-		Explanation: s.explanation(e, ports), Installed: found.Installed.Fate.String(), Reaches: targets(found.Installed),
+		Explanation: s.explanation(e, ports), Installed: found.Installed.Fate.String(), Reaches: found.Installed.Endpoints,
 		Others: found.Others, Deciding: found.Deciding, Objects: found.Objects, TookMS: float64(found.Took.Microseconds()) / 1000,
 	}
 	for _, d := range found.Differences {
@@ -334,7 +324,7 @@ func (t Trace) OK() bool {
 }
 
 // Fate is a fate with its endpoints, in a few words.
-func Fate(fate string, to []Target) string {
+func Fate(fate string, to []oracle.Target) string {
 	if fate != oracle.Forward.String() {
 		return fate
 	}
@@ -343,7 +333,7 @@ func Fate(fate string, to []Target) string {
 		if i == 4 {
 			return fmt.Sprintf("%s and %d more", text, len(to)-4)
 		}
-		text += " " + t.Address
+		text += " " + t.Addr.String()
 		if t.SNAT {
 			text += " (SNAT)"
 		}

@@ -162,23 +162,15 @@ type Preview struct {
 
 // PreviewService is what it would change of one Service.
 type PreviewService struct {
-	Name    string          `json:"name"`
-	Added   int             `json:"added"` // objects
-	Changed int             `json:"changed"`
-	Deleted int             `json:"deleted"`
-	Objects []PreviewObject `json:"objects"`
+	Name    string             `json:"name"`
+	Added   int                `json:"added"` // objects
+	Changed int                `json:"changed"`
+	Deleted int                `json:"deleted"`
+	Objects []dataplane.Change `json:"objects"`
 	// Connections are those tracked to frontends that change; Moved are those of them
 	// whose frontend or endpoint would be gone.
 	Connections int `json:"connections"`
 	Moved       int `json:"moved"`
-}
-
-// PreviewObject is one object.
-type PreviewObject struct {
-	Verb   string `json:"verb"` // create, replace, delete
-	Object string `json:"object"`
-	Old    string `json:"old,omitempty"`
-	New    string `json:"new,omitempty"`
 }
 
 // PreviewEdit is the question of tandem plan --against-running.
@@ -268,7 +260,7 @@ func PreviewOf(changes []dataplane.Change, deltas []model.Delta, found []model.P
 	}
 	for _, c := range changes {
 		s := p.service(c.Owner.Service)
-		s.Objects = append(s.Objects, PreviewObject{c.Verb.String(), c.Object, c.Old, c.New})
+		s.Objects = append(s.Objects, c)
 		switch c.Verb {
 		case ledger.Create:
 			s.Added++
@@ -285,7 +277,7 @@ func (p *Preview) service(n model.ServiceName) *PreviewService {
 	i := slices.IndexFunc(p.Services, func(s PreviewService) bool { return s.Name == n.String() })
 	if i < 0 {
 		i = len(p.Services)
-		p.Services = append(p.Services, PreviewService{Name: n.String(), Objects: []PreviewObject{}})
+		p.Services = append(p.Services, PreviewService{Name: n.String(), Objects: []dataplane.Change{}})
 	}
 	return &p.Services[i]
 }

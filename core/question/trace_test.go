@@ -3,6 +3,7 @@
 package question
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -13,7 +14,7 @@ import (
 // What became of a real packet is compared in the order in which it matters: outcome,
 // endpoint, source.
 func TestLiveIsCompared(t *testing.T) {
-	e := Explanation{Outcome: "forward", Endpoints: []Target{{Address: "10.0.0.1:80", SNAT: true}, {Address: "10.0.0.2:80"}}}
+	e := Explanation{Outcome: "forward", Endpoints: []oracle.Target{{Addr: netip.MustParseAddrPort("10.0.0.1:80"), SNAT: true}, {Addr: netip.MustParseAddrPort("10.0.0.2:80")}}}
 	hides, host := e, e
 	host.Steps = []oracle.Step{{About: oracle.AboutOrigin, Result: model.FromHost.String()}}
 	hides.HidesClients = true

@@ -78,10 +78,10 @@ func (f *File) Document(m dataplane.Mode) (*question.Document, Likeness) {
 		list := wire.ListOf(found.Entries)
 		return found, list.Len, list.Each
 	}
+	if f.ReadAt.IsZero() {
+		d.Plane.Unread = fmt.Errorf("the data plane is not in this snapshot: %s", cmp.Or(f.ReadErr, "the snapshot was taken without reading it"))
+	}
 	d.Plane.Trace = func(_ context.Context, ports []*model.Port, p oracle.Packet) (dataplane.Trace, error) {
-		if f.ReadAt.IsZero() {
-			return dataplane.Trace{}, fmt.Errorf("the data plane is not in this snapshot: %s", cmp.Or(f.ReadErr, "the snapshot was taken without reading it"))
-		}
 		return d.Plan.Trace(ports, p, f.Observed)
 	}
 	return d, f.Compare(r)

@@ -110,7 +110,7 @@ func (r *Row) resolve(ctx context.Context) error {
 	}
 	r.Client, r.Expected = e.From, e.Outcome
 	for _, t := range e.Endpoints {
-		r.Endpoints = append(r.Endpoints, t.Address)
+		r.Endpoints = append(r.Endpoints, t.Addr.String())
 	}
 	if len(e.Problems) > 0 && !e.HidesClients {
 		r.Detail = e.Problems[0].Detail

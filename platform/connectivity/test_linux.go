@@ -183,12 +183,8 @@ func (t *trial) connect(r *Rig) (wrong string, err error) {
 	}
 	t.Expected = e.Outcome
 	for _, x := range e.Endpoints {
-		at, err := netip.ParseAddrPort(x.Address)
-		if err != nil {
-			return "", err
-		}
-		check.Want.Endpoints = append(check.Want.Endpoints, oracle.Target{Addr: at, SNAT: x.SNAT || e.HidesClients})
-		t.Endpoints = append(t.Endpoints, x.Address)
+		check.Want.Endpoints = append(check.Want.Endpoints, oracle.Target{Addr: x.Addr, SNAT: x.SNAT || e.HidesClients})
+		t.Endpoints = append(t.Endpoints, x.Addr.String())
 	}
 	if n := len(e.Problems); n > 0 && (n > 1 || !e.HidesClients) {
 		t.Verdict, t.Detail = Gap, e.Problems[0].Detail
