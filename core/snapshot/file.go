@@ -3,7 +3,7 @@
 // Package snapshot holds everything that is needed to inspect a running Tandem later and
 // elsewhere: its configuration and inputs, what it made of them, and its history.
 //
-//	platform ──▶ File ──Write──▶ text ──Read──▶ File ──Replay──▶ the same plan, on any system
+//	platform ──▶ File ──Write──▶ text ──Read──▶ File ──Document──▶ core/question: the same plan and answers, on any system
 //	              │
 //	              └──Redact──▶ names and addresses replaced, alike everywhere
 //
