@@ -23,7 +23,7 @@ import (
 
 // The control socket is next to the lock; only the administrator and the proxy's
 // own user can open it: see Held. The status is served over HTTP for all
-// (core/health); what changes something is here, and what asks more (query.go).
+// (core/health); what changes something is here, and what asks more (questions.go).
 
 // switchFunc changes the mode, reports each phase before it begins, and returns
 // when that is done.

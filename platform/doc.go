@@ -14,36 +14,17 @@
 //
 // # Files
 //
-// Each uses only those before it:
-//
-//	system.go            the functions of an operating system besides modes
-//	lock_*.go            the lock of a machine or network namespace; its control socket
-//	memory_linux.go, facts_linux.go, live*_linux.go
-//	                     memory limit from the cgroup; facts for doctor; following a packet
+//	system.go            the functions of an operating system besides modes, and the addresses of this machine
 //	platform_{linux,windows,other}.go
-//	                     one system each (thisSystem)
-//	platform.go          the exported part of that
-//	modes.go             the modes; which one to run
-//	machine.go           addresses and API servers of this machine, for core/resolve
-//	source.go            where Services come from
-//	report.go            metrics and Events
-//	http.go              the HTTP servers
-//	systemd.go           notifications of the service manager
-//	switch.go            another mode while Services are in use
-//	leftovers.go         rules that earlier runs and kube-proxy have left (RemoveAll)
+//	                     one system each (thisSystem): its lock and control socket, memory limit, facts for doctor
+//	live_linux.go        following a real packet
+//	modes.go             the modes: which one to run, another one while Services are in use, what earlier runs have left
+//	proxy.go             a whole proxy: what it is made of, Open, Run, Close, another configuration while it runs
 //	failover.go          endpoints that stop answering (core/suspect)
+//	report.go            how a proxy is seen from outside: metrics, Events, HTTP pages, the service manager
+//	memory.go            progress of a long start, and releasing memory
 //	control.go           the control socket
-//	release.go           releasing the memory of large answers
-//	proxy.go, pages.go   a whole proxy; its status, and the pages that show it
-//	query.go, top.go     questions to a proxy that runs (Query); history and top
-//	explain.go, trace.go those of the verbs with these names
-//	control_snapshot.go  snapshots on the control socket, and their replay
-//	services.go, drift.go, preview.go
-//	                     more verbs
-//	control_query.go     all questions, on the control socket
-//	startup.go           progress of a long start; releasing its memory
-//	run.go               opening, running and closing a proxy (Open, Run, Close)
-//	reconfigure.go       another configuration while it runs
+//	questions.go         questions to a proxy that runs, and snapshots of it
 //	doctor.go            checks of this machine (Examine)
 //	simulation.go        a proxy on a machine in memory, for ci/simulate
 //

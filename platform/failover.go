@@ -53,7 +53,7 @@ type failover struct {
 	ejections, ejected, unchecked atomic.Int64
 	spent                         atomic.Int64 // nanoseconds
 
-	questions chan question // about flows that wait
+	questions chan waitingFor // about flows that wait
 
 	mu      sync.Mutex
 	changed []netip.Addr
@@ -75,7 +75,7 @@ func newFailover(mode config.Failover, e proxied, n network, local func(netip.Ad
 	if mode == config.FailoverOff {
 		return nil
 	}
-	return &failover{mode: mode, engine: e, network: n, local: local, report: r, log: log, questions: make(chan question)}
+	return &failover{mode: mode, engine: e, network: n, local: local, report: r, log: log, questions: make(chan waitingFor)}
 }
 
 // close closes what is open; f may be nil. It comes after run.
@@ -301,8 +301,8 @@ func (f *failover) read(ctx context.Context, obs observer) error {
 	return obs.States(ctx, f.judge.Due(now), func(i int, s suspect.State) { f.judge.Checked(i, s, now) })
 }
 
-// question asks for the flows to endpoints that have no answer.
-type question struct {
+// waitingFor asks for the flows to endpoints that have no answer.
+type waitingFor struct {
 	endpoints []netip.Addr
 	answer    chan waiting
 }
@@ -315,7 +315,7 @@ type waiting struct {
 
 // waiting returns the flows to endpoints that may have no answer.
 func (f *failover) waiting(ctx context.Context, endpoints []netip.Addr) waiting {
-	q := question{endpoints, make(chan waiting, 1)}
+	q := waitingFor{endpoints, make(chan waiting, 1)}
 	select {
 	case f.questions <- q:
 		return <-q.answer

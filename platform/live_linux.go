@@ -19,10 +19,13 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/printable"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/relay"
-	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/linux/conntrack"
+	"github.com/tandem-proxy/tandem/linux/host"
+	"github.com/tandem-proxy/tandem/linux/ipvs"
 	"github.com/tandem-proxy/tandem/linux/nft"
+	"github.com/tandem-proxy/tandem/linux/virtualserver"
 )
 
 const (
@@ -38,27 +41,27 @@ const eventsSetting = "/proc/sys/net/netfilter/nf_conntrack_events"
 // followLive implements system.live: it listens to nf_tables' traces and to new flows of
 // conntrack, sends a packet or waits for one, and combines the events; in mode ipvs with what IPVS
 // has chosen.
-func followLive(ctx context.Context, t status.Trace, from string) (_ status.Live, err error) {
+func followLive(ctx context.Context, t question.Trace, from string) (_ question.Live, err error) {
 	l, err := newLive(t, from)
 	if err != nil {
-		return status.Live{}, err
+		return question.Live{}, err
 	}
 	if l.local {
 		if l.probe, err = openProbe(l.packet.Proto, l.packet.Dst); err != nil {
-			return status.Live{}, err
+			return question.Live{}, err
 		}
 		defer l.probe.close()
 		l.packet.Sport = l.probe.port
 	}
 	if text, err := os.ReadFile(eventsSetting); err == nil && strings.TrimSpace(string(text)) == "0" {
-		return status.Live{}, errors.New("conntrack sends no events: set sysctl net.netfilter.nf_conntrack_events=1")
+		return question.Live{}, errors.New("conntrack sends no events: set sysctl net.netfilter.nf_conntrack_events=1")
 	}
 	if l.ipvs, err = l.followIPVS(ctx); err != nil {
-		return status.Live{}, err
+		return question.Live{}, err
 	}
 	newFlows, err := conntrack.ListenNew()
 	if err != nil {
-		return status.Live{}, err
+		return question.Live{}, err
 	}
 	defer func() { err = errors.Join(err, newFlows.Close()) }()
 	follower, err := nft.Follow(ctx, l.packet)
@@ -66,21 +69,21 @@ func followLive(ctx context.Context, t status.Trace, from string) (_ status.Live
 	case err == nil:
 		defer func() { err = errors.Join(err, follower.Close()) }()
 	case !errors.Is(err, dataplane.ErrAbsent):
-		return status.Live{}, err
+		return question.Live{}, err
 	}
 	return l.run(ctx, newFlows, follower)
 }
 
 // live combines the events of one packet.
 type live struct {
-	trace  status.Trace
+	trace  question.Trace
 	packet nft.Followed
 	local  bool // this node sends it
 	probe  *probe
 	begin  time.Time
 
 	mu     sync.Mutex
-	result status.Live
+	result question.Live
 	rules  []string
 	more   int // rules beyond mostPath
 	flows  []string
@@ -93,8 +96,8 @@ type live struct {
 
 // newLive is about the packet of a trace. A client that is not named by its address is
 // any.
-func newLive(t status.Trace, from string) (*live, error) {
-	l := &live{trace: t, local: t.FromHost(), known: make(chan struct{}, 1), result: status.Unseen()}
+func newLive(t question.Trace, from string) (*live, error) {
+	l := &live{trace: t, local: t.FromHost(), known: make(chan struct{}, 1), result: question.Unseen()}
 	var err error
 	if l.packet.Dst, err = netip.ParseAddrPort(t.To); err != nil {
 		return nil, err
@@ -115,7 +118,7 @@ func newLive(t status.Trace, from string) (*live, error) {
 }
 
 // run listens until the packet's fate is known, or ctx ends.
-func (l *live) run(ctx context.Context, flows *conntrack.NewFlows, follower *nft.Follower) (status.Live, error) {
+func (l *live) run(ctx context.Context, flows *conntrack.NewFlows, follower *nft.Follower) (question.Live, error) {
 	listening, stop := context.WithCancel(ctx)
 	defer stop()
 	var listeners sync.WaitGroup
@@ -203,7 +206,7 @@ func (l *live) flowEvent(f conntrack.NewFlow) (done bool) {
 }
 
 func (l *live) endpoint(at string) bool {
-	return slices.ContainsFunc(l.trace.Endpoints, func(t status.Target) bool { return t.Address == at })
+	return slices.ContainsFunc(l.trace.Endpoints, func(t oracle.Target) bool { return t.Addr.String() == at })
 }
 
 // ruleEvent receives a rule that the packet passed.
@@ -342,3 +345,64 @@ func (p *probe) send(ctx context.Context) error {
 	}
 	return ctx.Err()
 }
+
+// balanced is what IPVS has done with a packet. No rule shows its choice, and without
+// net.ipv4.vs.conntrack, or where a later rule drops the packet, conntrack does not either; its own
+// table has an entry from the first packet on. Its counters would be those of all clients.
+type balanced struct {
+	before    map[netip.AddrPort]struct{} // clients that had such a connection before
+	chosen    *virtualserver.Connection
+	untracked bool // conntrack gets nothing of IPVS's connections
+}
+
+// mostBefore bounds the clients that are remembered.
+const mostBefore = 1 << 16
+
+// followIPVS begins to follow a packet; nil where the mode is another.
+func (l *live) followIPVS(ctx context.Context) (*balanced, error) {
+	if l.trace.Mode != string(ipvs.Name) {
+		return nil, nil
+	}
+	tracked, err := host.Sysctl("net/ipv4/vs/conntrack")
+	b := &balanced{before: map[netip.AddrPort]struct{}{}, untracked: err == nil && tracked == "0"}
+	return b, virtualserver.Connections(ctx, func(c virtualserver.Connection) {
+		if l.sameWay(c) && len(b.before) < mostBefore {
+			b.before[c.Client] = struct{}{}
+		}
+	})
+}
+
+// sameWay reports whether a connection is one of those that may be the packet's.
+func (l *live) sameWay(c virtualserver.Connection) bool {
+	p := l.packet
+	return c.Proto == p.Proto && c.Dst == p.Dst && (!p.Src.IsValid() || p.Src == c.Client.Addr()) && (p.Sport == 0 || p.Sport == c.Client.Port())
+}
+
+// balance looks for the packet's connection.
+func (l *live) balance(ctx context.Context) error {
+	if l.ipvs == nil {
+		return nil
+	}
+	return virtualserver.Connections(ctx, func(c virtualserver.Connection) {
+		_, old := l.ipvs.before[c.Client]
+		if l.sameWay(c) && l.ipvs.chosen == nil && (l.flow != nil && l.flow.Src == c.Client || l.flow == nil && !old) {
+			l.ipvs.chosen = &c
+		}
+	})
+}
+
+// steps are the objects that the packet met in IPVS.
+func (b *balanced) steps() []string {
+	if b == nil || b.chosen == nil {
+		return nil
+	}
+	c := b.chosen
+	all := []string{fmt.Sprintf("ipvs: %s -> %s sent to %s (%s)", c.Client, c.Dst, c.To, c.State)}
+	if b.untracked {
+		all = append(all, "ipvs: not tracked, and with no SNAT: sysctl net.ipv4.vs.conntrack is 0")
+	}
+	return all
+}
+
+// alone reports whether only IPVS knows the packet's connection.
+func (b *balanced) alone() bool { return b != nil && b.chosen != nil && b.untracked }

@@ -5,13 +5,13 @@ package platform
 import (
 	"testing"
 
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
 // The path of a packet along very many rules is shortened, says so, and ends with the rule that ended it.
 func TestALongPath(t *testing.T) {
-	l, err := newLive(status.Trace{Explanation: status.Explanation{From: "198.51.100.7", To: "10.96.0.10:80", Protocol: "tcp"}}, "outside")
+	l, err := newLive(question.Trace{Explanation: question.Explanation{From: "198.51.100.7", To: "10.96.0.10:80", Protocol: "tcp"}}, "outside")
 	if err != nil {
 		t.Fatal(err)
 	}

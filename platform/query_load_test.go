@@ -5,6 +5,7 @@ package platform
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -31,8 +32,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/snapshot"
-	"github.com/tandem-proxy/tandem/core/status"
 	inmemory "github.com/tandem-proxy/tandem/core/test/memory"
 	"github.com/tandem-proxy/tandem/core/wire"
 	"github.com/tandem-proxy/tandem/linux/nft"
@@ -178,8 +179,8 @@ func TestQuestionsHoldUpNothing(t *testing.T) {
 
 	const clients = 5 // for each query
 	all, let := clientQuestions(), make(chan struct{})
-	if len(all) != len(queries()) {
-		t.Fatalf("%d of %d queries", len(all), len(queries()))
+	if len(all) != len(question.Questions()) {
+		t.Fatalf("%d of %d queries", len(all), len(question.Questions()))
 	}
 	var writing, done atomic.Int64
 	begin := func(name, question string) {
@@ -225,12 +226,13 @@ func TestQuestionsHoldUpNothing(t *testing.T) {
 		writing.Store(0)
 		done.Store(0)
 		waiting := 0
-		for _, q := range queries() {
-			if q.reads() == turn.reads {
+		for _, q := range question.Questions() {
+			name, reads := q.Called()
+			if reads == turn.reads {
 				waiting += clients
 			}
 			for range clients {
-				begin(q.name(), all[q.name()])
+				begin(name, all[name])
 			}
 		}
 		await("answers of the others", &done, clients*len(all)-waiting)
@@ -455,25 +457,25 @@ func TestListsAreAsAWhole(t *testing.T) {
 			}
 		}
 	}
-	for _, only := range []status.Filter{{}, {Name: "web-1*"}, {States: []string{"Programmed"}}, {States: []string{"Failing"}}} {
+	for _, only := range []question.Filter{{}, {Name: "web-1*"}, {States: []string{"Programmed"}}, {States: []string{"Failing"}}} {
 		facts := p.facts(only)
-		d, list := status.List(facts, s)
-		both(status.Of(facts, s), list.In(d, "services"))
-		whole := status.ServicesOf(s, only)
+		d, list := question.List(facts, s)
+		both(question.Of(facts, s), list.In(d, "services"))
+		whole := question.ServicesOf(s, only)
 		whole.Node, whole.Mode = s.Host.Name, p.mode()
-		all, err := services(ctx, p, ServicesRequest{Filter: only})
+		all, err := listed(t, p, question.ListServices(), question.ServicesRequest{Filter: only})
 		both(whole, all, err)
-		again, err := Services().Of(ctx, p, ServicesRequest{Filter: only})
+		again, err := question.ListServices().Of(ctx, p.Known, question.ServicesRequest{Filter: only})
 		both(again, all, err)
 	}
 	for _, f := range []history.Filter{{}, {Limit: 10}, {Failed: true}, {Service: model.ServiceName{Namespace: "default", Name: "web-1"}}} {
-		all, err := past(ctx, p, f)
+		all, err := listed(t, p, question.ListChanges(), f)
 		both(p.engine.History().Find(f), all, err)
 	}
 	f, lists := p.fileOf(s)
 	var got, want bytes.Buffer
 	err = f.Write(&got, lists)
-	f.Status, f.History = status.Of(p.facts(status.Filter{}), s), p.engine.History().Find(history.Filter{})
+	f.Status, f.History = question.Of(p.facts(question.Filter{}), s), p.engine.History().Find(history.Filter{})
 	again, failed := snapshot.Read(&got)
 	if err = errors.Join(err, failed, snapshot.Write(&want, f)); err != nil {
 		t.Fatal(err)
@@ -481,6 +483,16 @@ func TestListsAreAsAWhole(t *testing.T) {
 	if whole, err := snapshot.Read(&want); err != nil || !reflect.DeepEqual(whole.Status.Services, again.Status.Services) || !reflect.DeepEqual(whole.History, again.History) {
 		t.Errorf("snapshot: %v\n%.500q\n%.500q", err, got.String(), want.String())
 	}
+}
+
+// listed is an answer as it is sent.
+func listed(t *testing.T, p *Proxy, q question.Question, parameters any) (any, error) {
+	t.Helper()
+	body, err := json.Marshal(parameters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q.Reply(t.Context(), body, p.Known)
 }
 
 // What answers about all Services allocate, for each: lists of 10,000 were 10 MB when they were made, encoded and copied
@@ -527,7 +539,7 @@ func (a *questioned) answers() map[string]func(io.Writer) error {
 			if err != nil {
 				return err
 			}
-			return encode(w, wire.CBOR, now(status.Filter{}))
+			return encode(w, wire.CBOR, now(question.Filter{}))
 		},
 	}
 	for name, question := range clientQuestions() {

@@ -9,12 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/resolve"
-	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/test/conformance"
 	"github.com/tandem-proxy/tandem/core/track"
 )
@@ -65,13 +64,10 @@ func TestConcernedServicesAreEnough(t *testing.T) {
 	for seed := range uint64(60) {
 		tracker := trackerOf(conformance.RandomWorld(conformance.NewRand(seed)))
 		for _, q := range questions(tracker) {
-			few, all := concerned(tracker, q), tracker.Services()
-			track.SortServices(few) // as subject does
+			few, all := question.Explain().Needs(q).Services(tracker), tracker.Services()
+			track.SortServices(few) // as Known does
 			explain := func(services []*track.View) string {
-				e, err := status.Explain(status.Subject{
-					Host: tracker.Host(), Services: services,
-					Implementation: func([]*model.Port, oracle.Packet) []dataplane.Object { return nil },
-				}, q)
+				e, err := question.Explain().Answer(t.Context(), &question.Document{Snapshot: &engine.Snapshot{Host: tracker.Host(), Services: services}}, q)
 				return fmt.Sprintf("%+v %v", e, err)
 			}
 			if got, want := explain(few), explain(all); got != want {
@@ -97,8 +93,8 @@ func TestPreviewResolvesWhatItTouches(t *testing.T) {
 		now := trackerOf(w)
 		s := &engine.Snapshot{Host: w.Host, Services: now.Services()}
 		other := conformance.RandomWorld(conformance.NewRand(seed + 1000))
-		edit := Edit{Services: other.Services[:min(2, len(other.Services))], Slices: other.Slices[:min(3, len(other.Slices))], Prune: rng.IntN(4) == 0}
-		got, _ := edit.deltas(s, time.Now())
+		edit := question.Edit{Services: other.Services[:min(2, len(other.Services))], Slices: other.Slices[:min(3, len(other.Slices))], Prune: rng.IntN(4) == 0}
+		got, _ := edit.Deltas(s, time.Now())
 		want := reference(edit, s)
 		if !slices.EqualFunc(got, want, func(a, b model.Delta) bool { return a.ID() == b.ID() && a.Old == b.Old && samePort(a.New, b.New) }) {
 			t.Fatalf("seed %d, prune %t: %d deltas, want %d\n%+v\n%+v", seed, edit.Prune, len(got), len(want), got, want)
@@ -129,7 +125,7 @@ func TestPreviewKnowsTheAPIServerWithoutItsService(t *testing.T) {
 		Ports: []model.ServicePort{{Proto: model.TCP, Port: 6443}},
 	}
 	for prune, want := range map[bool]int{false: 1, true: 2} {
-		deltas, problems := Edit{Services: []*model.Service{web}, Prune: prune}.deltas(s, time.Now())
+		deltas, problems := question.Edit{Services: []*model.Service{web}, Prune: prune}.Deltas(s, time.Now())
 		if len(deltas) != 1 || len(deltas[0].New.Frontends) != want || len(problems) != 2-want {
 			t.Errorf("prune %t: %+v, %v", prune, deltas, problems)
 		}
@@ -144,7 +140,7 @@ func TestPreviewKnowsTheAPIServerWithoutItsService(t *testing.T) {
 func samePort(a, b *model.Port) bool { return (a == nil) == (b == nil) && (a == nil || a.Equal(b)) }
 
 // reference resolves everything with an edit.
-func reference(e Edit, s *engine.Snapshot) (deltas []model.Delta) {
+func reference(e question.Edit, s *engine.Snapshot) (deltas []model.Delta) {
 	services, from, old := map[model.ServiceName]*model.Service{}, map[model.SliceName]*model.Slice{}, map[model.PortID]*model.Port{}
 	for _, svc := range s.Services {
 		for _, p := range svc.Ports {
@@ -223,10 +219,10 @@ func webSlice(endpoints int) *model.Slice {
 func TestPreviewDuringSlowStart(t *testing.T) {
 	tracker, services, slice, now := slowStart()
 	s := &engine.Snapshot{Host: tracker.Host(), Services: tracker.Services()}
-	if d, _ := (Edit{Services: services, Slices: []*model.Slice{slice}}).deltas(s, now); len(d) != 0 {
+	if d, _ := (question.Edit{Services: services, Slices: []*model.Slice{slice}}).Deltas(s, now); len(d) != 0 {
 		t.Errorf("an edit that changes nothing changes weights: %+v", d[0].New.Frontends[0].On[0].Pool)
 	}
-	d, _ := Edit{Services: services, Slices: []*model.Slice{webSlice(4)}}.deltas(s, now)
+	d, _ := question.Edit{Services: services, Slices: []*model.Slice{webSlice(4)}}.Deltas(s, now)
 	if len(d) != 1 {
 		t.Fatalf("%d deltas", len(d))
 	}

@@ -50,7 +50,7 @@ func TestReplayDuringSlowStart(t *testing.T) {
 			if err != nil || likeness != snapshot.Same {
 				t.Fatalf("mode %s: another plan (%v)", m.Name, err)
 			}
-			if want, got := s[0].Ports[0].Frontends[0].On[0].Pool, r.Ports[0].Frontends[0].On[0].Pool; got.Size() != want.Size() || want.Size() == 3 {
+			if want, got := s[0].Ports[0].Frontends[0].On[0].Pool, r.Ports()[0].Frontends[0].On[0].Pool; got.Size() != want.Size() || want.Size() == 3 {
 				t.Errorf("mode %s, redacted %t: %d slots, the node had %d", m.Name, redact, got.Size(), want.Size())
 			}
 		}
@@ -132,8 +132,8 @@ func TestReplayOfEarlierSnapshots(t *testing.T) {
 			t.Fatalf("%s: %v", path, err)
 		}
 		r, likeness, err := Replay(f)
-		if err != nil || likeness != snapshot.Same || len(r.Ports) < 10 || r.Plan.Objects < 10 {
-			t.Errorf("%s: the same plan: %t (%v); %d ports, %d objects; rewrite with -update if that is meant", path, likeness == snapshot.Same, err, len(r.Ports), r.Plan.Objects)
+		if err != nil || likeness != snapshot.Same || len(r.Ports()) < 10 || r.Plan.Objects < 10 {
+			t.Errorf("%s: the same plan: %t (%v); %d ports, %d objects; rewrite with -update if that is meant", path, likeness == snapshot.Same, err, len(r.Ports()), r.Plan.Objects)
 		}
 	}
 }

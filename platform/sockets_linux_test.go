@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/linux/netns"
 	"github.com/tandem-proxy/tandem/platform"
 )
@@ -65,17 +66,26 @@ endpoints: [{addresses: [10.244.1.10]}]
 		t.Fatal("not ready")
 	}
 	packet := oracle.Question{From: "198.51.100.7", To: "default/web:80"}
-	edit := platform.Edit{Services: []*model.Service{{Name: model.ServiceName{Namespace: "default", Name: "web"}}}}
+	edit := question.Edit{Services: []*model.Service{{Name: model.ServiceName{Namespace: "default", Name: "web"}}}}
 	answers := map[string]func() error{
-		"explain":  func() error { _, err := platform.Explain().Of(ctx, p, packet); return err },
-		"trace":    func() error { _, err := platform.Trace().Of(ctx, p, packet); return err },
-		"drift":    func() error { _, err := platform.Drift().Of(ctx, p, platform.DriftRequest{Look: true}); return err },
-		"services": func() error { _, err := platform.Services().Of(ctx, p, platform.ServicesRequest{}); return err },
-		"history":  func() error { _, err := platform.History().Of(ctx, p, history.Filter{}); return err },
-		"top":      func() error { _, err := platform.Top().Of(ctx, p, platform.TopRequest{}); return err },
-		"status":   func() error { _, err := p.Document(ctx); return err },
+		"explain": func() error { _, err := question.Explain().Of(ctx, p.Known, packet); return err },
+		"trace":   func() error { _, err := question.TracePacket().Of(ctx, p.Known, packet); return err },
+		"drift": func() error {
+			_, err := question.FindDrift().Of(ctx, p.Known, question.DriftRequest{Look: true})
+			return err
+		},
+		"services": func() error {
+			_, err := question.ListServices().Of(ctx, p.Known, question.ServicesRequest{})
+			return err
+		},
+		"history": func() error { _, err := question.ListChanges().Of(ctx, p.Known, history.Filter{}); return err },
+		"top": func() error {
+			_, err := question.CountConnections().Of(ctx, p.Known, question.TopRequest{})
+			return err
+		},
+		"status": func() error { _, err := p.Document(ctx); return err },
 		"plan": func() error {
-			found, err := platform.Preview().Of(ctx, p, edit)
+			found, err := question.PreviewEdit().Of(ctx, p.Known, edit)
 			if err == nil && (found.Unknown != "" || len(found.Services) != 1) {
 				err = fmt.Errorf("%+v", found)
 			}

@@ -6,11 +6,14 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
 	"runtime"
 	"runtime/debug"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -19,8 +22,9 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/relay"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/core/suspect"
 	"github.com/tandem-proxy/tandem/core/watch"
 )
@@ -37,10 +41,10 @@ type system struct {
 	salt        func() (uint64, error)    // of model.Machine; with an error one that the next process will not have
 	listeners   func() (Listening, error) // nil where they cannot be told
 	flows       func() (flowTable, error)
-	listFlows   func() flowLister                                                           // nil where they are not listed
-	live        func(ctx context.Context, t status.Trace, from string) (status.Live, error) // follows a real packet
-	writers     func() (writers, error)                                                     // other writers to the data plane; nil where the system does not report them
-	observe     func() (tracked, error)                                                     // TCP flows in the same table
+	listFlows   func() flowLister                                                               // nil where they are not listed
+	live        func(ctx context.Context, t question.Trace, from string) (question.Live, error) // follows a real packet
+	writers     func() (writers, error)                                                         // other writers to the data plane; nil where the system does not report them
+	observe     func() (tracked, error)                                                         // TCP flows in the same table
 	facts       func(context.Context, *config.Config) *diagnosis.Facts
 	prepare     func(*config.Config, *slog.Logger) []error
 	limitMemory func(*slog.Logger)
@@ -116,8 +120,8 @@ func portable() system {
 		salt:        func() (uint64, error) { return 0, nil },
 		flows:       func() (flowTable, error) { return nil, unsupported },
 		observe:     func() (tracked, error) { return nil, unsupported },
-		live: func(context.Context, status.Trace, string) (status.Live, error) {
-			return status.Live{}, errors.New("--live: HNS reports no single packets; follow them with \"pktmon start --capture\", or \"vfpctrl /get-port-counter\" for the counters of VFP")
+		live: func(context.Context, question.Trace, string) (question.Live, error) {
+			return question.Live{}, errors.New("--live: HNS reports no single packets; follow them with \"pktmon start --capture\", or \"vfpctrl /get-port-counter\" for the counters of VFP")
 		},
 		facts:       func(context.Context, *config.Config) *diagnosis.Facts { return &diagnosis.Facts{System: runtime.GOOS} },
 		prepare:     func(*config.Config, *slog.Logger) []error { return nil },
@@ -170,4 +174,162 @@ type observer interface {
 	Wait(ctx context.Context)
 	// Spent is the CPU time of all this.
 	Spent() time.Duration
+}
+
+// Harden makes the process load libraries from the system's folder only, never
+// from its own or the one it was started from. It is for the first line of a
+// program; systems that cannot do it do not need it.
+func Harden() { thisSystem().harden() }
+
+// Lock makes the caller the only tandem that writes on this machine, or in the
+// network namespace of the calling thread, until it closes the lock or exits.
+// On systems without data planes to share it does nothing.
+func Lock() (Held, error) { return thisSystem().lock() }
+
+// Prepare sets what a configuration asks of the system besides Services, and
+// settings that stay when the process ends: only they need more privileges than
+// CAP_NET_ADMIN, and what `--init-only` does. What cannot be set is logged with
+// what to do, and returned where the system has such a parameter: in a container it
+// often is right already, and a proxy serves without it.
+func Prepare(c *config.Config, log *slog.Logger) error { return thisSystem().set(c, log) }
+
+func (s system) set(c *config.Config, log *slog.Logger) error {
+	var failed []error
+	for _, err := range s.prepare(c, log) {
+		log.Warn("setting system parameter failed", "err", err)
+		if !errors.Is(err, fs.ErrNotExist) { // of connection tracking that is not loaded yet
+			failed = append(failed, err)
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// Listeners tells which processes of this machine listen. It is an error where the system cannot
+// tell. Close it after use.
+func Listeners() (Listening, error) {
+	open := thisSystem().listeners
+	if open == nil {
+		return nil, errors.New("this system does not tell which processes listen")
+	}
+	return open()
+}
+
+// LocalAddresses returns the addresses of this machine, read once.
+func LocalAddresses() ([]model.LocalAddress, error) {
+	a, err := thisSystem().addresses()
+	if err != nil {
+		return nil, err
+	}
+	defer a.Close()
+	return a.List()
+}
+
+// machine holds the facts of this machine; core/resolve interprets them
+// for Services.
+type machine struct {
+	log       *slog.Logger
+	addresses addresses // nil where they cannot be opened
+	unread    bool      // the last attempt to read them failed
+
+	mu    sync.Mutex
+	facts model.Machine
+}
+
+// Listening tells on which of some places of this machine processes listen. It is used by one goroutine
+// at a time.
+type Listening interface {
+	At(places []model.Listener) ([]model.Listener, error)
+	Close() error
+}
+
+// openMachine reads the addresses of this machine for the first time, as far as
+// they could be opened.
+func openMachine(a addresses, err error, log *slog.Logger) *machine {
+	m := &machine{log: log}
+	if err == nil {
+		m.addresses = a
+		_, err = m.readAddresses()
+	}
+	if err != nil {
+		log.Warn("reading this machine's addresses failed; only those of its Node object are protected from Services", "err", err)
+	}
+	return m
+}
+
+func (m *machine) close() error {
+	if m == nil || m.addresses == nil {
+		return nil
+	}
+	return m.addresses.Close()
+}
+
+// now returns the current facts. It is safe for concurrent use.
+func (m *machine) now() model.Machine {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.facts
+}
+
+// local reports whether an address is this machine's. It is safe for concurrent use.
+func (m *machine) local(a netip.Addr) bool {
+	return slices.ContainsFunc(m.now().Addresses, func(l model.LocalAddress) bool { return l.Prefix.Addr() == a })
+}
+
+// readAddresses reports whether they are others than before. After an error they
+// are as before.
+func (m *machine) readAddresses() (changed bool, err error) {
+	all, err := m.addresses.List()
+	if m.unread = err != nil; m.unread {
+		return false, err
+	}
+	seen := make(map[model.LocalAddress]bool, len(all))
+	all = slices.DeleteFunc(all, func(a model.LocalAddress) bool {
+		again := seen[a]
+		seen[a] = true
+		return again
+	})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	changed = !slices.Equal(all, m.facts.Addresses)
+	m.facts.Addresses = all
+	return changed, nil
+}
+
+// setAPIServers reports whether these are others than before. It is safe for
+// concurrent use.
+func (m *machine) setAPIServers(all []netip.AddrPort) (changed bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	changed = !slices.Equal(all, m.facts.APIServers)
+	m.facts.APIServers = all
+	return changed
+}
+
+// addressesEvery is the least time between two readings of the addresses.
+const addressesEvery = 500 * time.Millisecond
+
+// follow reads the addresses when they may have changed, or could not be read,
+// and calls changed when they have, until ctx ends.
+func (m *machine) follow(ctx context.Context, changed func()) {
+	if m.addresses == nil {
+		return
+	}
+	for sleep.For(ctx, addressesEvery) {
+		again := m.unread
+		if !again {
+			if m.addresses.Wait(ctx); ctx.Err() != nil {
+				return
+			}
+			if !m.addresses.Changed() {
+				continue
+			}
+		}
+		differ, err := m.readAddresses()
+		if err != nil && !again {
+			m.log.Warn("reading this machine's addresses failed; retrying", "err", err)
+		}
+		if differ {
+			changed()
+		}
+	}
 }

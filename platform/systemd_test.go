@@ -15,7 +15,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 )
 
 // listener is a service manager that records notifications.
@@ -52,7 +52,7 @@ func notifyHung(ctx context.Context, m *serviceManager) {
 	e := engine.New(engine.Options{
 		Host: func(*model.Node, []*model.ServiceCIDR) (*model.Host, []model.Problem) { return nil, nil }, Mode: dataplane.Mode{Name: config.NFTables}, Log: slog.New(slog.DiscardHandler),
 	})
-	m.notify(ctx, e, func() status.Health { return status.HealthOf(e.Status(), time.Minute, nil) })
+	m.notify(ctx, e, func() question.Health { return question.HealthOf(e.Status(), time.Minute, nil) })
 }
 
 // A start that lasts counts as one after a while, and states what it waits for;

@@ -15,23 +15,24 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/history"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
-// question is a command that asks the running tandem.
-type question struct {
+// asked is a command that asks the running tandem.
+type asked struct {
 	name  string
 	args  []string
 	input string // standard input
 }
 
 // questions are all verbs that ask, about one Service in the middle and about all.
-func (w world) questions() []question {
+func (w world) questions() []asked {
 	i := w.services / 2
 	service := namespace(i) + "/" + name(i)
 	var edit strings.Builder
 	w.manifest(&edit, i, 1)
-	return []question{
+	return []asked{
 		{name: "explain", args: []string{"explain", "pod", service + ":80"}},
 		{name: "trace", args: []string{"trace", "pod", service + ":80"}},
 		{name: "drift", args: []string{"drift"}},
@@ -190,7 +191,7 @@ func (r *queryRun) poll(ctx context.Context) error {
 
 // ask runs the command, by another program if one is named, and returns its CPU time in
 // seconds.
-func (r *queryRun) ask(ctx context.Context, q question, by ...string) (own float64, err error) {
+func (r *queryRun) ask(ctx context.Context, q asked, by ...string) (own float64, err error) {
 	line := slices.Concat(by, []string{r.options.tandem}, q.args)
 	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
 	cmd.Stdin = strings.NewReader(q.input)
@@ -205,7 +206,7 @@ func (r *queryRun) ask(ctx context.Context, q question, by ...string) (own float
 }
 
 // measureOne asks one question, often enough for the kernel's ticks of CPU time.
-func (r *queryRun) measureOne(ctx context.Context, q question, s samples) error {
+func (r *queryRun) measureOne(ctx context.Context, q asked, s samples) error {
 	const times = 10
 	busy := cpu(r.tandem.pid())
 	allocated, err := metric(ctx, "go_memstats_alloc_bytes_total")
@@ -267,5 +268,5 @@ func (r *queryRun) change(ctx context.Context, n int, every time.Duration, s sam
 }
 
 func (r *queryRun) changes(ctx context.Context, limit int) (history.Document, error) {
-	return platform.History().Ask(ctx, history.Filter{Limit: limit})
+	return platform.Ask(ctx, question.ListChanges(), history.Filter{Limit: limit})
 }

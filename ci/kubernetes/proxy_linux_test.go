@@ -27,7 +27,7 @@ import (
 	"github.com/tandem-proxy/tandem/ci/netns"
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/watch/gateway"
 	"github.com/tandem-proxy/tandem/linux/iptables"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
@@ -190,7 +190,7 @@ func (p *proxy) read(ctx context.Context) error {
 			return err
 		}
 		has := func(kind string, objects int) bool {
-			i := slices.IndexFunc(doc.Inputs, func(in status.Input) bool { return in.Name == kind })
+			i := slices.IndexFunc(doc.Inputs, func(in question.Input) bool { return in.Name == kind })
 			return i >= 0 && doc.Inputs[i].Objects == objects && version(doc.Inputs[i].Version) >= newest[kind]
 		}
 		if has("nodes", len(nodes.Items)) && has("servicecidrs", len(cidrs.Items)) {
@@ -212,7 +212,7 @@ func version(text string) uint64 {
 	return n
 }
 
-func (p *proxy) status(ctx context.Context) (doc status.Document, err error) {
+func (p *proxy) status(ctx context.Context) (doc question.Status, err error) {
 	var out []byte
 	err = p.net.Do(lab.Node, func() (err error) {
 		out, err = exec.CommandContext(ctx, p.bin, "status", "-o", "json").Output()

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
@@ -60,7 +60,7 @@ func TestConfigurationIsTakenOver(t *testing.T) {
 	told := func(where string) func() error {
 		return func() error {
 			doc, err := s.status()
-			if err == nil && !slices.ContainsFunc(doc.Problems, func(p status.Problem) bool { return strings.HasSuffix(p.Where, where) }) {
+			if err == nil && !slices.ContainsFunc(doc.Problems, func(p question.Problem) bool { return strings.HasSuffix(p.Where, where) }) {
 				err = fmt.Errorf("problems: %v", doc.Problems)
 			}
 			return err

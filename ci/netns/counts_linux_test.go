@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
@@ -114,7 +114,7 @@ func (s *site) topSays(all []counted) {
 
 func (s *site) top(all []counted) error {
 	s.t.Helper()
-	var top status.Top
+	var top question.Top
 	if code := verb(s.t, s, &top, "top", "--endpoints", "--interval", "10ms"); code != nothingBroke || len(top.Services) != len(all) {
 		return fmt.Errorf("exit code %d, %d Services: %+v", code, len(top.Services), top)
 	}

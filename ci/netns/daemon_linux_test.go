@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
@@ -211,7 +211,7 @@ func (s *site) must(name string, args ...string) string {
 	return out
 }
 
-func (s *site) status() (doc status.Document, err error) {
+func (s *site) status() (doc question.Status, err error) {
 	out, err := s.run(s.bin, "status", "-o", "json")
 	if err != nil {
 		return doc, err

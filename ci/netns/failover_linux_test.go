@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 	"github.com/tandem-proxy/tandem/platform"
 )
@@ -406,7 +406,7 @@ func (f *failoverSite) problem(text string) {
 	f.t.Helper()
 	f.eventually(10*time.Second, text, func() error {
 		doc, err := f.status()
-		if err == nil && !slices.ContainsFunc(doc.Problems, func(p status.Problem) bool { return strings.Contains(p.Detail, text) }) {
+		if err == nil && !slices.ContainsFunc(doc.Problems, func(p question.Problem) bool { return strings.Contains(p.Detail, text) }) {
 			err = fmt.Errorf("problems: %v", doc.Problems)
 		}
 		return err

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 )
 
 // lacking is something that a kernel may not have.
@@ -91,7 +91,7 @@ func TestLackingKernelIsNamed(t *testing.T) {
 			if l.problem != "" {
 				s.eventually(time.Minute, "the status has the reason", func() error {
 					doc, err := s.status()
-					named := func(p status.Problem) bool { return strings.Contains(p.Detail, l.problem) }
+					named := func(p question.Problem) bool { return strings.Contains(p.Detail, l.problem) }
 					all := doc.Problems
 					for _, one := range doc.Services {
 						all = append(all, one.Problems...)

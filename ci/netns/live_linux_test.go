@@ -15,14 +15,14 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/linux/ipvs"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
 // follow runs tandem trace --live on the node, while a client connects where that is not
 // the node itself.
-func (s *site) follow(from string, to netip.AddrPort, proto model.Proto, more ...string) (t status.Trace, code int) {
+func (s *site) follow(from string, to netip.AddrPort, proto model.Proto, more ...string) (t question.Trace, code int) {
 	s.t.Helper()
 	done := make(chan struct{})
 	connecting := make(chan struct{})

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
@@ -60,7 +60,7 @@ func TestPlanAgainstRunning(t *testing.T) {
 	if out, err := s.run(s.bin, "plan", "--against-running", "--manifests", rejected); exitCode(err) != 1 || !strings.Contains(out, "default/bad") {
 		t.Errorf("a manifest is rejected: %v: %s", err, out)
 	}
-	var p status.Preview
+	var p question.Preview
 	doc, _, _ := strings.Cut(out, "\ntandem: ")
 	if err := json.Unmarshal([]byte(doc), &p); err != nil {
 		t.Fatalf("%v: %s", err, out)

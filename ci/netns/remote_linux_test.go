@@ -14,8 +14,8 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/relay"
-	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/test/conformance"
 )
 
@@ -46,7 +46,7 @@ type request struct {
 type reply struct {
 	Err    string
 	Gaps   []gap
-	Traces []status.Trace
+	Traces []question.Trace
 }
 
 func (r *remote) Start(ctx context.Context, dir string, host config.Config) (err error) {
@@ -134,7 +134,7 @@ func serveRemote() {
 	}
 }
 
-func (p *tandem) handle(q request) ([]status.Trace, error) {
+func (p *tandem) handle(q request) ([]question.Trace, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), programTime)
 	defer cancel()
 	switch {

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/relay"
-	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
@@ -318,7 +318,7 @@ func (s *site) tamper(t *testing.T, k tampering) {
 func (s *site) driftSince(t *testing.T, start time.Time) string {
 	t.Helper()
 	out, err := s.run(s.bin, "drift", "-o", "json")
-	var d status.Drift
+	var d question.Drift
 	text, _, _ := strings.Cut(out, "\ntandem: ")
 	if bad := json.Unmarshal([]byte(text), &d); bad != nil {
 		t.Fatalf("drift: %v, %v: %s", err, bad, out)
@@ -367,7 +367,7 @@ func TestFirstDriftNamesItsWriter(t *testing.T) {
 // firstWriters are the programs by the oldest drift that is known, each once.
 func (s *site) firstWriters(t *testing.T) (names []string) {
 	t.Helper()
-	var d status.Drift
+	var d question.Drift
 	if err := json.Unmarshal([]byte(s.must(s.bin, "drift", "-o", "json")), &d); err != nil {
 		t.Fatal(err)
 	}

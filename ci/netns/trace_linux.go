@@ -6,14 +6,14 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/test/conformance"
 )
 
 // Traced is a Proxy that can be asked what its data plane does with packets.
 type Traced interface {
 	// Trace asks tandem trace for each row.
-	Trace(ctx context.Context, rows []conformance.Packet) ([]status.Trace, error)
+	Trace(ctx context.Context, rows []conformance.Packet) ([]question.Trace, error)
 }
 
 // trace compares tandem trace of each row with the outcome of the real packets.
@@ -40,18 +40,18 @@ func (r *run) trace(ctx context.Context, step conformance.Step, verdicts []verdi
 }
 
 // untrue returns how a trace contradicts the real packets of its row.
-func untrue(t status.Trace, row conformance.Packet, v verdict) string {
+func untrue(t question.Trace, row conformance.Packet, v verdict) string {
 	same := t.Installed == row.Expect.Fate.String() && len(t.Reaches) == len(row.Expect.Endpoints)
 	for i := 0; same && i < len(t.Reaches); i++ {
 		e := row.Expect.Endpoints[i]
-		same = t.Reaches[i].Address == e.Addr.String() && (t.Reaches[i].SNAT == e.SNAT || t.Verdict == status.ByGap)
+		same = t.Reaches[i].Addr == e.Addr && (t.Reaches[i].SNAT == e.SNAT || t.Verdict == question.ByGap)
 	}
 	switch {
 	case !t.OK():
 		return "nobody has touched the rules"
 	case v.skip != "" || v.err != nil:
 		return "" // there was no real packet, or one that the mode declares to be wrong
-	case v.wrong == "" && !same && t.Verdict != status.ByGap: // what passes by a gap may look right: a machine rejects it, or nobody answers
+	case v.wrong == "" && !same && t.Verdict != question.ByGap: // what passes by a gap may look right: a machine rejects it, or nobody answers
 		return "the real packet did what the table says"
 	case v.wrong != "" && same:
 		return "the real packet did not: " + v.wrong

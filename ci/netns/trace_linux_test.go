@@ -7,13 +7,12 @@ import (
 	"fmt"
 
 	"github.com/tandem-proxy/tandem/core/oracle"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/test/conformance"
-	"github.com/tandem-proxy/tandem/platform"
 )
 
 // Trace implements Traced.
-func (p *tandem) Trace(ctx context.Context, rows []conformance.Packet) (all []status.Trace, err error) {
+func (p *tandem) Trace(ctx context.Context, rows []conformance.Packet) (all []question.Trace, err error) {
 	s, err := p.proxy.Snapshot(ctx)
 	if err != nil {
 		return nil, err
@@ -25,7 +24,7 @@ func (p *tandem) Trace(ctx context.Context, rows []conformance.Packet) (all []st
 		if packet.Iface != "" {
 			q.From += "%" + packet.Iface
 		}
-		t, err := platform.Trace().Of(ctx, p.proxy, q)
+		t, err := question.TracePacket().Of(ctx, p.proxy.Known, q)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", row, err)
 		}
@@ -35,7 +34,7 @@ func (p *tandem) Trace(ctx context.Context, rows []conformance.Packet) (all []st
 }
 
 // Trace implements Traced.
-func (r *remote) Trace(_ context.Context, rows []conformance.Packet) ([]status.Trace, error) {
+func (r *remote) Trace(_ context.Context, rows []conformance.Packet) ([]question.Trace, error) {
 	a, err := r.call(request{Rows: rows})
 	return a.Traces, err
 }

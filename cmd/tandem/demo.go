@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/question"
 )
 
 func newDemo() *cobra.Command {
@@ -87,11 +88,12 @@ func demoPlan(cmd *cobra.Command, why error) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	w, err := readWorld(cmd, demoConfig(dir))
+	d, err := manifestsDocument(cmd, demoConfig(dir))
 	if err != nil {
 		return err
 	}
-	return w.summary(cmd.OutOrStdout(), w.document())
+	plan := question.PlanOf(d, question.Filter{})
+	return writePlan(cmd.OutOrStdout(), d, &plan)
 }
 
 // chart prints how connections were spread, a bar for each server.

@@ -3,18 +3,27 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/diagnosis"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/printable"
+	"github.com/tandem-proxy/tandem/core/question"
+	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/snapshot"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/track"
 	"github.com/tandem-proxy/tandem/platform"
+	"github.com/tandem-proxy/tandem/windows/hns"
 )
 
 func newDoctor() *cobra.Command {
@@ -86,9 +95,231 @@ func writeChecks(s *screen, checks []diagnosis.Check) {
 
 // askRunning requests the status of the tandem that runs here; nil where none answers.
 func askRunning(cmd *cobra.Command, address string) *diagnosis.Running {
-	doc, err := fetchStatus(cmd, address, &status.Filter{})
+	doc, err := fetchStatus(cmd, address, &question.Filter{})
 	if err != nil {
 		return nil
 	}
 	return doc.Running()
+}
+
+func newCleanup() *cobra.Command {
+	var flags configFlags
+	var out output
+	c := &cobra.Command{
+		Use:   "cleanup",
+		Short: "Remove everything that tandem programmed on this machine, and nothing else",
+		Long: `cleanup removes what tandem has programmed in any mode, by this configuration or
+an earlier one. Pass the flags or the file of run if they protect objects of other
+programs (ipvs.excludeCIDRs). Tables of iptables-nft that held tandem's rules and are
+empty afterwards are deleted, too: iptables creates them again on demand. Those of
+iptables-legacy belong to the kernel.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, notes, err := flags.config()
+			printNotes(cmd, notes)
+			if err != nil {
+				return err
+			}
+			return cleanupLocked(cmd, c, &out)
+		},
+	}
+	out.register(c)
+	flags.register(c, "config", "ipvs-exclude-cidrs")
+	return c
+}
+
+// cleanupLocked cleans up while no tandem runs: a running one would program it
+// again.
+func cleanupLocked(cmd *cobra.Command, c *config.Config, out *output) (err error) {
+	lock, err := platform.Lock()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	d, failed := cleanup(cmd.Context(), c, platform.Local())
+	return errors.Join(out.print(cmd, report{document: d, text: func(s *screen) error { writeCleanup(s, d); return nil }}), failed)
+}
+
+// cleanupDocument is what became of the objects of each mode.
+type cleanupDocument struct {
+	Modes []cleanupMode `json:"modes"`
+}
+
+type cleanupMode struct {
+	Mode   config.Mode `json:"mode"`
+	Clean  bool        `json:"clean"`            // nothing of tandem is left
+	Absent string      `json:"absent,omitempty"` // why there was nothing to remove
+	Failed string      `json:"failed,omitempty"`
+}
+
+// cleanup removes what each of the modes has programmed. One that fails does not stop
+// the others.
+func cleanup(ctx context.Context, c *config.Config, modes []dataplane.Mode) (d cleanupDocument, err error) {
+	var failed []error
+	d.Modes = []cleanupMode{}
+	for _, r := range platform.RemoveAll(ctx, c, modes) {
+		m := cleanupMode{Mode: r.Mode, Clean: r.Err == nil}
+		switch {
+		case r.Absent != nil:
+			m.Clean, m.Absent = true, r.Absent.Error()
+		case r.Err != nil:
+			m.Failed = r.Err.Error()
+			failed = append(failed, fmt.Errorf("mode %s: %w", r.Mode, r.Err))
+		}
+		d.Modes = append(d.Modes, m)
+	}
+	return d, errors.Join(failed...)
+}
+
+// writeCleanup shows people what was removed; what failed is the error of the command.
+func writeCleanup(s *screen, d cleanupDocument) {
+	if len(d.Modes) == 0 {
+		s.printf("no mode works on this system: nothing to remove\n")
+	}
+	for _, m := range d.Modes {
+		switch {
+		case m.Absent != "":
+			s.printf("%s: nothing to remove: %s\n", m.Mode, printable.Text(m.Absent))
+		case m.Clean:
+			s.printf("%s: nothing of tandem is left\n", m.Mode)
+		}
+	}
+}
+
+// hnsTimeout bounds reading HNS and the source of Services.
+const hnsTimeout = 2 * time.Minute
+
+// openHNS gives access to an HNS: this machine's, or an emulated one.
+type openHNS func() (hns.HNS, hns.Settings, error)
+
+func newHNS(open openHNS) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "hns",
+		Short: "Show what HNS holds on a Windows node, and how it differs from the desired state",
+		Long: `hns reads the Host Networking Service and the journal of what tandem owns. It
+changes nothing, and may be used while a tandem runs.`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	c.AddCommand(newHNSDump(open), newHNSDiff(open))
+	for _, sub := range c.Commands() {
+		sub.Args = noArgs
+	}
+	return c
+}
+
+func newHNSDump(open openHNS) *cobra.Command {
+	var flags configFlags
+	var out output
+	c := &cobra.Command{
+		Use:     "dump",
+		Short:   "List the endpoints and load balancers of the pods' network, and their owners",
+		Example: "  tandem hns dump\n  tandem hns dump --network-name cbr0 -o json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := hnsConfig(cmd, &flags)
+			if err != nil {
+				return err
+			}
+			view, err := readHNS(cmd.Context(), open, c)
+			if err != nil {
+				return err
+			}
+			d := view.Dump()
+			return out.print(cmd, report{document: d, text: func(s *screen) error { writeDump(s, d); return nil }})
+		},
+	}
+	flags.register(c, "config", "network-name")
+	out.register(c)
+	return c
+}
+
+func newHNSDiff(open openHNS) *cobra.Command {
+	var flags configFlags
+	var out output
+	c := &cobra.Command{
+		Use:   "diff",
+		Short: "Compare HNS and the journal with what Services need",
+		Long: `diff reads Services from a folder of manifests or from the API server, as run
+does, and compares the desired state with what HNS and the journal hold. Give it the
+flags that run has. The exit code is 3 when something differs.`,
+		Example: "  tandem hns diff --kubeconfig C:\\k\\config --hostname-override win-1\n  tandem hns diff --manifests ./services -o json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := hnsConfig(cmd, &flags, needSource)
+			if err != nil {
+				return err
+			}
+			d, problems, err := diffHNS(cmd.Context(), open, c)
+			printProblems(cmd, problems)
+			if err != nil {
+				return err
+			}
+			err = out.print(cmd, report{document: d, text: func(s *screen) error { writeDiff(s, d); return nil }})
+			if err == nil && len(d.Changes) > 0 {
+				err = differsError("HNS differs from desired state")
+			}
+			return err
+		},
+	}
+	flags.register(c)
+	out.register(c)
+	return c
+}
+
+// hnsConfig returns the configuration, and prints the notes on it.
+func hnsConfig(cmd *cobra.Command, flags *configFlags, needs ...need) (*config.Config, error) {
+	c, notes, err := flags.config(needs...)
+	printNotes(cmd, notes)
+	return c, err
+}
+
+func readHNS(ctx context.Context, open openHNS, c *config.Config) (*hns.View, error) {
+	h, settings, err := open()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, hnsTimeout)
+	defer cancel()
+	return hns.Look(ctx, h, c, settings)
+}
+
+// diffHNS also returns the problems of Services, which may explain differences.
+func diffHNS(ctx context.Context, open openHNS, c *config.Config) (hns.Diff, []model.Problem, error) {
+	view, err := readHNS(ctx, open, c)
+	if err != nil {
+		return hns.Diff{}, nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, hnsTimeout)
+	defer cancel()
+	in, err := readInputs(ctx, c)
+	if err != nil {
+		return hns.Diff{}, nil, err
+	}
+	node := ownNode(in.Nodes, c.NodeName)
+	host := resolve.Host(c, node, in.ServiceCIDRs, in.machine)
+	services, ports := track.Once(host, &in.Objects)
+	problems := slices.Concat(in.problems, resolve.HostProblems(c, node, in.ServiceCIDRs, in.machine, resolve.AnyNodePort(in.Services)))
+	for _, s := range services {
+		problems = append(problems, s.Problems...)
+	}
+	return view.Diff(host, ports), problems, nil
+}
+
+func writeDump(s *screen, d hns.Dump) {
+	s.printf("HNS %s, network %s (%s): %d load balancers without DSR\n", d.Version, printable.Text(d.Network), printable.Text(d.Type), d.WithoutDSR)
+	t := table{columns: []column{{name: "OBJECT"}, {name: "OWNER", state: true}, {name: "ID", keep: true}, {name: "DETAIL"}}}
+	for _, i := range d.Objects {
+		t.add(i.Object, i.Owner, i.ID, i.Detail)
+	}
+	s.table(t)
+}
+
+func writeDiff(s *screen, d hns.Diff) {
+	for _, c := range d.Changes {
+		s.printf("%-7s  %s\n", c.State, printable.Text(c.Object))
+		if c.Wanted != "" {
+			s.printf("         wanted %s\n", printable.Text(c.Wanted))
+		}
+		if c.Found != "" {
+			s.printf("         found  %s\n", printable.Text(c.Found))
+		}
+	}
+	s.printf("diff: %s wanted, %s\n", printable.Count(d.Wanted, "object"), printable.Count(len(d.Changes), "difference"))
 }

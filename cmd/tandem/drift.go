@@ -5,23 +5,23 @@ package main
 import (
 	"context"
 	"errors"
-	"slices"
+	"fmt"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/printable"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/sleep"
-	"github.com/tandem-proxy/tandem/core/snapshot"
-	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
 func newDrift() *cobra.Command {
 	var out output
 	var watch, repair bool
-	var from snapshotFlag
+	var from origin
 	c := &cobra.Command{
 		Use:   "drift [NAMESPACE/SERVICE]",
 		Short: "Show which objects in the kernel or HNS are not as the running tandem programmed them",
@@ -40,21 +40,18 @@ repaired.`,
 			if err != nil {
 				return err
 			}
-			if file, err := from.read(cmd); err != nil || file != nil {
-				return driftFromSnapshot(cmd, &out, file, serviceText(name), err)
-			}
-			r := platform.DriftRequest{Service: serviceText(name), Look: true}
+			r := question.DriftRequest{Service: serviceText(name), Look: true}
 			if watch {
 				return watchDrift(cmd, &out, r)
 			}
-			d, err := platform.Drift().Ask(cmd.Context(), r)
+			d, err := ask(cmd, &from, question.FindDrift(), r)
 			if err == nil && repair {
 				d, err = awaitRepair(cmd.Context(), d, r)
 			}
 			if err != nil {
 				return err
 			}
-			if err := out.print(cmd, reportOf(d)); err != nil || len(d.Now) == 0 || repair && d.Repaired() {
+			if err := out.print(cmd, driftReport(d)); err != nil || len(d.Now) == 0 || repair && d.Repaired() {
 				return err
 			}
 			return errDiffers
@@ -70,22 +67,6 @@ repaired.`,
 	return c
 }
 
-// driftFromSnapshot shows the drift in a snapshot.
-func driftFromSnapshot(cmd *cobra.Command, out *output, file *snapshot.File, service string, err error) error {
-	if err != nil {
-		return err
-	}
-	d := file.Drift
-	if service != "" {
-		other := func(x status.Drifted) bool { return x.Service != service }
-		d.Service, d.Now, d.Before = service, slices.DeleteFunc(d.Now, other), slices.DeleteFunc(d.Before, other)
-	}
-	if err := out.print(cmd, reportOf(d)); err != nil || len(d.Now) == 0 {
-		return err
-	}
-	return errDiffers
-}
-
 // driftPause is the time between two questions.
 const driftPause = time.Second
 
@@ -93,7 +74,7 @@ const driftPause = time.Second
 const repairTime = 30 * time.Second
 
 // awaitRepair asks until nothing is left to repair.
-func awaitRepair(ctx context.Context, first status.Drift, r platform.DriftRequest) (d status.Drift, err error) {
+func awaitRepair(ctx context.Context, first question.Drift, r question.DriftRequest) (d question.Drift, err error) {
 	ctx, cancel := context.WithTimeout(ctx, repairTime)
 	defer cancel()
 	r.Look = false
@@ -107,7 +88,7 @@ func awaitRepair(ctx context.Context, first status.Drift, r platform.DriftReques
 		if !sleep.For(ctx, 100*time.Millisecond) {
 			return d, errors.New("not repaired after " + repairTime.String() + ": " + strings.Join(d.Errors, "; "))
 		}
-		if d, err = platform.Drift().Ask(ctx, r); err != nil {
+		if d, err = platform.Ask(ctx, question.FindDrift(), r); err != nil {
 			return d, err
 		}
 	}
@@ -115,9 +96,9 @@ func awaitRepair(ctx context.Context, first status.Drift, r platform.DriftReques
 }
 
 // watchDrift prints the drift that the running tandem finds, after an initial audit.
-func watchDrift(cmd *cobra.Command, out *output, r platform.DriftRequest) error {
+func watchDrift(cmd *cobra.Command, out *output, r question.DriftRequest) error {
 	for {
-		d, err := platform.Drift().Ask(cmd.Context(), r)
+		d, err := platform.Ask(cmd.Context(), question.FindDrift(), r)
 		if err != nil {
 			return err
 		}
@@ -133,14 +114,137 @@ func watchDrift(cmd *cobra.Command, out *output, r platform.DriftRequest) error 
 	}
 }
 
-func showWatched(cmd *cobra.Command, out *output, d status.Drift) error {
+func showWatched(cmd *cobra.Command, out *output, d question.Drift) error {
 	if out.form != formTable || len(d.Now) == 0 {
-		return out.print(cmd, reportOf(d))
+		return out.print(cmd, driftReport(d))
 	}
-	var b strings.Builder
+	s := newScreen(cmd.OutOrStdout())
 	for _, x := range d.Now {
-		x.Write(&b)
+		writeDriftedObject(s, x)
 	}
-	_, err := cmd.OutOrStdout().Write([]byte(printable.Lines(b.String())))
-	return err
+	return s.flush()
+}
+
+func driftReport(d question.Drift) report {
+	return report{document: d, text: func(s *screen) error { writeDrift(s, &d); return nil }}
+}
+
+// writeDrift shows drift to people.
+func writeDrift(s *screen, d *question.Drift) {
+	of := ""
+	if d.Service != "" {
+		of = " of Service " + printable.Text(d.Service)
+	}
+	switch {
+	case len(d.Now) > 0:
+		s.printf("%s of mode %s on %s not as tandem programmed, now or until just now:\n", printable.Count(len(d.Now), "object"), d.Mode, d.Node)
+	case d.Looked:
+		s.printf("no drift%s: the data plane of mode %s on %s is as tandem programmed it%s\n", of, d.Mode, d.Node, readText(d))
+	default:
+		s.printf("no drift%s known in mode %s on %s\n", of, d.Mode, d.Node)
+	}
+	writeDrifted(s, d.Now, listed)
+	for _, e := range d.Errors {
+		s.printf("! cannot be repaired yet: %s\n", printable.Text(e))
+	}
+	if len(d.Before) > 0 {
+		s.printf("\nrepaired before, %s since the start, the latest first:\n", printable.Count(d.Total, "object"))
+		writeDrifted(s, d.Before, 5)
+	}
+}
+
+// readText describes when the data plane was read; empty where that was just now.
+func readText(d *question.Drift) string {
+	if d.ReadAt == nil || d.At.Sub(*d.ReadAt) < time.Minute {
+		return ""
+	}
+	return fmt.Sprintf(" (read %s ago; no other program has written since)", d.At.Sub(*d.ReadAt).Round(time.Second))
+}
+
+func writeDrifted(s *screen, all []question.Drifted, most int) {
+	for i, x := range all {
+		if i == most {
+			s.printf("and %d more (-o json)\n", len(all)-most)
+			return
+		}
+		writeDriftedObject(s, x)
+	}
+}
+
+func writeDriftedObject(s *screen, x question.Drifted) {
+	more := ""
+	if x.Service != "" {
+		more = "  (Service " + printable.Text(x.Service) + ")"
+	}
+	writeDifference(s, x.Difference, more)
+	s.printf("           found   %s%s\n", x.FoundAt.Format(time.RFC3339), repairedText(x))
+	if len(x.By) > 0 {
+		s.printf("           by      %s\n", writers(x.By, x.Incomplete))
+	}
+}
+
+func repairedText(x question.Drifted) string {
+	if x.RepairedAt == nil {
+		return ", NOT repaired"
+	}
+	return fmt.Sprintf(", repaired after %s", max(x.RepairedAt.Sub(x.FoundAt), time.Millisecond).Round(time.Millisecond))
+}
+
+// writers lists programs, the latest last.
+func writers(all []question.Writer, incomplete bool) string {
+	const most = 4
+	var parts []string
+	for _, w := range all[max(0, len(all)-most):] {
+		parts = append(parts, fmt.Sprintf("%s (thread %d) at %s", printable.Text(w.Name), w.PID, w.At.Format("15:04:05")))
+	}
+	text := strings.Join(parts, ", ")
+	if len(all) > 1 {
+		text = "one of " + text
+	}
+	if incomplete {
+		return "perhaps " + text + "; not all writers are known"
+	}
+	return text
+}
+
+func newSwitch() *cobra.Command {
+	var to string
+	var out output
+	c := &cobra.Command{
+		Use:   "switch --to MODE",
+		Short: "Change the mode of the running tandem while its Services are in use",
+		Long: `switch makes the running tandem program the other mode in parallel to the present
+one, use it, and then remove the old one. New connections never fail. If the other
+mode cannot program everything, or on an interrupt, nothing changes.
+
+The configuration is not changed: set its mode too to keep the mode after a
+restart.`,
+		Example: "  tandem switch --to iptables",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if _, err := platform.Find(config.Mode(to)); err != nil || to == string(config.Auto) {
+				return usageError{fmt.Errorf("--to %q: must be one of %s", to, strings.Join(platform.Names()[1:], ", "))}
+			}
+			done, err := platform.SwitchTo(cmd.Context(), config.Mode(to), func(phase string) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s ...\n", printable.Text(phase))
+			})
+			if err != nil {
+				return err
+			}
+			return out.print(cmd, report{document: done, text: func(s *screen) error { writeSwitched(s, done); return nil }})
+		},
+	}
+	c.Flags().StringVar(&to, "to", "", "the mode to change to: "+strings.Join(platform.Names()[1:], " or "))
+	complete(c, "to", platform.Names()[1:]...)
+	out.register(c)
+	return c
+}
+
+func writeSwitched(s *screen, done platform.Switched) {
+	s.printf("switched from %s to %s in %s: %s\n", done.From, done.To, done.Took.Round(time.Millisecond), printable.Count(done.Objects, "object"))
+	for _, gap := range done.Gaps {
+		s.printf("  unsupported by %s: %s\n", done.To, printable.Text(gap))
+	}
+	if done.Draining {
+		s.printf("%s has connections and drains; it is removed when they have ended\n", done.From)
+	}
 }

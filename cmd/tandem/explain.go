@@ -3,17 +3,23 @@
 package main
 
 import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/oracle"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/printable"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
 func newExplain() *cobra.Command {
-	var flags configFlags
 	var out output
-	var from snapshotFlag
+	from := origin{flags: new(configFlags)}
 	c := &cobra.Command{
 		Use:   "explain FROM TO",
 		Short: "Explain why a connection goes where it does, or fails: each decision with its reason",
@@ -29,52 +35,225 @@ number; /udp or /sctp may follow.`,
 		Example: "  tandem explain pod default/web:80\n  tandem explain 198.51.100.7 203.0.113.10:443\n  tandem explain --manifests ./services outside 192.0.2.1:30080",
 		Args:    twoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			q := oracle.Question{From: args[0], To: args[1]}
-			e, err := askExplain(cmd, &flags, &from, q)
+			e, err := ask(cmd, &from, question.Explain(), oracle.Question{From: args[0], To: args[1]})
 			if err != nil {
 				return err
 			}
-			return out.print(cmd, reportOf(e))
+			return out.print(cmd, report{document: e, text: func(s *screen) error { writeExplanation(s, &e); return nil }})
 		},
 	}
-	flags.register(c)
-	out.register(c)
 	from.register(c)
-	c.MarkFlagsMutuallyExclusive("snapshot", "manifests")
+	out.register(c)
 	return c
 }
 
-// askExplain asks the running tandem, or what manifests or a snapshot mean.
-func askExplain(cmd *cobra.Command, flags *configFlags, from *snapshotFlag, q oracle.Question) (status.Explanation, error) {
-	file, err := from.read(cmd)
-	if err != nil {
-		return status.Explanation{}, err
+func newTrace() *cobra.Command {
+	var out output
+	from := origin{flags: new(configFlags), opens: true}
+	var live bool
+	var timeout time.Duration
+	c := &cobra.Command{
+		Use:   "trace FROM TO",
+		Short: "Follow a connection through the rules that the kernel or HNS really has",
+		Long: `trace reads the data plane back and follows a connection through it: what happens,
+and, where that is not what tandem explain says, the objects that differ, first those
+that alone change the outcome. With --manifests it compares the data plane with
+what these mean, with no tandem running; with --snapshot it follows the connection
+through the objects that were there when that was taken. It changes nothing. The exit
+code is 3 when something else happens than should.
+
+With --live it follows a real packet, too: where FROM is this node, a SYN or an empty
+datagram that it sends, else the next first packet of such a connection that a pod or
+another machine sends until --timeout. A temporary table (tandem-trace-*) marks that
+packet, the kernel reports each rule that it meets in nf_tables, and conntrack reports
+its destination and source, in all modes. That needs root, and Linux: HNS reports no
+single packets.
+
+FROM and TO are as for tandem explain.`,
+		Example: "  tandem trace pod default/web:80\n  tandem trace outside 192.0.2.1:30080 -o json\n  tandem trace host default/web:80 --live",
+		Args:    twoArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if timeout <= 0 || timeout > maxLive {
+				return usageError{fmt.Errorf("--timeout %s: must be more than 0 and at most %s", timeout, maxLive)}
+			}
+			t, err := ask(cmd, &from, question.TracePacket(), oracle.Question{From: args[0], To: args[1]})
+			if err != nil {
+				return err
+			}
+			if live {
+				if err := followLive(cmd, &t, args[0], timeout); err != nil {
+					return err
+				}
+			}
+			err = out.print(cmd, report{document: t, text: func(s *screen) error { writeTrace(s, &t); return nil }})
+			switch {
+			case err != nil:
+				return err
+			case !t.OK():
+				return errDiffers
+			case live && !t.Live.Seen():
+				return fmt.Errorf("no packet from %s to %s was seen within %s", args[0], args[1], timeout)
+			}
+			return nil
+		},
 	}
-	if file != nil {
-		w, _, err := replayed(file)
-		if err != nil {
-			return status.Explanation{}, err
-		}
-		return status.Explain(w.subject(), q)
-	}
-	if !cmd.Flags().Changed("manifests") {
-		return platform.Explain().Ask(cmd.Context(), q)
-	}
-	c, notes, err := flags.config(needManifests)
-	if err != nil {
-		return status.Explanation{}, err
-	}
-	printNotes(cmd, notes)
-	w, err := readWorld(cmd, c)
-	if err != nil {
-		return status.Explanation{}, err
-	}
-	return status.Explain(w.subject(), q)
+	from.register(c)
+	c.Flags().BoolVar(&live, "live", false, "follow a real packet, too")
+	c.Flags().DurationVar(&timeout, "timeout", 5*time.Second, fmt.Sprintf("with --live: how long to wait, up to %s", maxLive))
+	c.MarkFlagsMutuallyExclusive("snapshot", "live")
+	out.register(c)
+	return c
 }
 
-// subject is the world as questions are asked of it.
-func (w *world) subject() status.Subject {
-	return status.Subject{
-		Mode: string(w.mode.Name), Host: w.host, Services: w.services, Gaps: w.plan.Gaps, Implementation: w.plan.Implementation,
+// maxLive bounds the time that a packet is waited for.
+const maxLive = 10 * time.Minute
+
+// followLive adds the fate of a real packet to a trace.
+func followLive(cmd *cobra.Command, t *question.Trace, from string, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+	defer cancel()
+	l, err := platform.Live(ctx, *t, from)
+	if err != nil {
+		return fmt.Errorf("--live: %w", err)
+	}
+	t.Live = &l
+	return nil
+}
+
+// writeExplanation shows an explanation to people.
+func writeExplanation(s *screen, e *question.Explanation) {
+	s.printf("%s -> %s/%s on node %s, mode %s\n\n", e.From, e.To, e.Protocol, e.Node, e.Mode)
+	for _, step := range e.Steps {
+		s.printf("  %-14s %-17s %s\n", step.About, step.Result, printable.Text(step.Why))
+	}
+	s.printf("\n%s\n", resultOf(e))
+	writeTargets(s, e.Endpoints)
+	if len(e.Objects) > 0 {
+		s.printf("\nimplemented by %s:\n", printable.Count(len(e.Objects), "object"))
+	}
+	writeObjects(s, e.Objects)
+	if e.Missing {
+		s.printf("\nNOT PROGRAMMED: mode %s does not serve this frontend\n", e.Mode)
+	}
+	if e.Failing != "" {
+		s.printf("\nFAILING: this is not programmed: %s\n", printable.Text(e.Failing))
+	}
+	for _, p := range e.Problems {
+		writeProblem(s, p, e.Service)
+	}
+}
+
+func resultOf(e *question.Explanation) string {
+	switch e.Outcome {
+	case oracle.Forward.String():
+		return "FORWARD: to one of these endpoints:"
+	case oracle.Reject.String():
+		return "REJECT: the client gets \"connection refused\": " + e.Why
+	case oracle.Drop.String():
+		return "DROP: the client gets no answer: " + e.Why
+	}
+	return "PASS: tandem does nothing with it: " + e.Why
+}
+
+// listed is how many endpoints and objects are shown to people.
+const listed = 20
+
+func writeTargets(s *screen, all []oracle.Target) {
+	for i, t := range all {
+		if i == listed {
+			s.printf("  and %d more\n", len(all)-listed)
+			return
+		}
+		sees := "sees the client"
+		if t.SNAT {
+			sees = "sees this node (SNAT)"
+		}
+		s.printf("  %-24s %s\n", t.Addr, sees)
+	}
+}
+
+func writeObjects(s *screen, all []dataplane.Object) {
+	for i, o := range all {
+		if i == listed {
+			s.printf("  and %d more (-o json)\n", len(all)-listed)
+			return
+		}
+		s.printf("  %s\n", printable.Text(o.Name))
+		for part := range strings.SplitSeq(o.Text, "\n") {
+			if part != "" && part != o.Name {
+				s.printf("      %s\n", printable.Text(part))
+			}
+		}
+	}
+}
+
+// writeTrace shows a trace to people.
+func writeTrace(s *screen, t *question.Trace) {
+	s.printf("%s -> %s/%s on node %s, mode %s: %d objects read back in %.1f ms\n\n", t.From, t.To, t.Protocol, t.Node, t.Mode, t.Objects, t.TookMS)
+	s.printf("must:  %s\n", question.Fate(t.Outcome, t.Endpoints))
+	s.printf("does:  %s\n", question.Fate(t.Installed, t.Reaches))
+	switch t.Verdict {
+	case question.AsExplained:
+		s.printf("\nSAME: the data plane does what it should\n")
+	case question.ByGap:
+		s.printf("\nGAP: the data plane is as this mode programs it, which cannot do all: %s\n", printable.Text(t.Gap))
+	case question.NotKnown:
+		s.printf("\nUNKNOWN: an object in its way has content that tandem did not write\n")
+	default:
+		s.printf("\nDIFFERS: the data plane does something else\n")
+	}
+	writeTraceDifferences(s, t)
+	for _, o := range t.Others {
+		s.printf("! %s\n", printable.Text(o))
+	}
+	if t.Live != nil {
+		writeLive(s, t.Live)
+	}
+	if t.Failing != "" {
+		s.printf("FAILING: this is not programmed: %s\n", printable.Text(t.Failing))
+	}
+}
+
+func writeLive(s *screen, l *question.Live) {
+	if !l.Seen() {
+		s.printf("\nlive:  no such packet was seen\n")
+		return
+	}
+	s.printf("\nlive:  %s from %s", l.Outcome, l.Client)
+	if l.Endpoint != "" {
+		s.printf(" to %s, which sees %s", l.Endpoint, l.Sees)
+	}
+	s.printf(", after %.1f ms\n", l.TookMS)
+	for _, p := range l.Path {
+		s.printf("       %s\n", printable.Text(p))
+	}
+	if l.Difference != "" {
+		s.printf("\nLIVE DIFFERS: %s\n", printable.Text(l.Difference))
+	}
+}
+
+func writeTraceDifferences(s *screen, t *question.Trace) {
+	for i, d := range t.Differences {
+		if i == listed {
+			s.printf("and %d more objects (-o json)\n", len(t.Differences)-listed)
+			return
+		}
+		decides := ""
+		if i < t.Deciding {
+			decides = ": this alone changes the outcome"
+		}
+		writeDifference(s, d, decides)
+	}
+}
+
+func writeDifference(s *screen, d question.Difference, more string) {
+	s.printf("%-10s %s%s\n", d.State, printable.Text(d.Object), more)
+	for _, side := range [][2]string{{"wanted", d.Wanted}, {"found", d.Found}} {
+		for part := range strings.SplitSeq(side[1], "\n") {
+			if part != "" {
+				s.printf("           %-7s %s\n", side[0], printable.Text(part))
+				side[0] = ""
+			}
+		}
 	}
 }

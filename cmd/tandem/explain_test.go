@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
@@ -18,7 +18,7 @@ func TestExplainManifests(t *testing.T) {
 	flags := []string{"explain", "--manifests", dir, "--node", "n", "--cluster-cidr", "10.244.1.0/24", "-o", "json"}
 	for _, mode := range platform.Names()[1:] {
 		code, out, errs := tandem(t, append(flags, "--proxy-mode", mode, "pod", "default/web:http")...)
-		var e status.Explanation
+		var e question.Explanation
 		if err := json.Unmarshal([]byte(out), &e); code != exitOK || err != nil {
 			t.Fatalf("%s: %d, %v: %s", mode, code, err, errs)
 		}

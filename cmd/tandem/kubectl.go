@@ -22,7 +22,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/health"
 	"github.com/tandem-proxy/tandem/core/printable"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/watch"
 )
 
@@ -61,7 +61,7 @@ A link to tandem that is called ` + kubectlPlugin + ` in PATH makes it kubectl t
 func newKubectlStatus(k *cluster) *cobra.Command {
 	return k.comparison(false, &cobra.Command{
 		Use: "status", Short: "One line for each node: version, mode, lag, drift, desired state; exit code 3 when nodes differ",
-	}, func(nodes []status.Node, _ []status.NodeDifference) report {
+	}, func(nodes []question.Node, _ []question.NodeDifference) report {
 		return report{document: nodes, text: func(s *screen) error { writeNodes(s, nodes); return nil }}
 	})
 }
@@ -69,14 +69,14 @@ func newKubectlStatus(k *cluster) *cobra.Command {
 func newKubectlDiff(k *cluster) *cobra.Command {
 	return k.comparison(true, &cobra.Command{
 		Use: "diff", Short: "The Services whose state on some node differs from that on most; exit code 3 when there are any",
-	}, func(nodes []status.Node, differences []status.NodeDifference) report {
+	}, func(nodes []question.Node, differences []question.NodeDifference) report {
 		return report{document: differences, text: func(s *screen) error { writeDifferences(s, nodes, differences); return nil }}
 	})
 }
 
 // comparison completes a command that compares all nodes; differences are looked for only
 // where they are wanted.
-func (k *cluster) comparison(differences bool, c *cobra.Command, of func([]status.Node, []status.NodeDifference) report) *cobra.Command {
+func (k *cluster) comparison(differences bool, c *cobra.Command, of func([]question.Node, []question.NodeDifference) report) *cobra.Command {
 	var out output
 	c.Args = noArgs
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -94,7 +94,7 @@ func (k *cluster) comparison(differences bool, c *cobra.Command, of func([]statu
 }
 
 // outOfStep is the result of a comparison as an exit code.
-func outOfStep(nodes []status.Node) error {
+func outOfStep(nodes []question.Node) error {
 	silent, differs := 0, false
 	for _, n := range nodes {
 		if differs = differs || n.Differs; n.Err != "" {
@@ -110,7 +110,7 @@ func outOfStep(nodes []status.Node) error {
 	return nil
 }
 
-func writeNodes(s *screen, nodes []status.Node) {
+func writeNodes(s *screen, nodes []question.Node) {
 	t := table{columns: []column{
 		{name: "NODE"},
 		{name: "POD", wide: true},
@@ -141,7 +141,7 @@ func writeNodes(s *screen, nodes []status.Node) {
 	s.table(t)
 }
 
-func writeDifferences(s *screen, nodes []status.Node, differences []status.NodeDifference) {
+func writeDifferences(s *screen, nodes []question.Node, differences []question.NodeDifference) {
 	for _, n := range nodes {
 		if n.Err != "" {
 			s.printf("! %s did not answer: %s\n", printable.Text(n.Node), printable.Text(n.Err))
@@ -187,7 +187,7 @@ const (
 
 // compare queries all nodes and compares their answers; differences are looked for only where
 // they are wanted: for that a node is asked again, one at a time.
-func (k *cluster) compare(ctx context.Context, wanted bool) ([]status.Node, []status.NodeDifference, error) {
+func (k *cluster) compare(ctx context.Context, wanted bool) ([]question.Node, []question.NodeDifference, error) {
 	c, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(k.rules, &k.overrides).ClientConfig()
 	if err != nil {
 		return nil, nil, fmt.Errorf("kubeconfig: %w", err)
@@ -211,7 +211,7 @@ func (k *cluster) compare(ctx context.Context, wanted bool) ([]status.Node, []st
 	if to.token, err = k.newToken(ctx, to); err != nil {
 		return nil, nil, err
 	}
-	nodes := make([]status.Node, len(pods))
+	nodes := make([]question.Node, len(pods))
 	var group sync.WaitGroup
 	turns := make(chan struct{}, maxAsked)
 	for i, p := range pods {
@@ -225,11 +225,11 @@ func (k *cluster) compare(ctx context.Context, wanted bool) ([]status.Node, []st
 		})
 	}
 	group.Wait()
-	usual, ok := status.Compare(nodes)
+	usual, ok := question.Compare(nodes)
 	if !ok || !wanted {
 		return nodes, nil, nil
 	}
-	hashes := func(n status.Node) (map[string]string, error) {
+	hashes := func(n question.Node) (map[string]string, error) {
 		all := map[string]string{}
 		if again := k.ask(ctx, to, n.Node, n.Pod, func(name, hash string) { all[name] = hash }); again.Err != "" {
 			return nil, fmt.Errorf("node %s, asked again: %s", n.Node, again.Err)
@@ -241,14 +241,14 @@ func (k *cluster) compare(ctx context.Context, wanted bool) ([]status.Node, []st
 }
 
 // differences asks those nodes that differ, and a usual one, for the hashes of their Services.
-func differences(nodes []status.Node, usual status.Node, hashes func(status.Node) (map[string]string, error)) (all []status.NodeDifference, err error) {
+func differences(nodes []question.Node, usual question.Node, hashes func(question.Node) (map[string]string, error)) (all []question.NodeDifference, err error) {
 	var most map[string]string
 	for _, n := range nodes {
 		if !n.Differs {
 			continue
 		}
 		if len(all) >= maxDifferences {
-			all = append(all, status.NodeDifference{Node: n.Node, What: "differs"})
+			all = append(all, question.NodeDifference{Node: n.Node, What: "differs"})
 			continue
 		}
 		if most == nil {
@@ -260,7 +260,7 @@ func differences(nodes []status.Node, usual status.Node, hashes func(status.Node
 		if err != nil {
 			return nil, err
 		}
-		found := status.Differences(n.Node, most, own)
+		found := question.Differences(n.Node, most, own)
 		all = append(all, found[:min(len(found), maxDifferences)]...)
 	}
 	return all, nil
@@ -329,21 +329,21 @@ func (k *cluster) newToken(ctx context.Context, to session) (string, error) {
 }
 
 // ask asks the tandem of a pod, through the API server.
-func (k *cluster) ask(ctx context.Context, to session, node, name string, each func(name, hash string)) status.Node {
+func (k *cluster) ask(ctx context.Context, to session, node, name string, each func(name, hash string)) question.Node {
 	ctx, cancel := context.WithTimeout(ctx, k.timeout)
 	defer cancel()
 	at := to.base.JoinPath("api/v1/namespaces", k.namespace, "pods", name+":"+strconv.Itoa(k.port), "proxy/status")
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
-	var n status.Node
+	var n question.Node
 	if err == nil {
 		req.Header.Set(health.TokenHeader, to.token)
 		err = fetch(to.Client, req, maxNode, func(r io.Reader) (err error) {
-			n, err = status.ReadNode(node, name, r, each)
+			n, err = question.ReadNode(node, name, r, each)
 			return err
 		})
 	}
 	if err != nil {
-		return status.Node{Node: node, Pod: name, Err: err.Error()}
+		return question.Node{Node: node, Pod: name, Err: err.Error()}
 	}
 	return n
 }

@@ -18,7 +18,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 )
 
 // fakeCluster is an API server with tandems on nodes: what each answers, or the
@@ -99,11 +99,11 @@ contexts: [{name: c, context: {cluster: c, user: u}}]
 	return kubeconfig
 }
 
-func knows(hash string, services ...string) status.Document {
-	d := status.Document{Version: "v1", Mode: "nftables", Healthy: true, Hash: hash, Inputs: []status.Input{{Age: 1.5}, {Age: 0.5}}}
+func knows(hash string, services ...string) question.Status {
+	d := question.Status{Version: "v1", Mode: "nftables", Healthy: true, Hash: hash, Inputs: []question.Input{{Age: 1.5}, {Age: 0.5}}}
 	for _, s := range services {
 		name, hash, _ := strings.Cut(s, "=")
-		d.Services = append(d.Services, status.Service{Name: name, Hash: hash, State: "Programmed"})
+		d.Services = append(d.Services, question.Service{Name: name, Hash: hash, State: "Programmed"})
 	}
 	return d
 }
@@ -136,11 +136,11 @@ func TestKubectlPlugin(t *testing.T) {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 	code, out, _ = kubectl(t, "diff", "--kubeconfig", config, "-o", "json")
-	var found []status.NodeDifference
+	var found []question.NodeDifference
 	if err := json.Unmarshal([]byte(out), &found); err != nil || code != exitDiffers {
 		t.Fatalf("exit code %d, %v\n%s", code, err, out)
 	}
-	want := []status.NodeDifference{{Node: "a", Service: "ns/db", What: "missing"}, {Node: "a", Service: "ns/web", What: "differs"}, {Node: "a", Service: "ns/old", What: "extra"}}
+	want := []question.NodeDifference{{Node: "a", Service: "ns/db", What: "missing"}, {Node: "a", Service: "ns/web", What: "differs"}, {Node: "a", Service: "ns/old", What: "extra"}}
 	if fmt.Sprint(found) != fmt.Sprint(want) {
 		t.Errorf("%v, want %v", found, want)
 	}

@@ -10,16 +10,28 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"math"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
 	"github.com/spf13/pflag"
 
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/config/file"
+	"github.com/tandem-proxy/tandem/core/metrics"
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/printable"
+	"github.com/tandem-proxy/tandem/installers/openrc"
+	"github.com/tandem-proxy/tandem/installers/systemd"
 	"github.com/tandem-proxy/tandem/platform"
 	"github.com/tandem-proxy/tandem/windows/hns"
 )
@@ -128,4 +140,324 @@ EndpointSlices into the kernel, and keeps them up to date.`,
 	}
 	root.AddCommand(newDocs())
 	return root
+}
+
+// The exit codes, the same for every verb.
+const (
+	exitOK      = 0
+	exitFailure = 1
+	exitUsage   = 2 // a mistake on the command line, or nothing that could answer it
+	exitDiffers = 3 // there are differences
+)
+
+// exitCode is that of a verb that ended with err.
+func exitCode(err error) int {
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, new(differsError)):
+		return exitDiffers
+	case errors.As(err, new(usageError)), errors.As(err, new(unsupportedError)):
+		return exitUsage
+	}
+	return exitFailure
+}
+
+// usageError is a mistake on the command line.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// unsupportedError means that the mode in use cannot do what was asked for.
+type unsupportedError string
+
+func (e unsupportedError) Error() string { return string(e) }
+
+// differsError means that there are differences or changes pending, which are on the
+// standard output.
+type differsError string
+
+func (e differsError) Error() string { return string(e) }
+
+// knownVerb rejects unknown verbs of a command, and suggests one of it or of its
+// verbs.
+func knownVerb(c *cobra.Command, args []string) error {
+	i := slices.IndexFunc(args, func(a string) bool { return a != "" })
+	if i < 0 {
+		return nil
+	}
+	paths := map[string]string{} // by name; the shortest
+	var add func(*cobra.Command)
+	add = func(c *cobra.Command) {
+		for _, sub := range c.Commands() {
+			if path, known := paths[sub.Name()]; !sub.Hidden && (!known || len(sub.CommandPath()) < len(path)) {
+				paths[sub.Name()] = sub.CommandPath()
+			}
+			add(sub)
+		}
+	}
+	add(c)
+	text := fmt.Sprintf("%s has no verb %q", c.CommandPath(), args[i])
+	if near := config.Nearest(args[i], slices.Collect(maps.Keys(paths))); near != "" {
+		text += ": did you mean '" + paths[near] + "'?"
+	}
+	return usageError{errors.New(text)}
+}
+
+// noArgs accepts empty arguments, as kube-proxy does: templates of manifests produce
+// them.
+func noArgs(c *cobra.Command, args []string) error {
+	for _, a := range args {
+		if a != "" {
+			return usageError{fmt.Errorf("%s takes no argument: %q", c.CommandPath(), a)}
+		}
+	}
+	return nil
+}
+
+func atMostOne(c *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return usageError{fmt.Errorf("%s takes one argument at most, not %d", c.CommandPath(), len(args))}
+	}
+	return nil
+}
+
+// serviceArgument reads NAMESPACE/NAME, the one argument that a verb may have; without
+// a namespace it is default. Without an argument the name is empty: all Services.
+func serviceArgument(args []string) (n model.ServiceName, err error) {
+	if len(args) == 0 {
+		return n, nil
+	}
+	text := args[0]
+	if !strings.Contains(text, "/") {
+		text = "default/" + text
+	}
+	if n, err = model.ParseServiceName(text); err != nil {
+		return n, usageError{err}
+	}
+	return n, nil
+}
+
+// serviceText is what queries call a Service; empty for all.
+func serviceText(n model.ServiceName) string {
+	if n == (model.ServiceName{}) {
+		return ""
+	}
+	return n.String()
+}
+
+// Help of verbs that take the flags of run: run shows them by subject, the others show
+// their own flags and the few of run's that they are mostly called with.
+
+// mostUsed are the flags of run that verbs about Services are called with.
+func mostUsed() []string {
+	return []string{"config", "manifests", "kubeconfig", "hostname-override", "proxy-mode", "cluster-cidr"}
+}
+
+// groupedHelp shows the flags of run under the subjects of their settings.
+func groupedHelp(c *cobra.Command) {
+	c.Annotations = nil
+	c.SetUsageFunc(func(c *cobra.Command) error {
+		s := newScreen(c.OutOrStdout())
+		s.printf("Usage:\n  %s\n\nExamples:\n%s\n", c.UseLine(), c.Example)
+		rest := pflag.NewFlagSet("", pflag.ContinueOnError)
+		seen := map[string]bool{}
+		for _, g := range config.Groups() {
+			fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+			for _, set := range g.Settings {
+				if f := c.Flags().Lookup(set.Flag); f != nil && set.Flag != "" && !seen[set.Flag] {
+					seen[set.Flag] = true
+					fs.AddFlag(f)
+				}
+			}
+			s.flags(g.Title, fs)
+		}
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if !seen[f.Name] {
+				rest.AddFlag(f)
+			}
+		})
+		s.flags("Other flags", rest)
+		return s.flush()
+	})
+}
+
+// flags writes the flags of a set that are not hidden, under a title.
+func (s *screen) flags(title string, fs *pflag.FlagSet) {
+	if fs.HasAvailableFlags() {
+		s.printf("\n%s:\n%s", title, fs.FlagUsagesWrapped(s.width))
+	}
+}
+
+// ofRun reports whether a flag is one of run's.
+func ofRun(f *pflag.Flag) bool {
+	_, raw := f.Value.(*rawFlag)
+	return raw
+}
+
+// shownOfRun is the annotation of a verb that has the flags of run that its help shows.
+const shownOfRun = "shown flags of run"
+
+// hideFlagsOfRun leaves to the manual page of a verb the flags that its help shows.
+func hideFlagsOfRun(c *cobra.Command) {
+	for _, verb := range c.Commands() {
+		hideFlagsOfRun(verb)
+	}
+	shown, some := c.Annotations[shownOfRun]
+	if !some {
+		return
+	}
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		f.Hidden = f.Hidden || ofRun(f) && !slices.Contains(strings.Fields(shown), f.Name)
+	})
+	c.Long += "\n\nAll other flags of run are accepted, too: see tandem-run(8)."
+}
+
+// ownHelp shows a verb's own flags, and those of run's that are named.
+func ownHelp(c *cobra.Command, runs []string) {
+	c.Annotations = map[string]string{shownOfRun: strings.Join(runs, " ")}
+	c.SetUsageFunc(func(c *cobra.Command) error {
+		s := newScreen(c.OutOrStdout())
+		s.printf("Usage:\n  %s\n", c.UseLine())
+		if c.Example != "" {
+			s.printf("\nExamples:\n%s\n", c.Example)
+		}
+		own := pflag.NewFlagSet("", pflag.ContinueOnError)
+		shared := pflag.NewFlagSet("", pflag.ContinueOnError)
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			switch {
+			case slices.Contains(runs, f.Name):
+				shared.AddFlag(f)
+			case !ofRun(f):
+				own.AddFlag(f)
+			}
+		})
+		s.flags("Flags", own)
+		s.flags("Flags of run", shared)
+		s.printf("\nAll other flags of run are accepted, too: see '%s run --help'.\n", strings.Fields(c.CommandPath())[0])
+		return s.flush()
+	})
+}
+
+// version is stamped at build time with -ldflags "-X main.version=...".
+var version string
+
+// versionText is the stamped version, else that of the build information.
+func versionText() string {
+	if version != "" {
+		return version
+	}
+	info, ok := debug.ReadBuildInfo()
+	if ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		return info.Main.Version
+	}
+	return "devel"
+}
+
+// differencesPage documents the differences from kube-proxy, which logs and config check
+// name.
+const differencesPage = "https://github.com/tandem-proxy/tandem/blob/main/.github/DIFFERENCES.md"
+
+// kubeProxyVersion is what a program called kube-proxy prints: the release that it
+// replaces, as scripts parse it, with ours as its build metadata.
+func kubeProxyVersion(ours string) string {
+	ours = strings.Map(func(r rune) rune {
+		if r == '.' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
+			return r
+		}
+		return '-'
+	}, strings.TrimPrefix(ours, "v"))
+	return "Kubernetes v" + metrics.Kubernetes + "+tandem." + ours
+}
+
+// build is what `tandem version` prints about this program.
+type build struct {
+	Version  string `json:"version"`
+	Platform string `json:"platform"`
+	Go       string `json:"go"`
+}
+
+func newVersion() *cobra.Command {
+	var out output
+	c := &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			b := build{versionText(), runtime.GOOS + "/" + runtime.GOARCH, runtime.Version()}
+			return out.print(cmd, report{document: b, text: func(s *screen) error {
+				s.printf("tandem %s %s %s\n", b.Version, b.Platform, b.Go)
+				return nil
+			}})
+		},
+	}
+	out.register(c)
+	return c
+}
+
+// Paths of packages.
+const (
+	packagedProgram = "/usr/bin/tandem"
+	packagedConfig  = "/etc/tandem/config.yaml"
+)
+
+// newDocs returns the verb that writes what packages contain besides the
+// program, generated from the program itself.
+func newDocs() *cobra.Command {
+	return &cobra.Command{
+		Use: "docs DIR", Hidden: true,
+		Short: "Write manual pages, completions, service definitions and an example configuration",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usageError{fmt.Errorf("%s takes one folder, not %d", cmd.CommandPath(), len(args))}
+			}
+			return writeDocs(cmd.Root(), args[0])
+		},
+	}
+}
+
+func writeDocs(root *cobra.Command, dir string) error {
+	root.InitDefaultCompletionCmd()
+	root.DisableAutoGenTag = true // no dates: two builds are the same
+	for _, folder := range []string{"man", "completion", "systemd", "openrc"} {
+		if err := os.MkdirAll(filepath.Join(dir, folder), 0o755); err != nil {
+			return err
+		}
+	}
+	hideFlagsOfRun(root)
+	preset := config.Default()
+	args := []string{"run", "--config=" + packagedConfig}
+	unit, script := systemd.Unit(packagedProgram, args, packagedConfig), openrc.Script(packagedProgram, args, packagedConfig)
+	for _, err := range []error{
+		doc.GenManTree(root, &doc.GenManHeader{Title: "TANDEM", Section: "8", Manual: "Tandem", Source: "tandem " + versionText()}, filepath.Join(dir, "man")),
+		root.GenBashCompletionFileV2(filepath.Join(dir, "completion", "tandem.bash"), true),
+		root.GenZshCompletionFile(filepath.Join(dir, "completion", "_tandem")),
+		root.GenFishCompletionFile(filepath.Join(dir, "completion", "tandem.fish"), true),
+		os.WriteFile(filepath.Join(dir, "systemd", "tandem.service"), []byte(unit), 0o644),
+		os.WriteFile(filepath.Join(dir, "openrc", "tandem"), []byte(script), 0o755),
+		os.WriteFile(filepath.Join(dir, "config.yaml"), file.Render(&preset, true), 0o644),
+	} {
+		if err != nil {
+			return fmt.Errorf("docs: %w", err)
+		}
+	}
+	return nil
+}
+
+// collectFrom is the memory at which a command that ends after its answer collects garbage
+// for the first time: the lists of a cluster of 10,000 Services need less.
+const collectFrom = 32 << 20
+
+// collectLate puts off garbage collection until this process has collectFrom bytes; from
+// then on it is Go's default. What a user has set stands.
+func collectLate() {
+	if cmp.Or(os.Getenv("GOGC"), os.Getenv("GOMEMLIMIT")) != "" {
+		return
+	}
+	debug.SetGCPercent(-1)
+	debug.SetMemoryLimit(collectFrom)
+	first := new([2]uintptr) // garbage, which the first collection finds
+	runtime.AddCleanup(first, func(percent int) {
+		debug.SetGCPercent(percent)
+		debug.SetMemoryLimit(math.MaxInt64)
+	}, 100)
 }

@@ -20,7 +20,9 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
@@ -298,12 +300,12 @@ func TestManifestsForThisMachine(t *testing.T) {
 
 func TestPlanDocumentHasTheGaps(t *testing.T) {
 	id := model.PortID{Service: model.ServiceName{Namespace: "ns", Name: "svc"}, Name: "http", Proto: model.TCP}
-	w := world{host: &model.Host{Name: "node-1"}}
-	w.plan.Gaps = map[model.PortID][]model.Gap{id: {
+	d := &question.Document{Snapshot: &engine.Snapshot{Host: &model.Host{Name: "node-1"}}, Plan: &dataplane.Plan{}}
+	d.Plan.Gaps = map[model.PortID][]model.Gap{id: {
 		{Detail: "all of it"}, {Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Detail: "one front"},
 	}}
-	want := []planGap{{id.String(), "", "all of it"}, {id.String(), "10.96.0.1:80", "one front"}}
-	if got := w.document().Gaps; !slices.Equal(got, want) {
+	want := []question.PlanGap{{Port: id.String(), Detail: "all of it"}, {Port: id.String(), Front: "10.96.0.1:80", Detail: "one front"}}
+	if got := question.PlanOf(d, question.Filter{}).Gaps; !slices.Equal(got, want) {
 		t.Errorf("got  %v\nwant %v", got, want)
 	}
 }

@@ -5,7 +5,9 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -13,6 +15,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -21,6 +25,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/printable"
+	"github.com/tandem-proxy/tandem/core/question"
 )
 
 // The output of all verbs. A verb that shows something
@@ -28,9 +33,9 @@ import (
 //   - has an output: flags.register(c) adds -o table|wide|json|yaml and its
 //     completion; what else the verb can print, such as plan's native, is named there;
 //   - describes its result as a report, and ends with flags.print(cmd, report);
-//   - writes tables (table.go) and other text for people to the screen it is given;
-//   - selects objects by a filter (filter.go), and ends with an error that has the
-//     right exit code (usage.go): nil 0, any other 1, usageError and unsupportedError 2, differsError 3.
+//   - writes tables and other text for people to the screen it is given;
+//   - selects objects by a filter, and ends with an error that has the
+//     right exit code (main.go): nil 0, any other 1, usageError and unsupportedError 2, differsError 3.
 
 // The forms that every verb has.
 const (
@@ -261,14 +266,6 @@ func printProblems(cmd *cobra.Command, problems []model.Problem) {
 	}
 }
 
-// document is an answer of the running tandem that knows its form for people.
-type document interface{ Write(io.Writer) error }
-
-// reportOf is the report of a document. Its text is printable.
-func reportOf(d document) report {
-	return report{document: d, text: func(s *screen) error { return d.Write(&s.text) }}
-}
-
 // twoArgs accepts exactly FROM and TO.
 func twoArgs(c *cobra.Command, args []string) error {
 	if len(args) != 2 {
@@ -279,3 +276,202 @@ func twoArgs(c *cobra.Command, args []string) error {
 
 // errDiffers means that the data plane is not as desired; the standard output has the differences.
 const errDiffers = differsError("the data plane differs from the desired state")
+
+// column is a column of a table.
+type column struct {
+	name  string
+	wide  bool // shown with -o wide only
+	keep  bool // never cut: addresses and states, which people copy or look for
+	state bool // its words have colours, see stateColor
+}
+
+// table is rows with a cell for each column. An empty cell of a later row means the
+// same as above.
+type table struct {
+	columns []column
+	rows    [][]string
+}
+
+func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+
+// The narrowest width of a column, and what separates columns.
+const (
+	narrowest = 8
+	gutter    = "  "
+)
+
+// table writes a table that fits the screen: without the wide columns, and with the
+// broadest columns that may be cut made narrower. Wide ones are written in full.
+func (s *screen) table(t table) {
+	t = t.shown(s.wide)
+	widths := t.widths()
+	if s.width > 0 && !s.wide {
+		t.fit(widths, s.width)
+	}
+	head := make([]string, len(t.columns))
+	for i, c := range t.columns {
+		head[i] = c.name
+	}
+	s.row(head, widths, func(int, string) string { return bold })
+	for _, r := range t.rows {
+		s.row(r, widths, func(i int, cell string) string {
+			if t.columns[i].state {
+				return stateColor(cell)
+			}
+			return ""
+		})
+	}
+}
+
+// shown is the table without the columns that are for wide screens, and with cells
+// that are safe to print.
+func (t table) shown(wide bool) (out table) {
+	for _, c := range t.columns {
+		if wide || !c.wide {
+			out.columns = append(out.columns, c)
+		}
+	}
+	out.rows = make([][]string, 0, len(t.rows))
+	for _, r := range t.rows {
+		cells := make([]string, 0, len(out.columns))
+		for i, cell := range r {
+			if wide || !t.columns[i].wide {
+				cells = append(cells, printable.Text(cell))
+			}
+		}
+		out.rows = append(out.rows, cells)
+	}
+	return out
+}
+
+func (t table) widths() []int {
+	widths := make([]int, len(t.columns))
+	for i, c := range t.columns {
+		widths[i] = utf8.RuneCountInString(c.name)
+		for _, r := range t.rows {
+			widths[i] = max(widths[i], utf8.RuneCountInString(r[i]))
+		}
+	}
+	return widths
+}
+
+// fit cuts the broadest column by one until all fit or none can be cut.
+func (t table) fit(widths []int, limit int) {
+	total := (len(widths) - 1) * len(gutter)
+	for _, w := range widths {
+		total += w
+	}
+	for ; total > limit; total-- {
+		widest := -1
+		for i, w := range widths {
+			if !t.columns[i].keep && w > narrowest && (widest < 0 || w > widths[widest]) {
+				widest = i
+			}
+		}
+		if widest < 0 {
+			return
+		}
+		widths[widest]--
+	}
+}
+
+const blanks = "                                                                "
+
+// row writes cells side by side, with nothing behind the last one that is not empty.
+func (s *screen) row(cells []string, widths []int, color func(i int, cell string) string) {
+	last := len(cells) - 1
+	for last > 0 && cells[last] == "" {
+		last--
+	}
+	for i, cell := range cells[:last+1] {
+		if i > 0 {
+			s.text.WriteString(gutter)
+		}
+		pad := max(widths[i]-utf8.RuneCountInString(cell), 0)
+		s.text.WriteString(s.paint(color(i, cell), cut(cell, widths[i])))
+		for i < last && pad > 0 {
+			n := min(pad, len(blanks))
+			s.text.WriteString(blanks[:n])
+			pad -= n
+		}
+	}
+	s.text.WriteString("\n")
+}
+
+// cut shortens a text to a width in characters.
+func cut(text string, width int) string {
+	if utf8.RuneCountInString(text) <= width {
+		return text
+	}
+	return string([]rune(text)[:width-1]) + "…"
+}
+
+// filter is a question.Filter by flags.
+type filter struct{ question.Filter }
+
+// register adds the flags -n, --name and, for a verb whose objects have states, --state.
+func (f *filter) register(c *cobra.Command, states ...string) {
+	fs := c.Flags()
+	fs.StringVarP(&f.Namespace, "namespace", "n", "", "only this namespace")
+	fs.StringVar(&f.Name, "name", "", "only these names; * and ? as in file names: 'web-*'")
+	if len(states) > 0 {
+		fs.StringSliceVar(&f.States, "state", nil, "only these states: "+strings.Join(states, ", "))
+		complete(c, "state", states...)
+	}
+}
+
+// check validates the pattern.
+func (f *filter) check() error {
+	if err := f.Check(); err != nil {
+		return usageError{err}
+	}
+	return nil
+}
+
+// repeat is --watch: a verb shows its result again and again.
+type repeat struct {
+	on    bool
+	every time.Duration
+}
+
+// shortestInterval keeps a watch from being the load that it looks for.
+const shortestInterval = 100 * time.Millisecond
+
+func (r *repeat) register(c *cobra.Command) {
+	c.Flags().BoolVarP(&r.on, "watch", "w", false, "refresh until interrupted")
+	c.Flags().DurationVar(&r.every, "interval", 2*time.Second, "interval of --watch")
+}
+
+// run calls show once, or until ctx ends. On a terminal each output replaces the one
+// before; elsewhere they follow each other. What cannot be shown at the moment is reported
+// instead.
+func (r *repeat) run(ctx context.Context, s *screen, show func(*screen) error) error {
+	if !r.on {
+		return show(s)
+	}
+	if r.every < shortestInterval {
+		return usageError{fmt.Errorf("--interval %s: at least %s", r.every, shortestInterval)}
+	}
+	tick := time.NewTicker(r.every)
+	defer tick.Stop()
+	for {
+		if s.tty {
+			s.text.WriteString("\x1b[H\x1b[2J")
+		}
+		err := show(s)
+		if errors.As(err, new(usageError)) {
+			return err
+		}
+		if err != nil && ctx.Err() == nil {
+			s.printf("%s: %v\n", time.Now().Format(time.TimeOnly), err)
+		}
+		if err := s.flush(); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}

@@ -19,7 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 )
 
 // narrow is a terminal without a terminal.
@@ -155,12 +155,12 @@ func TestFilter(t *testing.T) {
 		want          bool
 	}{
 		{filter{}, "default/web", "Programmed", true},
-		{filter{status.Filter{Namespace: "default"}}, "default/web", "", true},
-		{filter{status.Filter{Namespace: "default"}}, "other/web", "", false},
-		{filter{status.Filter{Name: "we?"}}, "default/web", "", true},
-		{filter{status.Filter{Name: "w*"}}, "default/db", "", false},
-		{filter{status.Filter{States: []string{"partial", "Failing"}}}, "default/web", "Partial", true},
-		{filter{status.Filter{States: []string{"failing"}}}, "default/web", "Partial", false},
+		{filter{question.Filter{Namespace: "default"}}, "default/web", "", true},
+		{filter{question.Filter{Namespace: "default"}}, "other/web", "", false},
+		{filter{question.Filter{Name: "we?"}}, "default/web", "", true},
+		{filter{question.Filter{Name: "w*"}}, "default/db", "", false},
+		{filter{question.Filter{States: []string{"partial", "Failing"}}}, "default/web", "Partial", true},
+		{filter{question.Filter{States: []string{"failing"}}}, "default/web", "Partial", false},
 	} {
 		if got := test.filter.Match(test.object, test.state); got != test.want {
 			t.Errorf("%+v, %s %s: %t", test.filter, test.object, test.state, got)
@@ -172,7 +172,7 @@ func TestFilter(t *testing.T) {
 }
 
 // statusServer answers with documents, one after the other, and then with the last one.
-func statusServer(t *testing.T, docs ...status.Document) (address string) {
+func statusServer(t *testing.T, docs ...question.Status) (address string) {
 	n := 0
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(docs[min(n, len(docs)-1)])
@@ -182,14 +182,14 @@ func statusServer(t *testing.T, docs ...status.Document) (address string) {
 	return strings.TrimPrefix(s.URL, "http://")
 }
 
-func someStatus() status.Document {
-	return status.Document{
+func someStatus() question.Status {
+	return question.Status{
 		Version: "v1", Node: "n\u202e\u009b", Mode: "nftables", Fallback: "ipvs is unavailable: no\x1b[2J module", Reasons: []string{"server says\nforged \u2066line"},
-		Services: []status.Service{
-			{Name: "ns/good", State: "Programmed", Frontends: []status.Frontend{{Address: "10.96.0.1:80", Proto: "tcp", Kind: "cluster IP", Endpoints: 2, Why: "Balanced"}}},
-			{Name: "ns/partial", State: "Partial", Problems: []status.Problem{{Reason: "FrontendTaken", Detail: "node port 30080", Where: "a.yaml:3"}}},
+		Services: []question.Service{
+			{Name: "ns/good", State: "Programmed", Frontends: []question.Frontend{{Address: "10.96.0.1:80", Proto: "tcp", Kind: "cluster IP", Endpoints: 2, Why: "Balanced"}}},
+			{Name: "ns/partial", State: "Partial", Problems: []question.Problem{{Reason: "FrontendTaken", Detail: "node port 30080", Where: "a.yaml:3"}}},
 		},
-		Problems: []status.Problem{{Object: "Service ns/bad\x1b[31m\nforged", Where: "b.yaml:7", Detail: "spec.prots: unknown field"}},
+		Problems: []question.Problem{{Object: "Service ns/bad\x1b[31m\nforged", Where: "b.yaml:7", Detail: "spec.prots: unknown field"}},
 	}
 }
 
@@ -249,7 +249,7 @@ func TestStatusClosesItsConnection(t *testing.T) {
 	defer server.Close()
 	cmd := &cobra.Command{}
 	cmd.SetContext(t.Context())
-	if _, err := fetchStatus(cmd, server.Listener.Addr().String(), &status.Filter{}); err != nil {
+	if _, err := fetchStatus(cmd, server.Listener.Addr().String(), &question.Filter{}); err != nil {
 		t.Fatal(err)
 	}
 	select {

@@ -5,27 +5,26 @@ package main
 import (
 	"errors"
 	"fmt"
-	"slices"
+	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/printable"
-	"github.com/tandem-proxy/tandem/core/resolve"
-	"github.com/tandem-proxy/tandem/core/status"
-	"github.com/tandem-proxy/tandem/core/track"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
 func newPlan() *cobra.Command {
-	var flags configFlags
 	var out output
 	var only filter
 	var running, prune bool
 	var part string
-	var from snapshotFlag
+	from := origin{flags: new(configFlags)}
 	c := &cobra.Command{
 		Use:   "plan",
 		Short: "Show what would be programmed, without programming it",
@@ -50,32 +49,33 @@ is 3 when something would change.`,
 				return err
 			}
 			if running {
-				return planAgainstRunning(cmd, &flags, &out, prune)
+				return planAgainstRunning(cmd, from.flags, &out, prune)
 			}
-			w, err := planWorld(cmd, &flags, &from)
+			d, err := from.document(cmd)
+			if err == nil && d == nil {
+				d, err = from.manifests(cmd) // which reports that they are missing
+			}
 			if err != nil {
 				return err
 			}
-			printProblems(cmd, w.problems)
-			for _, note := range w.own {
+			printProblems(cmd, d.Rejected)
+			for _, note := range d.Notes {
 				fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", printable.Text(note))
 			}
-			if err := w.selectPart(part); err != nil {
+			if err := selectPart(d, part); err != nil {
 				return err
 			}
-			if err := out.print(cmd, w.report(&only)); err != nil {
+			if err := out.print(cmd, planReport(d, &only)); err != nil {
 				return err
 			}
-			return problemsError(len(w.problems))
+			return problemsError(len(d.Rejected))
 		},
 	}
-	flags.register(c)
+	from.register(c)
 	c.Flags().BoolVar(&running, "against-running", false, "ask the running tandem what the manifests would change on this node")
 	c.Flags().BoolVar(&prune, "prune", false, "with --against-running: delete what is not in the manifests")
 	out.register(c, "*summary", "native")
 	only.register(c)
-	from.register(c)
-	c.MarkFlagsMutuallyExclusive("snapshot", "manifests")
 	c.Flags().StringVar(&part, "part", "", "with -o native: only this part, as its own tool reads it, such as ip6tables-restore")
 	complete(c, "part", "nft", "iptables-restore", "ip6tables-restore", "ipset", "ip-4", "ip-6", "ipvsadm")
 	return c
@@ -88,102 +88,6 @@ func problemsError(n int) error {
 		return nil
 	}
 	return fmt.Errorf("%s, see above", printable.Count(n, "problem"))
-}
-
-// planWorld is that of manifests, or of a snapshot.
-func planWorld(cmd *cobra.Command, flags *configFlags, from *snapshotFlag) (*world, error) {
-	file, err := from.read(cmd)
-	switch {
-	case err != nil:
-		return nil, err
-	case file != nil:
-		w, _, err := replayed(file)
-		return w, err
-	}
-	c, notes, err := flags.config(needManifests)
-	if err != nil {
-		return nil, err
-	}
-	printNotes(cmd, notes)
-	return readWorld(cmd, c)
-}
-
-// needManifests is what plan needs: it reads no API server.
-func needManifests(c *config.Config) []config.Finding {
-	if c.Manifests != "" {
-		return nil
-	}
-	return []config.Finding{{Name: "--manifests", Text: "required: a folder or file of manifests, or - for the standard input"}}
-}
-
-func readWorld(cmd *cobra.Command, c *config.Config) (*world, error) {
-	found, err := manifests.Read(cmd.Context(), c.Manifests, c.NodePortRange)
-	if err != nil {
-		return nil, err
-	}
-	w := &world{}
-	if w.mode, err = platform.Find(c.Mode); err != nil {
-		return nil, err
-	}
-	for _, p := range found.Problems {
-		w.problems = append(w.problems, p.Model())
-	}
-	node := ownNode(found.Nodes, c.NodeName)
-	machine := hereWithout(node, c)
-	w.host = resolve.Host(c, node, found.ServiceCIDRs, machine)
-	w.problems = append(w.problems, resolve.HostProblems(c, node, found.ServiceCIDRs, machine, resolve.AnyNodePort(found.Services))...)
-	ask, done := sockets(c)
-	defer done()
-	w.services, w.ports = track.OnceAsking(w.host, &found.Objects, ask)
-	for _, s := range w.services {
-		w.problems = append(w.problems, s.Problems...)
-		w.own = append(w.own, ownAddresses(w.host, s)...)
-	}
-	w.plan = w.mode.Plan(c, w.host, w.ports)
-	return w, nil
-}
-
-// hereWithout is this machine where manifests have no Node object that would say more, and
-// where no name says that another is meant. Where its addresses cannot be read it has none.
-func hereWithout(node *model.Node, c *config.Config) (m model.Machine) {
-	if node == nil && c.NodeIsHost {
-		m.Addresses, _ = platform.LocalAddresses()
-	}
-	return m
-}
-
-// sockets tells what listens on this machine, where it is the node and can tell.
-func sockets(c *config.Config) (ask track.Ask, done func()) {
-	if c.NodeIsHost {
-		if l, err := platform.Listeners(); err == nil {
-			return l.At, func() { l.Close() }
-		}
-	}
-	return nil, func() {}
-}
-
-// ownAddresses are notes on external IPs that are the node's own addresses and that a Service has.
-func ownAddresses(host *model.Host, s *track.View) (notes []string) {
-	for _, place := range resolve.AsksOwn(host, s.Object) {
-		if slices.ContainsFunc(s.Ports, func(p *model.Port) bool {
-			return p.ID.Proto == place.Proto && slices.ContainsFunc(p.Frontends, func(f model.Frontend) bool {
-				return f.Kind == model.KindExternalIP && f.At == place.At
-			})
-		}) {
-			notes = append(notes, fmt.Sprintf("Service %s: external IP %s (%s) is an address of this node; it is served while no process of the node listens there, and other nodes leave it to this one",
-				s.Object.Name, place.At, place.Proto))
-		}
-	}
-	return notes
-}
-
-func ownNode(nodes []*model.Node, name string) *model.Node {
-	for _, n := range nodes {
-		if n.Name == name {
-			return n
-		}
-	}
-	return nil
 }
 
 // runningFlags rejects flags without a meaning together with --against-running, or without it.
@@ -225,20 +129,199 @@ func planAgainstRunning(cmd *cobra.Command, flags *configFlags, out *output, pru
 	if prune && len(problems) > 0 {
 		return fmt.Errorf("%d manifests were rejected, see above: --prune would delete what they describe", len(problems))
 	}
-	p, err := platform.Preview().Ask(cmd.Context(), platform.Edit{Services: found.Services, Slices: found.Slices, Routes: found.Routes, Grants: found.Grants, Prune: prune})
+	p, err := platform.Ask(cmd.Context(), question.PreviewEdit(), question.Edit{Services: found.Services, Slices: found.Slices, Routes: found.Routes, Grants: found.Grants, Prune: prune})
 	if err != nil {
 		return err
 	}
-	if err := out.print(cmd, reportOf(p)); err != nil {
+	if err := out.print(cmd, report{document: p, text: func(s *screen) error { writePreview(s, &p); return nil }}); err != nil {
 		return err
 	}
 	return previewError(len(problems), p)
 }
 
 // previewError is the error of a preview: problems take precedence over changes.
-func previewError(manifestProblems int, p status.Preview) error {
+func previewError(manifestProblems int, p question.Preview) error {
 	if err := problemsError(manifestProblems + len(p.Problems)); err != nil || !p.Pending() {
 		return err
 	}
 	return differsError("the manifests would change the data plane")
+}
+
+// writePreview shows a preview to people.
+func writePreview(s *screen, p *question.Preview) {
+	total := question.PreviewService{}
+	for _, svc := range p.Services {
+		s.printf("%s: %s added, %d changed, %d deleted; %s, of which %d lose their frontend or endpoint\n",
+			printable.Text(svc.Name), printable.Count(svc.Added, "object"), svc.Changed, svc.Deleted, printable.Count(svc.Connections, "connection"), svc.Moved)
+		for i, o := range svc.Objects {
+			if i == listed {
+				s.printf("    and %d more (-o json)\n", len(svc.Objects)-listed)
+				break
+			}
+			s.printf("  %s %s\n", map[ledger.Verb]string{ledger.Create: "+", ledger.Replace: "~", ledger.Delete: "-"}[o.Verb], printable.Text(o.Object))
+		}
+		total.Added, total.Changed, total.Deleted = total.Added+svc.Added, total.Changed+svc.Changed, total.Deleted+svc.Deleted
+		total.Connections, total.Moved = total.Connections+svc.Connections, total.Moved+svc.Moved
+	}
+	for _, x := range p.Problems {
+		writeProblem(s, x, x.Object)
+	}
+	if p.Unknown != "" {
+		s.printf("! connections were not counted: %s\n", printable.Text(p.Unknown))
+	}
+	if !p.Pending() {
+		s.printf("no change on %s, mode %s\n", p.Node, p.Mode)
+	} else {
+		s.printf("on %s, mode %s: %s, %s added, %d changed, %d deleted; %s, of which %d lose their frontend or endpoint\n",
+			p.Node, p.Mode, printable.Count(len(p.Services), "Service"), printable.Count(total.Added, "object"), total.Changed, total.Deleted,
+			printable.Count(total.Connections, "connection"), total.Moved)
+	}
+}
+
+// planReport is the plan of the Services of a filter; native is always all of it.
+func planReport(of *question.Document, only *filter) report {
+	d := question.PlanOf(of, only.Filter)
+	return report{
+		document: d,
+		text:     func(s *screen) error { s.table(planTable(&d)); return nil },
+		own: map[string]func(io.Writer) error{
+			"summary": func(out io.Writer) error { return writePlan(out, of, &d) },
+			"native":  func(out io.Writer) error { _, err := io.WriteString(out, of.Plan.Native); return err },
+		},
+	}
+}
+
+// planTable has a row for each action of each frontend.
+func planTable(d *question.Plan) table {
+	t := table{columns: []column{
+		{name: "SERVICE"}, {name: "FRONTEND", keep: true}, {name: "KIND"}, {name: "FROM"}, {name: "ACTION"}, {name: "SOURCES"}, {name: "WHY", wide: true},
+	}}
+	for _, svc := range d.Services {
+		name := svc.Name
+		for _, f := range svc.Fronts {
+			at, kind, sources := f.Address+"/"+f.Protocol, f.Kind, question.ShowSources(f.Sources)
+			if f.Missing {
+				t.add(name, at, kind, "-", "not programmed", sources, strings.Join(f.Gaps, "; "))
+				name = ""
+			}
+			for _, a := range f.Answers {
+				t.add(name, at, kind, a.From, actionOf(a), sources, a.Why)
+				name, at, kind, sources = "", "", "", ""
+			}
+		}
+	}
+	return t
+}
+
+// writePlan prints each frontend with the action for its clients, and why.
+func writePlan(out io.Writer, of *question.Document, d *question.Plan) error {
+	for _, s := range d.Services {
+		fmt.Fprintf(out, "%s", printable.Text(s.Name))
+		if s.HealthCheckNodePort != 0 {
+			fmt.Fprintf(out, ", health checks on port %d", s.HealthCheckNodePort)
+		}
+		fmt.Fprintln(out)
+		for _, f := range s.Fronts {
+			fmt.Fprintf(out, "  %s/%s  %s%s\n", f.Address, f.Protocol, f.Kind, conditionsOf(&f))
+			for _, g := range f.Gaps {
+				fmt.Fprintf(out, "    ! %s\n", printable.Text(g))
+			}
+			for _, a := range f.Answers {
+				fmt.Fprintf(out, "    from %-19s %s\n", a.From, actionOf(a)+" ("+a.Why+")")
+			}
+		}
+	}
+	for _, text := range d.Shared {
+		fmt.Fprintf(out, "! %s\n", printable.Text(text))
+	}
+	_, err := fmt.Fprintf(out, "plan: %s, %s, %s in mode %s for node %s\n",
+		printable.Count(len(of.Services), "Service"), printable.Count(len(of.Ports()), "port"), printable.Count(of.Plan.Objects, "object"), of.Facts.Mode, printable.Text(of.Host.Name))
+	return err
+}
+
+// conditionsOf are what else is to be known of a frontend.
+func conditionsOf(f *question.PlanFrontend) string {
+	text := ""
+	if f.Missing {
+		text += ", not programmed"
+	}
+	if f.Sources != nil {
+		text += ", sources " + question.ShowSources(f.Sources)
+	}
+	if f.Affinity != "" {
+		text += ", affinity " + f.Affinity
+	}
+	return text
+}
+
+// shown is how many endpoints a summary names.
+const shown = 4
+
+// actionOf describes the fate of a connection.
+func actionOf(a question.PlanAction) string {
+	s := a.Verdict
+	for i, e := range a.Endpoints {
+		if i == shown {
+			s += fmt.Sprintf(" and %d more", len(a.Endpoints)-shown)
+			break
+		}
+		s += " " + e
+	}
+	if a.SNAT {
+		s += ", SNAT"
+	}
+	return s
+}
+
+// nativePart is the part of a native plan for one tool.
+type nativePart struct{ name, text string }
+
+// nativeParts cuts a plan at the lines that name the tool of what follows: "# TOOL
+// ARGUMENTS". A plan without any is nft's, or HNS' JSON.
+func nativeParts(mode config.Mode, native string) (parts []nativePart) {
+	name, text := "nft", ""
+	if mode == "kernelspace" {
+		name = "hns"
+	}
+	for line := range strings.Lines(native) {
+		if head, ok := strings.CutPrefix(line, "# "); ok {
+			if text != "" {
+				parts = append(parts, nativePart{name, text})
+			}
+			name, text = partName(head), ""
+			continue
+		}
+		if strings.TrimSpace(line) != "" {
+			text += line
+		}
+	}
+	return append(parts, nativePart{name, text})
+}
+
+// partName is the tool of a head line, with what distinguishes two of its parts.
+func partName(head string) string {
+	words := strings.Fields(strings.ReplaceAll(head, ";", " "))
+	if len(words) > 1 && words[0] == "ip" {
+		return words[0] + words[1]
+	}
+	if len(words) == 0 {
+		return ""
+	}
+	return words[0]
+}
+
+// selectPart leaves one part of a native plan; all with "".
+func selectPart(d *question.Document, name string) error {
+	if name == "" {
+		return nil
+	}
+	var names []string
+	for _, p := range nativeParts(config.Mode(d.Facts.Mode), d.Plan.Native) {
+		if p.name == name {
+			d.Plan.Native = p.text
+			return nil
+		}
+		names = append(names, p.name)
+	}
+	return usageError{fmt.Errorf("--part %s: mode %s has %s", name, d.Facts.Mode, strings.Join(names, ", "))}
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 )
 
 const rangesYAML = `apiVersion: v1
@@ -53,11 +53,11 @@ func TestPlanShowsWhatTheModePrograms(t *testing.T) {
 		}
 	}
 	_, stdout, _ = tandem(t, append(args, "--proxy-mode", "kernelspace", "-o", "json")...)
-	var d planDocument
+	var d question.Plan
 	if err := json.Unmarshal([]byte(stdout), &d); err != nil || d.Services[0].HealthCheckNodePort != 30500 {
 		t.Fatalf("%v\n%s", err, stdout)
 	}
-	i := slices.IndexFunc(d.Services[0].Fronts, func(f planFront) bool { return f.Address == "203.0.113.20:80" })
+	i := slices.IndexFunc(d.Services[0].Fronts, func(f question.PlanFrontend) bool { return f.Address == "203.0.113.20:80" })
 	if f := d.Services[0].Fronts[i]; !f.Missing || len(f.Answers) > 0 || len(f.Gaps) == 0 {
 		t.Errorf("%+v", f)
 	}
@@ -116,15 +116,15 @@ func TestFailoverThatTheModeCannotDo(t *testing.T) {
 // A preview ends with 1 where something was rejected, whatever else would change, and
 // with 3 where something would change.
 func TestHowAPreviewEnds(t *testing.T) {
-	changes := status.Preview{Services: []status.PreviewService{{Name: "shop/web"}}}
+	changes := question.Preview{Services: []question.PreviewService{{Name: "shop/web"}}}
 	rejected := changes
-	rejected.Problems = []status.Problem{{Reason: "x"}}
+	rejected.Problems = []question.Problem{{Reason: "x"}}
 	for _, tt := range []struct {
 		manifests int // rejected
-		preview   status.Preview
+		preview   question.Preview
 		code      int
 	}{
-		{0, status.Preview{}, exitOK}, {0, changes, exitDiffers}, {1, status.Preview{}, exitFailure}, {1, changes, exitFailure}, {0, rejected, exitFailure},
+		{0, question.Preview{}, exitOK}, {0, changes, exitDiffers}, {1, question.Preview{}, exitFailure}, {1, changes, exitFailure}, {0, rejected, exitFailure},
 	} {
 		if code := exitCode(previewError(tt.manifests, tt.preview)); code != tt.code {
 			t.Errorf("%d problems with manifests, %+v: exit code %d, want %d", tt.manifests, tt.preview, code, tt.code)

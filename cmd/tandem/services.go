@@ -6,22 +6,30 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/printable"
-	"github.com/tandem-proxy/tandem/core/status"
-	"github.com/tandem-proxy/tandem/platform"
+	"github.com/tandem-proxy/tandem/core/question"
+	"github.com/tandem-proxy/tandem/core/sleep"
+	"github.com/tandem-proxy/tandem/core/wire"
+	"github.com/tandem-proxy/tandem/platform/service"
 )
 
 func newServices() *cobra.Command {
 	var out output
 	var only filter
-	var from snapshotFlag
+	var from origin
 	c := &cobra.Command{
 		Use:   "services [NAMESPACE/NAME]",
 		Short: "List the Services of the running tandem; of one, every endpoint and why it is used or not",
@@ -42,8 +50,7 @@ why.`,
 			if len(args) > 0 && !only.All() {
 				return usageError{errors.New("-n, --name and --state select from the list of all: they do not apply to a single Service")}
 			}
-			r := platform.ServicesRequest{Service: serviceText(name), Filter: only.Filter}
-			found, err := askServices(cmd, &from, r)
+			found, err := ask(cmd, &from, question.ListServices(), question.ServicesRequest{Service: serviceText(name), Filter: only.Filter})
 			if err != nil {
 				return err
 			}
@@ -52,24 +59,12 @@ why.`,
 	}
 	out.register(c)
 	from.register(c)
-	only.register(c, model.Programmed.String(), model.Partial.String(), status.Pending, model.Failing.String())
+	only.register(c, model.Programmed.String(), model.Partial.String(), question.Pending, model.Failing.String())
 	return c
 }
 
-// askServices asks the running tandem, or a snapshot of one.
-func askServices(cmd *cobra.Command, from *snapshotFlag, r platform.ServicesRequest) (status.Services, error) {
-	file, err := from.read(cmd)
-	switch {
-	case err != nil:
-		return status.Services{}, err
-	case file != nil:
-		return platform.ServicesOf(file, r)
-	}
-	return platform.Services().Ask(cmd.Context(), r)
-}
-
 // writeServices shows Services to people: a list, or a single one with all of it.
-func writeServices(s *screen, found status.Services, one bool) {
+func writeServices(s *screen, found question.Services, one bool) {
 	if one {
 		for i := range found.Services {
 			writeService(s, &found.Services[i])
@@ -90,14 +85,14 @@ func writeServices(s *screen, found status.Services, one bool) {
 	s.table(t)
 }
 
-func writeService(s *screen, d *status.ServiceDetail) {
+func writeService(s *screen, d *question.ServiceDetail) {
 	s.printf("%s: ", printable.Text(d.Name))
 	s.text.WriteString(s.paint(stateColor(d.State), d.State) + "\n\n")
 	frontends := table{columns: []column{
 		{name: "ADDRESS", keep: true}, {name: "KIND", keep: true}, {name: "PORT"}, {name: "ENDPOINTS"}, {name: "SINCE", keep: true}, {name: "SOURCES"},
 	}}
 	for _, f := range d.Frontends {
-		frontends.add(f.Address+"/"+f.Proto, f.Kind, cmp.Or(f.Port, "-"), fmt.Sprintf("%d %s", f.Endpoints, f.Why), sinceText(f.Since), status.ShowSources(f.Sources))
+		frontends.add(f.Address+"/"+f.Proto, f.Kind, cmp.Or(f.Port, "-"), fmt.Sprintf("%d %s", f.Endpoints, f.Why), sinceText(f.Since), question.ShowSources(f.Sources))
 	}
 	s.table(frontends)
 	s.printf("\n")
@@ -122,4 +117,390 @@ func sinceText(at *time.Time) string {
 		return "start"
 	}
 	return at.Format(time.RFC3339)
+}
+
+func newStatus() *cobra.Command {
+	var address string
+	var out output
+	var only filter
+	var again repeat
+	var from origin
+	c := &cobra.Command{
+		Use:     "status",
+		Short:   "Show what the running tandem serves, what it rejected, and why",
+		Example: "  tandem status\n  tandem status -n kube-system --state Partial,Failing\n  tandem status --watch\n  tandem status -o json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := only.check(); err != nil {
+				return err
+			}
+			return again.run(cmd.Context(), newScreen(cmd.OutOrStdout()), func(s *screen) error {
+				doc, err := askStatus(cmd, &from, address, &only.Filter)
+				if err != nil {
+					return err
+				}
+				selectServices(&doc, &only)
+				return out.printTo(s, report{document: doc, text: func(s *screen) error { writeStatus(s, doc); return nil }})
+			})
+		},
+	}
+	c.Flags().StringVar(&address, "address", config.Default().HTTPAddress, "where the running tandem serves its status")
+	out.register(c)
+	only.register(c, model.Programmed.String(), model.Partial.String(), question.Pending, model.Failing.String())
+	again.register(c)
+	from.register(c)
+	c.MarkFlagsMutuallyExclusive("snapshot", "watch")
+	return c
+}
+
+// askStatus asks the running tandem, whose status all may read, or a snapshot of one.
+func askStatus(cmd *cobra.Command, from *origin, address string, only *question.Filter) (question.Status, error) {
+	d, err := from.document(cmd)
+	switch {
+	case err != nil:
+		return question.Status{}, err
+	case d != nil:
+		return question.StatusOf(d, *only), nil
+	}
+	return fetchStatus(cmd, address, only)
+}
+
+// selectServices leaves only the Services of a filter in a status, and, where one is
+// set, only their problems.
+func selectServices(d *question.Status, f *filter) {
+	d.Services = slices.DeleteFunc(d.Services, func(s question.Service) bool { return !f.Match(s.Name, s.State) })
+	if !f.All() {
+		d.Problems = nil
+	}
+}
+
+// writeStatus shows a status to people.
+func writeStatus(s *screen, d question.Status) {
+	health := "healthy"
+	if !d.Healthy {
+		health = "NOT healthy"
+	}
+	s.printf("tandem %s on %s: ", d.Version, d.Node)
+	s.text.WriteString(s.paint(stateColor(health), health))
+	s.printf(", mode %s, source %s\n", d.Mode, d.Source)
+	if d.Fallback != "" {
+		s.printf("  mode %s because %s\n", d.Mode, printable.Text(d.Fallback))
+	}
+	for _, r := range d.Reasons {
+		s.printf("  because %s\n", printable.Text(r))
+	}
+	s.printf("%s, %s in the data plane; since the start %s, %s, %s repaired\n", printable.Count(len(d.Services), "Service"),
+		printable.Count(d.Objects, "object"), printable.Count(d.Syncs, "sync"), printable.Count(d.Writes, "write"), printable.Count(d.Drift, "object"))
+	writeInputs(s, &d)
+	if len(d.Services) > 0 {
+		s.printf("\n")
+		s.table(servicesTable(d.Services))
+		s.printf("\n")
+	}
+	for _, svc := range d.Services {
+		for _, p := range svc.Problems {
+			writeProblem(s, p, svc.Name)
+		}
+	}
+	for _, p := range d.Problems {
+		writeProblem(s, p, p.Object)
+	}
+}
+
+// writeInputs prints how up to date the inputs are, and their totals.
+func writeInputs(s *screen, d *question.Status) {
+	if d.Hash != "" {
+		s.printf("desired state %s", d.Hash)
+		if d.SyncedAt != nil && !d.At.IsZero() {
+			s.printf(", programmed %s ago", d.At.Sub(*d.SyncedAt).Round(time.Second))
+		}
+		s.printf("\n")
+	}
+	for _, in := range d.Inputs {
+		s.printf("%s: up to date %.1f s ago", printable.Text(in.Name), in.Age)
+		if in.Version != "" {
+			s.printf(", resourceVersion %s, %s", printable.Text(in.Version), printable.Count(in.Objects, "object"))
+		}
+		if in.Err != "" {
+			s.printf(": %s", printable.Text(in.Err))
+		}
+		s.printf("\n")
+	}
+}
+
+func servicesTable(services []question.Service) table {
+	t := table{columns: []column{
+		{name: "SERVICE"},
+		{name: "ADDRESS", keep: true},
+		{name: "PORT", wide: true},
+		{name: "KIND"},
+		{name: "ENDPOINTS"},
+		{name: "WHY"},
+		{name: "STATE", keep: true, state: true},
+		{name: "SOURCES"},
+	}}
+	for _, svc := range services {
+		name, state := svc.Name, svc.State
+		for _, f := range svc.Frontends {
+			t.add(name, f.Address+"/"+f.Proto, f.Port, f.Kind, strconv.Itoa(f.Endpoints), f.Why, state, question.ShowSources(f.Sources))
+			name, state = "", ""
+		}
+		if len(svc.Frontends) == 0 {
+			t.add(name, "-", "-", "-", "-", "-", state, "-")
+		}
+	}
+	return t
+}
+
+func writeProblem(s *screen, p question.Problem, object string) {
+	where := ""
+	if p.Where != "" {
+		where = " (" + printable.Text(p.Where) + ")"
+	}
+	s.printf("! %s: %s%s\n", printable.Text(object), printable.Text(p.Detail), where)
+}
+
+// hint suggests why a tandem may not answer.
+func hint() string {
+	switch state, _ := service.Status(); state {
+	case service.Stopped:
+		return "the service is stopped: run tandem start"
+	case service.Running:
+		return "the service runs: does it have another --metrics-bind-address?"
+	}
+	return "is it running, and with this --metrics-bind-address?"
+}
+
+// fetchStatus fetches the status, with the Services of a filter.
+func fetchStatus(cmd *cobra.Command, address string, only *question.Filter) (doc question.Status, err error) {
+	query := url.Values{"state": only.States}
+	for key, value := range map[string]string{"namespace": only.Namespace, "name": only.Name} {
+		if value != "" {
+			query.Set(key, value)
+		}
+	}
+	req, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, "http://"+address+"/status?"+query.Encode(), nil)
+	if err != nil {
+		return doc, usageError{fmt.Errorf("--address: %w", err)}
+	}
+	req.Header.Set("Accept", wire.Accept)
+	client := http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}} // a watch would leave a connection behind each answer
+	res, err := client.Do(req)
+	if err != nil {
+		return doc, fmt.Errorf("tandem does not answer at %s: %w; %s", address, err, hint())
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(res.Body, 4096))
+		return doc, fmt.Errorf("tandem at %s answered %s: %s", address, res.Status, text)
+	}
+	if err := wire.Read(res.Header.Get("Content-Type"), res.Body, &doc); err != nil {
+		return doc, fmt.Errorf("%s did not return a tandem status: %w", address, err)
+	}
+	return doc, nil
+}
+
+func newTop() *cobra.Command {
+	var out output
+	var only filter
+	var again repeat
+	var from origin
+	var limit int
+	var endpoints, bytes bool
+	c := &cobra.Command{
+		Use:   "top",
+		Short: "Show which Services get new connections, the busiest first",
+		Long: `top shows the new connections of each Service: how many there were since its
+frontends were programmed, and how many a second since the previous sample. They are
+counted by the kernel, in mode nftables with --count-connections, in mode iptables until
+a frontend's rules are written again, which is when it or one near it changes; and by
+relays in mode userspace, there by Service port, not by frontend. Where none are counted
+the exit code is 2. Services without any are left out. Of a snapshot it shows how many
+there were.
+
+--endpoints shows how many each endpoint got, in mode ipvs, and in mode nftables with
+--count-endpoints; not those of Services with affinity there. --bytes shows the open
+connections of each Service, and their bytes in both directions, from the connection
+tracking of Linux: it counts them with the sysctl net.netfilter.nf_conntrack_acct=1. What
+both cost is paid only while they are asked for.`,
+		Example: "  tandem top\n  tandem top --endpoints --bytes\n  tandem top --watch\n  tandem top -n shop -o wide",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := only.check(); err != nil {
+				return err
+			}
+			r := question.TopRequest{Filter: only.Filter, Frontends: out.form != formTable, Endpoints: endpoints, Bytes: bytes}
+			before, err := askTop(cmd, &from, r)
+			if err != nil {
+				return err
+			}
+			if from.path != "" {
+				return out.print(cmd, topReport(before, limit))
+			}
+			if !sleep.For(cmd.Context(), min(again.every, time.Second)) {
+				return cmd.Context().Err()
+			}
+			return again.run(cmd.Context(), newScreen(cmd.OutOrStdout()), func(s *screen) error {
+				now, err := askTop(cmd, &from, r)
+				if err != nil {
+					return err
+				}
+				now.Since(before)
+				before = now
+				return out.printTo(s, topReport(now, limit))
+			})
+		},
+	}
+	out.register(c)
+	only.register(c)
+	again.register(c)
+	from.register(c)
+	c.MarkFlagsMutuallyExclusive("snapshot", "watch")
+	c.Flags().BoolVar(&endpoints, "endpoints", false, "show the new connections of each endpoint")
+	c.Flags().BoolVar(&bytes, "bytes", false, "show open connections and their bytes, as connection tracking counts them")
+	c.MarkFlagsMutuallyExclusive("snapshot", "endpoints")
+	c.MarkFlagsMutuallyExclusive("snapshot", "bytes")
+	c.Flags().IntVar(&limit, "limit", 20, "how many Services to show; 0 for all")
+	return c
+}
+
+// askTop asks for counts. Where there are none the mode has none, or a snapshot could not have them.
+func askTop(cmd *cobra.Command, from *origin, r question.TopRequest) (question.Top, error) {
+	t, err := ask(cmd, from, question.CountConnections(), r)
+	switch {
+	case err != nil:
+		return t, err
+	case t.NotCounted == question.NotCounted(t.Mode):
+		return t, unsupportedError(t.NotCounted)
+	case t.NotCounted != "":
+		return t, errors.New(t.NotCounted)
+	}
+	return t, nil
+}
+
+// topReport is so many of the Services; all with a limit of 0.
+func topReport(t question.Top, limit int) report {
+	if limit > 0 && len(t.Services) > limit {
+		t.Services = t.Services[:limit]
+	}
+	return report{document: t, text: func(s *screen) error { writeTop(s, t); return nil }}
+}
+
+func writeTop(s *screen, top question.Top) {
+	traffic := slices.ContainsFunc(top.Services, func(r question.TopService) bool { return r.Traffic != nil })
+	endpoints := slices.ContainsFunc(top.Services, func(r question.TopService) bool { return len(r.Endpoints) > 0 })
+	t := table{columns: []column{
+		{name: "SERVICE"},
+		{name: "FRONTEND", wide: true, keep: true},
+		{name: "ENDPOINT", keep: true},
+		{name: "PER SECOND", keep: true},
+		{name: "NEW CONNECTIONS", keep: true},
+		{name: "OPEN", keep: true},
+		{name: "BYTES/S", keep: true},
+		{name: "BYTES", keep: true},
+	}}
+	if !traffic {
+		t.columns = t.columns[:5]
+	}
+	if !endpoints {
+		t.columns = slices.Delete(t.columns, 2, 3)
+	}
+	add := func(service, frontend, endpoint, rate, n string, more ...string) {
+		row := append([]string{service, frontend, endpoint, rate, n}, more...)
+		if !endpoints {
+			row = slices.Delete(row, 2, 3)
+		}
+		for len(row) < len(t.columns) {
+			row = append(row, "")
+		}
+		t.add(row...)
+	}
+	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
+	for _, row := range top.Services {
+		var more []string
+		if x := row.Traffic; x != nil {
+			more = []string{number(x.Connections), fmt.Sprintf("%.0f", x.PerSecond), number(x.Bytes)}
+		}
+		add(row.Service, "", "", fmt.Sprintf("%.1f", row.PerSecond), number(row.New), more...)
+		for _, f := range row.Frontends {
+			if s.wide {
+				add("", f.Address+"/"+f.Proto, "", "", number(f.New))
+			}
+		}
+		for _, e := range row.Endpoints {
+			add("", "", e.Address+"/"+e.Proto, "", number(e.New))
+		}
+	}
+	s.table(t)
+}
+
+func newHistory() *cobra.Command {
+	var f history.Filter
+	var out output
+	var from origin
+	c := &cobra.Command{
+		Use:   "history [NAMESPACE/NAME]",
+		Short: "Show the last changes: what was received, what it rewrote, how long each stage took",
+		Long: `history shows the last changes that reached the running tandem, oldest first: the
+object and its resourceVersion; how old the change was when it arrived; how long it
+queued, and how long it took to resolve, compile and write it; what was created (+),
+replaced (~) and deleted (-) in the data plane; and what failed. Changes that were
+applied together share a sync. The last ` + fmt.Sprint(history.Most) + ` changes are kept, in memory only.`,
+		Example: "  tandem history\n  tandem history default/web\n  tandem history --failed -o json",
+		Args:    atMostOne,
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if f.Service, err = serviceArgument(args); err != nil {
+				return err
+			}
+			if f.Limit < 0 {
+				return usageError{fmt.Errorf("--limit %d: must not be negative", f.Limit)}
+			}
+			d, err := ask(cmd, &from, question.ListChanges(), f)
+			if err != nil {
+				return err
+			}
+			return out.print(cmd, report{document: d, text: func(s *screen) error { writeHistory(s, d); return nil }})
+		},
+	}
+	c.Flags().IntVar(&f.Limit, "limit", 50, "how many changes to show: the newest; 0 for all")
+	c.Flags().BoolVar(&f.Failed, "failed", false, "only changes whose sync failed in part")
+	out.register(c)
+	from.register(c)
+	return c
+}
+
+// writeHistory shows a history to people, one line a change.
+func writeHistory(s *screen, d history.Document) {
+	t := table{columns: []column{
+		{name: "TIME", keep: true},
+		{name: "CHANGE"},
+		{name: "OBJECT"},
+		{name: "VERSION", wide: true},
+		{name: "AGE", keep: true},
+		{name: "QUEUE", keep: true},
+		{name: "RESOLVE", keep: true},
+		{name: "COMPILE", keep: true},
+		{name: "WRITE", keep: true},
+		{name: "WROTE"},
+	}}
+	for i := range d.Entries {
+		e := &d.Entries[i]
+		row := []string{e.At.Format("15:04:05.000"), e.Kind + " " + e.Verb, cmp.Or(e.Subject(), "-"), "-", history.Short(e.Age)}
+		if e.Version != 0 {
+			row[3] = strconv.FormatUint(e.Version, 10)
+		}
+		for stage := range history.Stages {
+			text := "-"
+			if e.Sync != nil {
+				text = history.Short(e.Sync.Stages.Of(stage))
+			}
+			row = append(row, text)
+		}
+		t.add(append(row, e.Wrote())...)
+	}
+	s.table(t)
+	for i := range d.Entries {
+		if sync := d.Entries[i].Sync; sync != nil && sync.Err != "" {
+			s.printf("! sync %d: %s\n", sync.Number, printable.Text(sync.Err))
+		}
+	}
+	s.printf("%d shown of %d since the start; the last %d are kept\n", len(d.Entries), d.Total, history.Most)
 }

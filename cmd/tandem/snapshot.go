@@ -4,16 +4,22 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
-	"os"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-proxy/tandem/core/health"
 	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/snapshot"
+	"github.com/tandem-proxy/tandem/core/ui"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
@@ -74,38 +80,6 @@ func writeRedacted(out io.Writer, f *snapshot.File, key string) error {
 	return snapshot.Write(out, f)
 }
 
-// snapshotFlag is --snapshot: a verb reads a file instead of asking the running
-// tandem.
-type snapshotFlag struct{ path string }
-
-func (f *snapshotFlag) register(c *cobra.Command) {
-	c.Flags().StringVar(&f.path, "snapshot", "", "read this snapshot instead of asking the running tandem; - for the standard input")
-}
-
-// read reads the file; nil where the flag is not set.
-func (f *snapshotFlag) read(cmd *cobra.Command) (*snapshot.File, error) {
-	if f.path == "" {
-		return nil, nil
-	}
-	return readSnapshot(cmd, f.path)
-}
-
-func readSnapshot(cmd *cobra.Command, path string) (file *snapshot.File, err error) {
-	in := cmd.InOrStdin()
-	if path != "-" {
-		f, err := os.Open(path)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		in = f
-	}
-	if file, err = snapshot.Read(in); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return file, nil
-}
-
 func newReplay() *cobra.Command {
 	var out output
 	var only filter
@@ -131,12 +105,12 @@ the inputs: one version makes the same plan of a file, byte for byte, on any sys
 			if err := only.check(); err != nil {
 				return err
 			}
-			w, likeness, err := replayed(file)
+			d, likeness, err := platform.Replay(file)
 			if err != nil {
 				return err
 			}
-			printProblems(cmd, w.problems)
-			if err := out.print(cmd, w.report(&only)); err != nil {
+			printProblems(cmd, d.Rejected)
+			if err := out.print(cmd, planReport(d, &only)); err != nil {
 				return err
 			}
 			switch likeness {
@@ -153,13 +127,51 @@ the inputs: one version makes the same plan of a file, byte for byte, on any sys
 	return c
 }
 
-// replayed is the world of a snapshot, and how it compares with what its node had.
-func replayed(file *snapshot.File) (w *world, likeness snapshot.Likeness, err error) {
-	r, likeness, err := platform.Replay(file)
-	if err != nil {
-		return nil, likeness, err
+func newUI() *cobra.Command {
+	var from origin
+	var address string
+	c := &cobra.Command{
+		Use:   "ui --snapshot FILE",
+		Short: "Serve pages about a snapshot; a running tandem serves its own at /ui",
+		Long: `ui serves pages on this machine about the Services, endpoints and changes of a
+snapshot, until interrupted. Those of the running tandem are at /ui of its metrics
+address, for this machine alone: http://127.0.0.1:10249/ui.`,
+		Example: "  tandem ui --snapshot node-1.snapshot",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			at, err := netip.ParseAddrPort(address)
+			if err != nil || !at.Addr().IsLoopback() {
+				return usageError{fmt.Errorf("--listen %s: must be an address of loopback with a port", address)}
+			}
+			d, err := from.document(cmd)
+			if err != nil {
+				return err
+			}
+			if d == nil {
+				return usageError{errors.New("--snapshot is required; the pages of the running tandem are at /ui of its metrics address")}
+			}
+			in := ui.InputOf(d)
+			return serveUI(cmd, at, ui.Handler(func(context.Context) (*ui.Input, error) { return in, nil }))
+		},
 	}
-	w = &world{host: r.Host, services: r.Services, ports: r.Ports, plan: r.Plan, problems: r.Problems}
-	w.mode, err = platform.ModeOf(file)
-	return w, likeness, err
+	from.register(c)
+	c.Flags().StringVar(&address, "listen", "127.0.0.1:0", "where to serve it; port 0 chooses one")
+	return c
+}
+
+// serveUI serves pages until the command is interrupted.
+func serveUI(cmd *cobra.Command, at netip.AddrPort, pages http.Handler) error {
+	l, err := (&net.ListenConfig{}).Listen(cmd.Context(), "tcp", at.String())
+	if err != nil {
+		return err
+	}
+	server := http.Server{
+		Handler: health.RejectRebinding(pages), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+	}
+	stop := context.AfterFunc(cmd.Context(), func() { _ = server.Close() })
+	defer stop()
+	fmt.Fprintf(cmd.OutOrStdout(), "http://%s/ui\n", l.Addr())
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
 }

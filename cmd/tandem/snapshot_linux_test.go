@@ -17,7 +17,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/diagnosis"
 	"github.com/tandem-proxy/tandem/core/history"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/linux/netns"
 )
 
@@ -120,7 +120,7 @@ func TestHistoryAndSnapshotOfARunningTandem(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	var top status.Top
+	var top question.Top
 	if code, out := here("top", "-o", "json", "--interval", "100ms"); code != exitOK || json.Unmarshal([]byte(out), &top) != nil || len(top.Services) != 1 || top.Services[0].Service != "default/web" {
 		t.Errorf("top: exit code %d\n%s", code, out)
 	}

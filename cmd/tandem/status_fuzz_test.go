@@ -9,7 +9,7 @@ import (
 	"testing"
 	"unicode"
 
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 )
 
 // FuzzStatusText shows any status that a server may answer with: no line is forged, the
@@ -22,7 +22,7 @@ func FuzzStatusText(f *testing.F) {
 	f.Add(text, 80)
 	f.Add([]byte(`{"services":[{"name":"a\u001b[2J\nb","state":"\u202e","frontends":[{"address":"x"}],"problems":[{}]}]}`), 1)
 	f.Fuzz(func(t *testing.T, text []byte, width int) {
-		var doc status.Document
+		var doc question.Status
 		if json.Unmarshal(text, &doc) != nil {
 			return
 		}

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/netns"
 )
@@ -69,7 +69,7 @@ func TestTopInModes(t *testing.T) {
 					topBytes(t, node, here)
 					return
 				}
-				var top status.Top
+				var top question.Top
 				if err := json.Unmarshal([]byte(out.String()), &top); err != nil || code != exitOK || time.Now().After(end) {
 					t.Fatalf("exit code %d, %v: %s", code, err, out)
 				}
@@ -114,7 +114,7 @@ func topBytes(t *testing.T, node *netns.Net, here func(...string) (*exec.Cmd, *w
 	}
 	asked, out = here("top", "--bytes", "-o", "json", "--interval", "100ms")
 	_ = asked.Wait() // what it says is checked
-	var top status.Top
+	var top question.Top
 	if err := json.Unmarshal([]byte(out.String()), &top); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/snapshot"
-	"github.com/tandem-proxy/tandem/core/status"
 )
 
 // The pages of a snapshot are served on loopback alone, until interrupted.
@@ -25,7 +25,7 @@ func TestUIOfASnapshot(t *testing.T) {
 	f := &snapshot.File{
 		Header:   snapshot.Header{Format: snapshot.Format, Mode: "nftables", Config: config.Default()},
 		Services: []*model.Service{{Name: model.ServiceName{Namespace: "shop", Name: "web"}}},
-		Status:   status.Document{Node: "node-7", Services: []status.Service{{Name: "shop/web", State: "Programmed"}}},
+		Status:   question.Status{Node: "node-7", Services: []question.Service{{Name: "shop/web", State: "Programmed"}}},
 		History:  history.Document{Entries: []history.Entry{}},
 	}
 	var text bytes.Buffer

@@ -121,11 +121,11 @@ type Trace struct {
 
 // Change is what a change of the desired state does to one object.
 type Change struct {
-	Verb   ledger.Verb
-	Object string
-	Old    string // empty for Create
-	New    string // empty for Delete
-	Owner  model.PortID
+	Verb   ledger.Verb  `json:"verb"`
+	Object string       `json:"object"`
+	Old    string       `json:"old,omitempty"` // empty for Create
+	New    string       `json:"new,omitempty"` // empty for Delete
+	Owner  model.PortID `json:"-"`
 }
 
 // Connections are the new connections of a frontend; or of all those of a port, of a data

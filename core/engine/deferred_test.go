@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/test/memory"
 )
 
@@ -52,7 +52,7 @@ func TestASlowStartMakesProgress(t *testing.T) {
 		for {
 			sleep(5 * time.Second)
 			s := b.Status()
-			h := status.HealthOf(s, 50*time.Second, nil)
+			h := question.HealthOf(s, 50*time.Second, nil)
 			if !h.Alive() {
 				t.Fatalf("dead after %s: %v", time.Since(begun), h.Reasons)
 			}

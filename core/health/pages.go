@@ -20,14 +20,14 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/printable"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/wire"
 )
 
 // Sources are where the pages come from. All are safe for concurrent use.
 type Sources struct {
-	Health  func() status.Health
-	Status  func(context.Context) (func(status.Filter) any, error) // the state of now, of which documents have the Services of a filter
+	Health  func() question.Health
+	Status  func(context.Context) (func(question.Filter) any, error) // the state of now, of which documents have the Services of a filter
 	Metrics http.Handler
 	SLIs    http.Handler // /metrics/slis; nil for none
 	Checked func(probe string, ok bool)
@@ -58,8 +58,8 @@ const configGroup = "kubeproxy.config.k8s.io"
 // and the verbosity are for this machine alone. None of them is for web pages.
 func Pages(s Sources) http.Handler {
 	mux := &listed{ServeMux: http.NewServeMux()}
-	mux.HandleFunc("/healthz", s.componentCheck("healthz", status.Health.Healthy))
-	mux.HandleFunc("/livez", s.componentCheck("livez", status.Health.Alive))
+	mux.HandleFunc("/healthz", s.componentCheck("healthz", question.Health.Healthy))
+	mux.HandleFunc("/livez", s.componentCheck("livez", question.Health.Alive))
 	mux.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) {
 		writeBytes(w, http.StatusOK, plainText, []byte(s.Mode()))
 	})
@@ -107,7 +107,7 @@ const plainText = "text/plain; charset=utf-8"
 // componentCheck answers as the health checks of Kubernetes' components do: "ok", or 500
 // with what failed; with ?verbose also what did not. Its one check is called
 // ping, as kube-proxy's is.
-func (s Sources) componentCheck(name string, good func(status.Health) bool) http.HandlerFunc {
+func (s Sources) componentCheck(name string, good func(question.Health) bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		h := s.Health()
 		ok := good(h)
@@ -129,9 +129,9 @@ func (s Sources) componentCheck(name string, good func(status.Health) bool) http
 
 // readFilter reads the filter of a request for the status: namespace, name and, more than once
 // or not, state. Others are ignored, as on other pages.
-func readFilter(r *http.Request) status.Filter {
+func readFilter(r *http.Request) question.Filter {
 	q := r.URL.Query()
-	return status.Filter{Namespace: q.Get("namespace"), Name: q.Get("name"), States: q["state"]}
+	return question.Filter{Namespace: q.Get("namespace"), Name: q.Get("name"), States: q["state"]}
 }
 
 // statusAge is how old a status may be. Making one takes the engine's time, so
@@ -145,10 +145,10 @@ const maxDocuments = 16
 // document serves documents in the form that is requested. All of a moment show one state, and
 // share the whole of it as text; the text of a part is made for each request. One is made at a
 // time: no request waits for its turn longer than its client does.
-func document(of func(context.Context) (func(status.Filter) any, error)) http.Handler {
+func document(of func(context.Context) (func(question.Filter) any, error)) http.Handler {
 	state := Shared(of, statusAge)
 	turn, writing := make(chan struct{}, 1), make(chan struct{}, maxDocuments)
-	text := func(ctx context.Context, only status.Filter, kind string) (parts [][]byte, err error) {
+	text := func(ctx context.Context, only question.Filter, kind string) (parts [][]byte, err error) {
 		select {
 		case turn <- struct{}{}:
 			defer func() { <-turn }()
@@ -167,7 +167,7 @@ func document(of func(context.Context) (func(status.Filter) any, error)) http.Ha
 	}
 	whole := map[string]func(context.Context) ([][]byte, error){}
 	for _, kind := range []string{wire.JSON, wire.CBOR} {
-		whole[kind] = Shared(func(ctx context.Context) ([][]byte, error) { return text(ctx, status.Filter{}, kind) }, statusAge)
+		whole[kind] = Shared(func(ctx context.Context) ([][]byte, error) { return text(ctx, question.Filter{}, kind) }, statusAge)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {

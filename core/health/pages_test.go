@@ -17,12 +17,12 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/health"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 )
 
 func sources() health.Sources {
 	return health.Sources{
-		Health:  func() status.Health { return status.Health{Synced: true} },
+		Health:  func() question.Health { return question.Health{Synced: true} },
 		Status:  state(map[string]int{"services": 3}),
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "up 1\n") }),
 		SLIs:    http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "sli 1\n") }),
@@ -32,9 +32,9 @@ func sources() health.Sources {
 }
 
 // state has one document, whatever the filter.
-func state(doc any) func(context.Context) (func(status.Filter) any, error) {
-	return func(context.Context) (func(status.Filter) any, error) {
-		return func(status.Filter) any { return doc }, nil
+func state(doc any) func(context.Context) (func(question.Filter) any, error) {
+	return func(context.Context) (func(question.Filter) any, error) {
+		return func(question.Filter) any { return doc }, nil
 	}
 }
 
@@ -48,9 +48,9 @@ func ask(s health.Sources, path, host string) *httptest.ResponseRecorder {
 
 func TestPages(t *testing.T) {
 	bad := sources()
-	bad.Health = func() status.Health { return status.Health{Stuck: true, Reasons: []string{"kernel says no"}} }
+	bad.Health = func() question.Health { return question.Health{Stuck: true, Reasons: []string{"kernel says no"}} }
 	young := sources()
-	young.Health = func() status.Health { return status.Health{Reasons: []string{"nothing yet"}} }
+	young.Health = func() question.Health { return question.Health{Reasons: []string{"nothing yet"}} }
 	profiled := sources()
 	profiled.Profile = true
 	const text = "text/plain; charset=utf-8"
@@ -187,7 +187,7 @@ func TestStatusIsMadeAFewTimesASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made := 0
 		s := sources()
-		s.Status = func(ctx context.Context) (func(status.Filter) any, error) { made++; return state("doc")(ctx) }
+		s.Status = func(ctx context.Context) (func(question.Filter) any, error) { made++; return state("doc")(ctx) }
 		h := health.Pages(s)
 		for i := range 1000 {
 			req := httptest.NewRequest("GET", []string{"/status", "/status?namespace=a", "/status?state=Failing"}[i%3], nil)
@@ -206,7 +206,7 @@ func TestStatusIsWaitedForNoLongerThanAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		busy := make(chan struct{})
 		s := sources()
-		s.Status = func(ctx context.Context) (func(status.Filter) any, error) { <-busy; return state("doc")(ctx) }
+		s.Status = func(ctx context.Context) (func(question.Filter) any, error) { <-busy; return state("doc")(ctx) }
 		h := health.Pages(s)
 		get := func(patience time.Duration) (code int, took time.Duration) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -232,7 +232,7 @@ func TestStatusIsWaitedForNoLongerThanAsked(t *testing.T) {
 
 func TestStatusErrors(t *testing.T) {
 	s := sources()
-	s.Status = func(context.Context) (func(status.Filter) any, error) { return nil, errors.New("busy") }
+	s.Status = func(context.Context) (func(question.Filter) any, error) { return nil, errors.New("busy") }
 	if w := ask(s, "/status", "localhost"); w.Code != 503 || !strings.Contains(w.Body.String(), "busy") {
 		t.Errorf("got %d %s", w.Code, w.Body)
 	}

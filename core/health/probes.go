@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 )
 
 // Probes answers load balancers and kubelets on /healthz and /livez, in
@@ -20,9 +20,9 @@ import (
 // programmed once, not while changes are stuck, and not when the node is about to
 // go. /livez fails only while changes are stuck: a restart would help nothing
 // else, least of all an API server that is away.
-func Probes(health func() status.Health, counted func(probe string, code int)) http.Handler {
+func Probes(health func() question.Health, counted func(probe string, code int)) http.Handler {
 	mux := http.NewServeMux()
-	probe := func(name string, good func(status.Health) bool, node bool) {
+	probe := func(name string, good func(question.Health) bool, node bool) {
 		mux.HandleFunc("/"+name, func(w http.ResponseWriter, _ *http.Request) {
 			h := health()
 			code := http.StatusOK
@@ -36,8 +36,8 @@ func Probes(health func() status.Health, counted func(probe string, code int)) h
 			write(w, code, answerOf(h, code == http.StatusOK, node))
 		})
 	}
-	probe("healthz", status.Health.Ready, true)
-	probe("livez", status.Health.Alive, false)
+	probe("healthz", question.Health.Ready, true)
+	probe("livez", question.Health.Alive, false)
 	return mux
 }
 
@@ -58,7 +58,7 @@ type family struct {
 
 // answerOf renders a probe's answer. One sync programs both families, so they
 // fare alike.
-func answerOf(h status.Health, good, node bool) answer {
+func answerOf(h question.Health, good, node bool) answer {
 	a := answer{LastUpdated: h.SyncedAt, CurrentTime: h.At, Healthy: h.Healthy(), Reasons: h.Reasons}
 	if good {
 		a.LastUpdated = h.At // kube-proxy: recent while all is well, though nothing changed

@@ -12,13 +12,13 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/health"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 )
 
 // The fields and codes are kube-proxy's: its clients parse them.
 func TestProbes(t *testing.T) {
 	synced, now := time.Unix(1000, 0).UTC(), time.Unix(2000, 0).UTC()
-	good := status.Health{At: now, SyncedAt: synced, Synced: true}
+	good := question.Health{At: now, SyncedAt: synced, Synced: true}
 	leaving, stuck := good, good
 	leaving.Leaving, stuck.Stuck, stuck.Reasons = true, true, []string{"kernel says no"}
 	const families = `{"IPv4":{"lastUpdated":"1970-01-01T00:16:40Z","healthy":%t},"IPv6":{"lastUpdated":"1970-01-01T00:16:40Z","healthy":%[1]t}}`
@@ -28,7 +28,7 @@ func TestProbes(t *testing.T) {
 	const nowText, syncedText, never = "1970-01-01T00:33:20Z", "1970-01-01T00:16:40Z", "0001-01-01T00:00:00Z"
 	for _, c := range []struct {
 		name, path string
-		health     status.Health
+		health     question.Health
 		code       int
 		want       string
 	}{
@@ -38,11 +38,11 @@ func TestProbes(t *testing.T) {
 		{"leaving, alive", "/livez", leaving, 200, doc(nowText, "", true, `,"status":`+fmt.Sprintf(families, true))},
 		{"stuck", "/healthz", stuck, 503, doc(syncedText, `"nodeEligible":true,`, false, `,"status":`+fmt.Sprintf(families, false)+`,"reasons":["kernel says no"]`)},
 		{"stuck, alive", "/livez", stuck, 503, doc(syncedText, "", false, `,"status":`+fmt.Sprintf(families, false)+`,"reasons":["kernel says no"]`)},
-		{"before the first sync", "/healthz", status.Health{At: now}, 503, doc(never, `"nodeEligible":true,`, false, "")},
-		{"before the first sync, alive", "/livez", status.Health{At: now}, 200, doc(nowText, "", false, "")},
+		{"before the first sync", "/healthz", question.Health{At: now}, 503, doc(never, `"nodeEligible":true,`, false, "")},
+		{"before the first sync, alive", "/livez", question.Health{At: now}, 200, doc(nowText, "", false, "")},
 	} {
 		var counted []string
-		h := health.Probes(func() status.Health { return c.health }, func(probe string, code int) {
+		h := health.Probes(func() question.Health { return c.health }, func(probe string, code int) {
 			counted = append(counted, fmt.Sprint("/", probe, " ", code))
 		})
 		w := httptest.NewRecorder()
@@ -61,7 +61,7 @@ func TestProbes(t *testing.T) {
 		}
 	}
 	w := httptest.NewRecorder()
-	health.Probes(func() status.Health { return good }, nil).ServeHTTP(w, httptest.NewRequest("GET", "/other", nil))
+	health.Probes(func() question.Health { return good }, nil).ServeHTTP(w, httptest.NewRequest("GET", "/other", nil))
 	if w.Code != http.StatusNotFound {
 		t.Errorf("/other: %d", w.Code)
 	}

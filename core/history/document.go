@@ -4,12 +4,15 @@ package history
 
 import (
 	"cmp"
+	"fmt"
 	"iter"
 	"slices"
 	"sort"
+	"strings"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/printable"
 )
 
 // Document is a part of a history. Its JSON form is stable: fields are added, not
@@ -82,8 +85,10 @@ type Filter struct {
 }
 
 // Find returns entries, oldest first. It is safe for concurrent use.
-func (r *Recorder) Find(f Filter) Document {
-	d, n, each := r.List(f)
+func (r *Recorder) Find(f Filter) Document { return Whole(r.List(f)) }
+
+// Whole is a document with the entries of its list.
+func Whole(d Document, n int, each iter.Seq[*Entry]) Document {
 	d.Entries = make([]Entry, 0, n)
 	for e := range each {
 		own := *e
@@ -263,4 +268,55 @@ func (s *synced) applied(number uint64, arrived int64) Applied {
 	a.Stages = Times{Seconds(queued.Seconds()), Seconds(s.resolve.Seconds()), Seconds(s.compile.Seconds()), Seconds(s.write.Seconds())}
 	a.Took = Seconds((queued + s.resolve + s.compile + s.write).Seconds())
 	return a
+}
+
+// Subject names the object of a change, and how many there are of kinds that are
+// about many.
+func (e *Entry) Subject() string {
+	switch {
+	case e.Count > 0 && e.Detail != "":
+		return fmt.Sprintf("%d (%s)", e.Count, e.Detail)
+	case e.Count > 0:
+		return printable.Count(e.Count, "object")
+	case e.Detail != "":
+		return strings.TrimSpace(e.Object + " (" + e.Detail + ")")
+	}
+	return e.Object
+}
+
+// Wrote summarizes what the sync of a change did to the data plane, and with how
+// many others: "+2 ~1 -3 (with 4 others)".
+func (e *Entry) Wrote() string {
+	a := e.Sync
+	if a == nil {
+		return "waiting"
+	}
+	text := fmt.Sprintf("+%d ~%d -%d", a.Created, a.Replaced, a.Deleted)
+	if a.Created+a.Replaced+a.Deleted == 0 {
+		text = "nothing"
+	}
+	if a.Failed > 0 {
+		text += fmt.Sprintf(", %d failed", a.Failed)
+	}
+	if a.Deferred > 0 {
+		text += fmt.Sprintf(", %d deferred", a.Deferred)
+	}
+	if a.Changes > 1 {
+		text += " (with " + printable.Count(a.Changes-1, "other") + ")"
+	}
+	return text
+}
+
+// Short is a duration with about three digits; "-" when it is unknown.
+func Short(s Seconds) string {
+	d := s.Duration()
+	switch {
+	case d <= 0:
+		return "-"
+	case d < time.Millisecond:
+		return d.Round(time.Microsecond).String()
+	case d < time.Second:
+		return d.Round(10 * time.Microsecond).String()
+	}
+	return d.Round(10 * time.Millisecond).String()
 }

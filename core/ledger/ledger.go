@@ -375,6 +375,19 @@ const (
 // String returns the verb's name.
 func (v Verb) String() string { return [...]string{"create", "replace", "delete"}[v] }
 
+// MarshalText returns the verb's name: its form in JSON.
+func (v Verb) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
+
+// UnmarshalText is the reverse of MarshalText.
+func (v *Verb) UnmarshalText(text []byte) error {
+	for *v = range Verbs {
+		if v.String() == string(text) {
+			return nil
+		}
+	}
+	return fmt.Errorf("unknown verb %.20q", text)
+}
+
 // ErrUnknown is the result of an op whose outcome is unknown, for instance because
 // the acknowledgement was lost after the kernel may have committed. The data plane
 // must be read back before anything else is written.

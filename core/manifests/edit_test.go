@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // scribble returns a document of some kind for a name.
@@ -104,7 +105,7 @@ func TestEditsAreDelivered(t *testing.T) {
 				t.Fatalf("seed %d, turn %d: %d Services, want %d", seed, turn, len(sink.services), len(fresh.services))
 			}
 			for name, want := range fresh.services {
-				if got := sink.services[name]; got == nil || !sameService(got, want) {
+				if got := sink.services[name]; got == nil || !model.Same(got, want) {
 					t.Fatalf("seed %d, turn %d: %+v, want %+v", seed, turn, got, want)
 				}
 			}

@@ -4,7 +4,6 @@ package manifests
 
 import (
 	"cmp"
-	"slices"
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -127,63 +126,7 @@ func (o *object) where() *string {
 
 // same reports whether two objects of one key are equal apart from their positions.
 func (o *object) same(p *object) bool {
-	if o == p {
-		return true
-	}
-	switch v := o.value.(type) {
-	case *model.Service:
-		return sameAs(v, p, sameService)
-	case *model.Slice:
-		return sameAs(v, p, sameSlice)
-	case *model.Node:
-		return sameAs(v, p, sameNode)
-	case *model.ServiceCIDR:
-		return sameAs(v, p, sameServiceCIDR)
-	case *model.Route:
-		return sameAs(v, p, sameRoute)
-	case *model.Grant:
-		return sameAs(v, p, sameGrant)
-	}
-	return !p.usable()
-}
-
-func sameAs[T any](v *T, p *object, same func(a, b *T) bool) bool {
-	other, ok := p.value.(*T)
-	return ok && same(v, other)
-}
-
-func sameService(a, b *model.Service) bool {
-	return a.Name == b.Name && a.Type == b.Type && a.Created.Equal(b.Created) &&
-		slices.Equal(a.ClusterIPs, b.ClusterIPs) && slices.Equal(a.ExternalIPs, b.ExternalIPs) &&
-		slices.Equal(a.LoadBalancerIPs, b.LoadBalancerIPs) && a.Restricted == b.Restricted &&
-		slices.Equal(a.SourceRanges, b.SourceRanges) && a.External == b.External && a.Internal == b.Internal &&
-		a.SessionAffinity == b.SessionAffinity && a.HealthCheckNodePort == b.HealthCheckNodePort && a.PreserveDestination == b.PreserveDestination &&
-		a.Choice == b.Choice && slices.Equal(a.Ports, b.Ports)
-}
-
-func sameSlice(a, b *model.Slice) bool {
-	return a.Name == b.Name && a.Service == b.Service && a.Family == b.Family && a.Triggered.Equal(b.Triggered) &&
-		a.Weight == b.Weight && a.Weighted == b.Weighted && slices.Equal(a.Ports, b.Ports) && slices.EqualFunc(a.Endpoints, b.Endpoints, sameEndpoint)
-}
-
-func sameEndpoint(a, b model.SliceEndpoint) bool {
-	return a.Addr == b.Addr && a.Node == b.Node && a.State == b.State && (a.Hints == b.Hints ||
-		a.Hints != nil && b.Hints != nil && slices.Equal(a.Hints.Zones, b.Hints.Zones) && slices.Equal(a.Hints.Nodes, b.Hints.Nodes))
-}
-
-func sameNode(a, b *model.Node) bool {
-	return a.Name == b.Name && a.Zone == b.Zone && slices.Equal(a.IPs, b.IPs) &&
-		slices.Equal(a.PodCIDRs, b.PodCIDRs) && a.Leaving == b.Leaving
-}
-
-func sameServiceCIDR(a, b *model.ServiceCIDR) bool { return slices.Equal(a.CIDRs, b.CIDRs) }
-
-func sameRoute(a, b *model.Route) bool {
-	return a.Name == b.Name && a.Created.Equal(b.Created) && slices.Equal(a.Parents, b.Parents) && slices.Equal(a.Backends, b.Backends)
-}
-
-func sameGrant(a, b *model.Grant) bool {
-	return a.Name == b.Name && a.All == b.All && slices.Equal(a.From, b.From) && slices.Equal(a.To, b.To)
+	return o == p || o.usable() == p.usable() && (!o.usable() || model.Same(o.value, p.value))
 }
 
 // class is the class of a document.

@@ -14,11 +14,11 @@ import (
 // Objects that differ in any field that a source sets are not the same: a change of it
 // must be reported.
 func TestEveryFieldMatters(t *testing.T) {
-	differ(t, map[string]bool{"Where": true, "Version": true}, func(a, b *model.Service) bool { return sameService(a, b) })
-	differ(t, map[string]bool{"Where": true, "Version": true}, func(a, b *model.Slice) bool { return sameSlice(a, b) })
-	differ(t, map[string]bool{"Where": true, "Version": true}, func(a, b *model.Route) bool { return sameRoute(a, b) })
-	differ(t, map[string]bool{"Where": true}, func(a, b *model.Grant) bool { return sameGrant(a, b) })
-	differ(t, map[string]bool{"Warm": true}, func(a, b *model.SliceEndpoint) bool { return sameEndpoint(*a, *b) })
+	differ(t, map[string]bool{"Where": true, "Version": true}, func(a, b *model.Service) bool { return model.Same(a, b) })
+	differ(t, map[string]bool{"Where": true, "Version": true}, func(a, b *model.Slice) bool { return model.Same(a, b) })
+	differ(t, map[string]bool{"Where": true, "Version": true}, func(a, b *model.Route) bool { return model.Same(a, b) })
+	differ(t, map[string]bool{"Where": true}, func(a, b *model.Grant) bool { return model.Same(a, b) })
+	differ(t, map[string]bool{"Warm": true}, func(a, b *model.SliceEndpoint) bool { return model.Same(a, b) })
 }
 
 // differ changes each field of a T but those that do not matter.

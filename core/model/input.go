@@ -5,6 +5,7 @@ package model
 import (
 	"cmp"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +19,41 @@ type Objects struct {
 	ServiceCIDRs []*ServiceCIDR
 	Routes       []*Route
 	Grants       []*Grant
+}
+
+// Same reports whether two inputs, which are pointers, mean the same: all their fields are equal but those with the tag
+// same:"-", which state where a value is from. So a new field counts.
+func Same(a, b any) bool {
+	return reflect.TypeOf(a) == reflect.TypeOf(b) && same(reflect.ValueOf(a), reflect.ValueOf(b))
+}
+
+func same(a, b reflect.Value) bool {
+	switch a.Kind() {
+	case reflect.Pointer:
+		return a.Pointer() == b.Pointer() || !a.IsNil() && !b.IsNil() && same(a.Elem(), b.Elem())
+	case reflect.Slice:
+		for i := 0; i < a.Len() && a.Len() == b.Len(); i++ {
+			if !same(a.Index(i), b.Index(i)) {
+				return false
+			}
+		}
+		return a.Len() == b.Len()
+	case reflect.Struct:
+		if at, is := a.Interface().(time.Time); is {
+			return at.Equal(b.Interface().(time.Time))
+		}
+		for i := range a.NumField() {
+			f := a.Type().Field(i)
+			if !f.IsExported() { // an address, or a prefix
+				return a.Equal(b)
+			}
+			if f.Tag.Get("same") != "-" && !same(a.Field(i), b.Field(i)) {
+				return false
+			}
+		}
+		return true
+	}
+	return a.Equal(b)
 }
 
 // Sink receives the objects of a source.
@@ -89,8 +125,8 @@ func TrafficPolicies() [2]TrafficPolicy { return [...]TrafficPolicy{Cluster, Loc
 type Service struct {
 	Name    ServiceName
 	Created time.Time // zero when unknown, as in most manifests
-	Where   string    // "file:line" for manifests, empty for the API server
-	Version uint64    // resourceVersion; 0 when unknown, as in most manifests
+	Where   string    `same:"-"` // "file:line" for manifests, empty for the API server
+	Version uint64    `same:"-"` // resourceVersion; 0 when unknown, as in most manifests
 
 	ClusterIPs      []netip.Addr
 	ExternalIPs     []netip.Addr
@@ -141,8 +177,8 @@ type Slice struct {
 	Ports     []SlicePort
 	Endpoints []SliceEndpoint
 	Triggered time.Time // endpoints.kubernetes.io/last-change-trigger-time, zero when absent
-	Version   uint64    // as Service.Version
-	Where     string
+	Version   uint64    `same:"-"` // as Service.Version
+	Where     string    `same:"-"`
 
 	// Weight is the share of new connections of each endpoint, where Weighted: with 0
 	// they get none. Else it is DefaultWeight.
@@ -169,7 +205,7 @@ type SliceEndpoint struct {
 	Node  string // nodeName; empty when unknown, which counts as remote
 	Hints *Hints // nil when the endpoint has none
 	State EndpointState
-	Warm  uint8 // tenths of its weight that it gets while it is new; 0 is all
+	Warm  uint8 `same:"-"` // tenths of its weight that it gets while it is new; 0 is all
 }
 
 // EndpointState is a set of endpoint conditions.
@@ -207,8 +243,8 @@ type Node struct {
 	Zone     string       // topology.kubernetes.io/zone
 	IPs      []netip.Addr // InternalIPs, then ExternalIPs
 	PodCIDRs []netip.Prefix
-	Leaving  bool // being deleted, or tainted by the cluster autoscaler
-	Where    string
+	Leaving  bool   // being deleted, or tainted by the cluster autoscaler
+	Where    string `same:"-"`
 }
 
 // Machine is the facts of this machine that its Node object does not have.
@@ -262,5 +298,5 @@ type LocalAddress struct{ Prefix netip.Prefix }
 type ServiceCIDR struct {
 	Name  string
 	CIDRs []netip.Prefix // without host bits, each once, of either family
-	Where string
+	Where string         `same:"-"`
 }

@@ -13,8 +13,8 @@ import (
 type Route struct {
 	Name     RouteName
 	Created  time.Time // zero when unknown, as in most manifests
-	Where    string
-	Version  uint64 // as Service.Version
+	Where    string    `same:"-"`
+	Version  uint64    `same:"-"` // as Service.Version
 	Parents  []RouteParent
 	Backends []RouteBackend // none: connections are rejected
 }
@@ -62,7 +62,7 @@ func (r *Route) Compare(o *Route) int {
 // other namespaces have Services of its own as backends.
 type Grant struct {
 	Name  GrantName
-	Where string
+	Where string `same:"-"`
 	From  []GrantFrom
 	All   bool     // all Services of the namespace, else
 	To    []string // those of these names

@@ -17,7 +17,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/diagnosis"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 )
 
 // Redact replaces names and addresses by others, equal ones by equal ones wherever
@@ -75,22 +75,22 @@ const removed = "(redacted)"
 // contain anything.
 func kept(of reflect.Type, field string) bool {
 	fields := map[reflect.Type][]string{
-		reflect.TypeFor[Header]():             {"Version", "System", "Ports", "Plan"},
-		reflect.TypeFor[config.API]():         {"ContentType"},
-		reflect.TypeFor[config.IPVS]():        {"Scheduler"},
-		reflect.TypeFor[config.Config]():      {"LogLevel"},
-		reflect.TypeFor[config.Logging]():     {"Format"},
-		reflect.TypeFor[status.Document]():    {"Version", "Mode"},
-		reflect.TypeFor[status.Input]():       {"Name", "Version"},
-		reflect.TypeFor[status.Service]():     {"State"},
-		reflect.TypeFor[status.Frontend]():    {"Kind", "Proto", "Why"},
-		reflect.TypeFor[status.Problem]():     {"Reason"},
-		reflect.TypeFor[status.Drift]():       {"Mode"},
-		reflect.TypeFor[status.Difference]():  {"State"},
-		reflect.TypeFor[status.Top]():         {"Mode"},
-		reflect.TypeFor[status.TopFrontend](): {"Proto"},
-		reflect.TypeFor[diagnosis.Check]():    {"ID"},
-		reflect.TypeFor[history.Entry]():      {"Kind", "Verb"},
+		reflect.TypeFor[Header]():               {"Version", "System", "Ports", "Plan"},
+		reflect.TypeFor[config.API]():           {"ContentType"},
+		reflect.TypeFor[config.IPVS]():          {"Scheduler"},
+		reflect.TypeFor[config.Config]():        {"LogLevel"},
+		reflect.TypeFor[config.Logging]():       {"Format"},
+		reflect.TypeFor[question.Status]():      {"Version", "Mode"},
+		reflect.TypeFor[question.Input]():       {"Name", "Version"},
+		reflect.TypeFor[question.Service]():     {"State"},
+		reflect.TypeFor[question.Frontend]():    {"Kind", "Proto", "Why"},
+		reflect.TypeFor[question.Problem]():     {"Reason"},
+		reflect.TypeFor[question.Drift]():       {"Mode"},
+		reflect.TypeFor[question.Difference]():  {"State"},
+		reflect.TypeFor[question.Top]():         {"Mode"},
+		reflect.TypeFor[question.TopFrontend](): {"Proto"},
+		reflect.TypeFor[diagnosis.Check]():      {"ID"},
+		reflect.TypeFor[history.Entry]():        {"Kind", "Verb"},
 	}
 	return slices.Contains(fields[of], field)
 }

@@ -4,18 +4,24 @@ package snapshot
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/resolve"
-	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/track"
+	"github.com/tandem-proxy/tandem/core/wire"
 )
 
 // Result is what inputs and configuration of a snapshot mean to its node.
@@ -54,6 +60,31 @@ func (f *File) Replay(m dataplane.Mode) *Result {
 	r := f.Resolve()
 	r.Plan = m.Plan(&f.Config, r.Host, r.Ports)
 	return r
+}
+
+// Document is what a snapshot means, planned in its mode, with what it had recorded; and how that compares with what the
+// node had when it was taken.
+func (f *File) Document(m dataplane.Mode) (*question.Document, Likeness) {
+	r := f.Resolve()
+	d := question.Planned(m, &f.Config, &engine.Snapshot{
+		At: f.At, Host: r.Host, Node: f.Node, CIDRs: f.CIDRs, Services: r.Services, Routes: f.Routes, Grants: f.Grants, Suspects: f.Suspects, Others: f.Others,
+	})
+	r.Plan = *d.Plan
+	d.Rejected, d.ReadAt = r.Problems, f.ReadAt
+	d.Facts.Version = f.Version
+	d.Recorded = &question.Recorded{Status: f.Status, Drift: f.Drift, Top: f.Top}
+	d.History = func(only history.Filter) (history.Document, int, iter.Seq[*history.Entry]) {
+		found := f.History.Select(only)
+		list := wire.ListOf(found.Entries)
+		return found, list.Len, list.Each
+	}
+	if f.ReadAt.IsZero() {
+		d.Plane.Unread = fmt.Errorf("the data plane is not in this snapshot: %s", cmp.Or(f.ReadErr, "the snapshot was taken without reading it"))
+	}
+	d.Plane.Trace = func(_ context.Context, ports []*model.Port, p oracle.Packet) (dataplane.Trace, error) {
+		return d.Plan.Trace(ports, p, f.Observed)
+	}
+	return d, f.Compare(r)
 }
 
 // KeepReady adds since when endpoints are ready, of the Services where one is still slowly
@@ -117,7 +148,7 @@ func slotOf(proto model.Proto, at netip.AddrPort, from model.Origin, pool *model
 }
 
 // Record records the ports of a result as those that the node had.
-func (f *File) Record(r *Result) { f.Ports = status.PortsHash(r.Host, r.Ports) }
+func (f *File) Record(r *Result) { f.Ports = question.PortsHash(r.Host, r.Ports) }
 
 // Likeness is how a result compares with what the node had when the snapshot was taken.
 type Likeness uint8
@@ -132,8 +163,8 @@ const (
 // Compare compares a result with what the node had when the snapshot was taken.
 func (f *File) Compare(r *Result) Likeness {
 	likeness := Unrecorded
-	if status.PortsHashComparable(f.Ports) {
-		if f.Ports != status.PortsHash(r.Host, r.Ports) {
+	if question.PortsHashComparable(f.Ports) {
+		if f.Ports != question.PortsHash(r.Host, r.Ports) {
 			return Differs
 		}
 		likeness = Same

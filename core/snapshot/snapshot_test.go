@@ -20,9 +20,9 @@ import (
 	"github.com/tandem-proxy/tandem/core/diagnosis"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/snapshot"
-	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/test/conformance"
 	"github.com/tandem-proxy/tandem/core/track"
 )
@@ -42,9 +42,9 @@ func file(seed uint64) *snapshot.File {
 		},
 		Services: w.Services, Slices: w.Slices,
 		CIDRs:    []*model.ServiceCIDR{{Name: "kubernetes", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}}},
-		Status:   status.Document{Node: "topsecret-node", Source: "https://topsecret.example", Reasons: []string{"topsecret says no"}, Services: []status.Service{{Name: "ns/topsecret", State: "Partial", Frontends: []status.Frontend{{Address: "203.0.113.77:80", Why: "x"}}, Problems: []status.Problem{{Detail: "topsecret"}}}}},
+		Status:   question.Status{Node: "topsecret-node", Source: "https://topsecret.example", Reasons: []string{"topsecret says no"}, Services: []question.Service{{Name: "ns/topsecret", State: "Partial", Frontends: []question.Frontend{{Address: "203.0.113.77:80", Why: "x"}}, Problems: []question.Problem{{Detail: "topsecret"}}}}},
 		History:  history.Document{Total: 1, Entries: []history.Entry{{Number: 1, Kind: "Service", Verb: "added", Object: "ns/topsecret", Detail: "topsecret", Sync: &history.Applied{Err: "203.0.113.77: topsecret", Stages: history.Times{Queue: 1}}}}},
-		Top:      &status.Top{Mode: "nftables", Services: []status.TopService{{Service: "ns/topsecret", New: 7, Frontends: []status.TopFrontend{{Address: "203.0.113.77:80", Proto: "tcp", New: 7}}}}},
+		Top:      &question.Top{Mode: "nftables", Services: []question.TopService{{Service: "ns/topsecret", New: 7, Frontends: []question.TopFrontend{{Address: "203.0.113.77:80", Proto: "tcp", New: 7}}}}},
 		Observed: []dataplane.Difference{{Object: "vip topsecret", State: dataplane.Differs, Found: "203.0.113.77", Record: `{"topsecret":1}`}},
 		Checks:   []diagnosis.Check{{ID: "clock", Level: diagnosis.OK, Found: "topsecret"}},
 	}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/history"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 )
 
 // The picture of a Service: its frontends on the left, its endpoints on the right,
@@ -24,7 +24,7 @@ const (
 	spacing   = 200
 )
 
-func picture(s *status.Service, ends []endpoint) template.HTML {
+func picture(s *question.Service, ends []endpoint) template.HTML {
 	fronts := min(len(s.Frontends), mostDrawn)
 	drawn := min(len(ends), mostDrawn)
 	rows := max(fronts, drawn, 1)

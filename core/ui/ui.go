@@ -11,26 +11,42 @@ package ui
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"embed"
+	"fmt"
 	"html/template"
 	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
+	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/track"
 )
 
 // Input is what pages are made of. It is not changed.
 type Input struct {
-	Status   status.Document
+	Status   question.Status
 	Host     *model.Host
 	Services []*track.View  // by name
 	Suspects model.Suspects // endpoints that have stopped answering
 	History  history.Document
 	Snapshot bool // it is of a file, and stays unchanged
+}
+
+// InputOf is that of a document.
+func InputOf(d *question.Document) *Input {
+	return &Input{
+		Status: question.StatusOf(d, question.Filter{}), Host: d.Host, Services: d.Services, Suspects: d.Suspects, History: d.Changes(history.Filter{}),
+		Snapshot: d.Recorded != nil,
+	}
 }
 
 // Source returns the present Input. It is safe for concurrent use.
@@ -147,4 +163,286 @@ func number(text string) int {
 		return 1
 	}
 	return n
+}
+
+// perPage is how many rows a table has.
+const perPage = 50
+
+// shell is what all pages have.
+type shell struct {
+	Title    string
+	Here     string // the entry of the navigation
+	Status   *question.Status
+	Snapshot bool
+	Total    int // Services
+}
+
+func shellOf(in *Input, title, here string) shell {
+	return shell{Title: title, Here: here, Status: &in.Status, Snapshot: in.Snapshot, Total: len(in.Status.Services)}
+}
+
+// pager leads to other pages of a table.
+type pager struct {
+	Page, Pages, Rows int
+	path              string
+	query             url.Values
+}
+
+// paged cuts the rows of a page out of all.
+func paged[T any](all []T, page int, path string, query url.Values) ([]T, pager) {
+	p := pager{Rows: len(all), Pages: max(1, (len(all)+perPage-1)/perPage), path: path, query: query}
+	p.Page = min(page, p.Pages)
+	first := (p.Page - 1) * perPage
+	return all[first:min(first+perPage, len(all))], p
+}
+
+// To is the address of a page.
+func (p pager) To(page int) string {
+	q := url.Values{"page": {fmt.Sprint(page)}}
+	for key, values := range p.query {
+		if values[0] != "" {
+			q[key] = values
+		}
+	}
+	return p.path + "?" + q.Encode()
+}
+
+// Before and After are the numbers of the neighbours; 0 for none.
+func (p pager) Before() int { return p.Page - 1 }
+
+// After is the next page's number; 0 for none.
+func (p pager) After() int {
+	if p.Page == p.Pages {
+		return 0
+	}
+	return p.Page + 1
+}
+
+// overview is the page of all Services.
+type overview struct {
+	shell
+	Query, State string
+	States       []count
+	Rows         []serviceRow
+	Pager        pager
+	Stages       []histogram
+	Changes      []history.Entry // newest first
+}
+
+type count struct {
+	State string
+	N     int
+}
+
+type serviceRow struct {
+	*question.Service
+	Link         string
+	Ready, Other int // endpoints
+}
+
+func overviewOf(in *Input, query, state string, page int) overview {
+	v := overview{shell: shellOf(in, "Services", "services"), Query: query, State: state, Stages: histograms(in.History.Entries)}
+	counts := map[string]int{}
+	var found []int
+	words := strings.Fields(strings.ToLower(query))
+	for i := range in.Status.Services {
+		s := &in.Status.Services[i]
+		counts[s.State]++
+		if (state == "" || s.State == state) && matches(s, words) {
+			found = append(found, i)
+		}
+	}
+	for s := range model.States {
+		v.States = append(v.States, count{model.State(s).String(), counts[model.State(s).String()]})
+	}
+	v.States = append(v.States, count{question.Pending, counts[question.Pending]})
+	rows, p := paged(found, page, "/ui", url.Values{"q": {query}, "state": {state}})
+	v.Pager = p
+	for _, i := range rows {
+		s := &in.Status.Services[i]
+		row := serviceRow{Service: s, Link: "/ui/service/" + s.Name}
+		if t := find(in.Services, s.Name); t != nil {
+			row.count(t)
+		}
+		v.Rows = append(v.Rows, row)
+	}
+	v.Changes = newest(in.History.Entries, 8)
+	return v
+}
+
+// matches reports whether a Service has all words, in its name or an address.
+func matches(s *question.Service, words []string) bool {
+	for _, w := range words {
+		in := strings.Contains(strings.ToLower(s.Name), w)
+		for i := 0; !in && i < len(s.Frontends); i++ {
+			in = strings.Contains(s.Frontends[i].Address, w)
+		}
+		if !in {
+			return false
+		}
+	}
+	return true
+}
+
+func find(all []*track.View, name string) *track.View {
+	namespace, short, _ := strings.Cut(name, "/")
+	wanted := model.ServiceName{Namespace: namespace, Name: short}
+	i, ok := slices.BinarySearchFunc(all, wanted, func(s *track.View, n model.ServiceName) int { return s.Object.Name.Compare(n) })
+	if !ok {
+		return nil
+	}
+	return all[i]
+}
+
+func (r *serviceRow) count(s *track.View) {
+	for _, slice := range s.Slices {
+		for i := range slice.Endpoints {
+			if slice.Endpoints[i].State.Has(model.Ready) {
+				r.Ready++
+			} else {
+				r.Other++
+			}
+		}
+	}
+}
+
+// newest returns the last entries, newest first.
+func newest(all []history.Entry, n int) []history.Entry {
+	last := slices.Clone(all[max(0, len(all)-n):])
+	slices.Reverse(last)
+	return last
+}
+
+// servicePage is the page of one Service.
+type servicePage struct {
+	shell
+	Name      string
+	Service   *question.Service // nil when there is none
+	Object    *model.Service
+	Endpoints []endpoint
+	Pager     pager
+	Picture   template.HTML
+	Changes   []history.Entry
+}
+
+// endpoint is a row of a Service's endpoints: one for a port.
+type endpoint struct {
+	Address, Node, State string
+	Used                 bool
+	Share                float64 // of its port's new connections, by this node
+	Why                  string  // not used
+}
+
+func serviceOf(in *Input, name string, page int) (v servicePage, ok bool) {
+	v = servicePage{shell: shellOf(in, name, "services"), Name: name}
+	i := slices.IndexFunc(in.Status.Services, func(s question.Service) bool { return s.Name == name })
+	if i < 0 {
+		v.Title = "No Service " + name
+		return v, false
+	}
+	v.Service = &in.Status.Services[i]
+	all := []endpoint{}
+	if t := find(in.Services, name); t != nil {
+		v.Object = t.Object
+		all = endpoints(in, t)
+	}
+	v.Picture = picture(v.Service, all)
+	v.Endpoints, v.Pager = paged(all, page, "/ui/service/"+name, nil)
+	v.Changes = newest(in.History.Select(history.Filter{Service: serviceName(name)}).Entries, 20)
+	return v, true
+}
+
+func serviceName(name string) model.ServiceName {
+	namespace, short, _ := strings.Cut(name, "/")
+	return model.ServiceName{Namespace: namespace, Name: short}
+}
+
+// endpoints lists the endpoints of each port of a Service with what becomes of them here.
+func endpoints(in *Input, s *track.View) []endpoint {
+	type target struct {
+		port model.PortID
+		at   netip.AddrPort
+	}
+	share := map[target]float64{}
+	for _, p := range s.Ports {
+		for _, pool := range p.Pools() {
+			for i, e := range pool.Endpoints {
+				if at := (target{p.ID, e.Addr}); share[at] == 0 {
+					share[at] = pool.Share(i)
+				}
+			}
+		}
+	}
+	all := []endpoint{}
+	for _, u := range resolve.EndpointUses(in.Host, resolve.MarkUnanswered(s.Slices, in.Suspects), s.Ports) {
+		row := endpoint{Address: u.Addr.String(), Node: cmp.Or(u.Node, "unknown"), State: stateOf(u.State), Used: u.Used, Why: u.Why}
+		if u.Addr.Port() == 0 {
+			row.Address = u.Addr.Addr().String()
+		}
+		if u.Used {
+			row.Share = share[target{u.Port, u.Addr}]
+		}
+		all = append(all, row)
+	}
+	slices.SortStableFunc(all, func(a, b endpoint) int {
+		if a.Used != b.Used {
+			return map[bool]int{true: -1, false: 1}[a.Used]
+		}
+		return cmp.Compare(a.Address, b.Address)
+	})
+	return all
+}
+
+func stateOf(s model.EndpointState) string {
+	switch {
+	case s.Has(model.Unanswered):
+		return "unanswered"
+	case s.Has(model.Ready):
+		return "ready"
+	case s.Has(model.Terminating) && s.Has(model.Serving):
+		return "terminating"
+	}
+	return "not ready"
+}
+
+// historyPage is the page of the last changes.
+type historyPage struct {
+	shell
+	Query  string
+	Failed bool
+	Rows   []history.Entry
+	Pager  pager
+	Stages []histogram
+}
+
+func historyOf(in *Input, query string, failed bool, page int) historyPage {
+	v := historyPage{shell: shellOf(in, "Changes", "history"), Query: query, Failed: failed, Stages: histograms(in.History.Entries)}
+	var found []history.Entry
+	word := strings.ToLower(strings.TrimSpace(query))
+	for i := len(in.History.Entries) - 1; i >= 0; i-- {
+		e := &in.History.Entries[i]
+		if failed && (e.Sync == nil || e.Sync.Failed == 0 && e.Sync.Err == "") {
+			continue
+		}
+		if word == "" || strings.Contains(strings.ToLower(e.Object+" "+e.Service+" "+e.Kind), word) {
+			found = append(found, *e)
+		}
+	}
+	q := url.Values{"q": {query}}
+	if failed {
+		q.Set("failed", "1")
+	}
+	v.Rows, v.Pager = paged(found, page, "/ui/history", q)
+	return v
+}
+
+func functions() template.FuncMap {
+	return template.FuncMap{
+		"short":   history.Short,
+		"clock":   func(t time.Time) string { return t.UTC().Format("15:04:05.000") },
+		"percent": func(f float64) string { return fmt.Sprintf("%.3g %%", 100*f) },
+		"class":   func(s string) string { return strings.ToLower(strings.ReplaceAll(s, " ", "-")) },
+		"sources": question.ShowSources,
+		"seconds": func(s float64) string { return history.Short(history.Seconds(s)) },
+	}
 }

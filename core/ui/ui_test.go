@@ -15,8 +15,8 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/resolve"
-	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/core/track"
 	"github.com/tandem-proxy/tandem/core/ui"
 )
@@ -46,23 +46,23 @@ func world(services int) *ui.Input {
 	}
 	host := &model.Host{Name: "node-1", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, NodePorts: model.NodePortMatch{Prefixes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}}
 	all, _ := track.Once(host, &model.Objects{Services: objects, Slices: sources})
-	in := &ui.Input{Host: host, Services: all, Status: status.Document{
+	in := &ui.Input{Host: host, Services: all, Status: question.Status{
 		Version: "v1.0.0", Node: "node-1", Mode: "nftables", Source: "https://10.0.0.1:6443", Healthy: true, At: time.Unix(1_790_000_000, 0), Objects: 14 * services, Drift: 2, Hash: "4f7ac0d19be25f03",
-		Inputs: []status.Input{{Name: "services", Age: 1.2, Version: "81234"}, {Name: "endpointslices", Age: 0.4, Version: "81260"}},
+		Inputs: []question.Input{{Name: "services", Age: 1.2, Version: "81234"}, {Name: "endpointslices", Age: 0.4, Version: "81260"}},
 	}}
 	for i, s := range all {
-		row := status.Service{Name: s.Object.Name.String(), State: []string{"Programmed", "Programmed", "Programmed", "Programmed", "Programmed", "Partial", "Programmed", "Programmed", "Failing"}[i%9]}
+		row := question.Service{Name: s.Object.Name.String(), State: []string{"Programmed", "Programmed", "Programmed", "Programmed", "Programmed", "Partial", "Programmed", "Programmed", "Failing"}[i%9]}
 		for _, p := range s.Ports {
 			for _, f := range p.Frontends {
 				at := f.At.String()
 				if f.Kind == model.KindNodePort {
 					at = fmt.Sprintf("*:%d", f.At.Port())
 				}
-				row.Frontends = append(row.Frontends, status.Frontend{Port: "http", Kind: f.Kind.String(), Address: at, Proto: "tcp", Endpoints: 5, Why: "ClusterEndpoints"})
+				row.Frontends = append(row.Frontends, question.Frontend{Port: "http", Kind: f.Kind.String(), Address: at, Proto: "tcp", Endpoints: 5, Why: "ClusterEndpoints"})
 			}
 		}
 		if row.State != "Programmed" {
-			row.Problems = []status.Problem{{Reason: "Unsupported", Detail: "no room for <b>this</b> frontend"}}
+			row.Problems = []question.Problem{{Reason: "Unsupported", Detail: "no room for <b>this</b> frontend"}}
 		}
 		in.Status.Services = append(in.Status.Services, row)
 	}

@@ -46,12 +46,12 @@ type modes struct {
 }
 
 func newModes() (m modes, err error) {
-	m.write, err = cbor.EncOptions{Time: cbor.TimeRFC3339Nano, TextMarshaler: cbor.TextMarshalerTextString, NilContainers: cbor.NilContainerAsNull}.UserBufferEncMode()
+	m.write, err = cbor.EncOptions{Time: cbor.TimeRFC3339Nano, TextMarshaler: cbor.TextMarshalerTextString, NilContainers: cbor.NilContainerAsNull, BinaryMarshaler: cbor.BinaryMarshalerNone}.UserBufferEncMode()
 	if err != nil {
 		return m, err
 	}
 	m.read, err = cbor.DecOptions{
-		TextUnmarshaler: cbor.TextUnmarshalerTextString, MaxArrayElements: 1 << 21, MaxMapPairs: 1 << 21, UTF8: cbor.UTF8DecodeInvalid,
+		TextUnmarshaler: cbor.TextUnmarshalerTextString, MaxArrayElements: 1 << 21, MaxMapPairs: 1 << 21, UTF8: cbor.UTF8DecodeInvalid, BinaryUnmarshaler: cbor.BinaryUnmarshalerNone,
 	}.DecMode()
 	return m, err
 }

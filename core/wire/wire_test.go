@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/history"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/wire"
 )
 
@@ -19,8 +19,8 @@ import (
 func TestBothFormsSayTheSame(t *testing.T) {
 	for _, filled := range []bool{true, false} {
 		for _, v := range []any{
-			new(status.Document), new(status.Services), new(status.Explanation), new(status.Trace), new(status.Drift),
-			new(status.Top), new(status.Preview), new([]status.Explanation), new(history.Document),
+			new(question.Status), new(question.Services), new(question.Explanation), new(question.Trace), new(question.Drift),
+			new(question.Top), new(question.Preview), new([]question.Explanation), new(history.Document),
 		} {
 			if filled {
 				fill(reflect.ValueOf(v).Elem(), "\u00e9\x1b")
@@ -50,10 +50,10 @@ func TestBothFormsSayTheSame(t *testing.T) {
 // An answer that is written in parts has the bytes that it has as a whole.
 func TestPartsAreTheWhole(t *testing.T) {
 	type answer struct {
-		Before   string        `json:"before,omitempty"`
-		Problems []status.Node `json:"problems,omitempty"`
-		Entries  []int         `json:"entries"`
-		After    *time.Time    `json:"after,omitempty"`
+		Before   string          `json:"before,omitempty"`
+		Problems []question.Node `json:"problems,omitempty"`
+		Entries  []int           `json:"entries"`
+		After    *time.Time      `json:"after,omitempty"`
 	}
 	at := time.Date(2026, 11, 22, 8, 7, 34, 123456789, time.UTC)
 	for _, n := range []int{0, 1, 23, 24, 255, 256, 65535, 65536} {
@@ -61,21 +61,21 @@ func TestPartsAreTheWhole(t *testing.T) {
 		for i := range entries {
 			entries[i] = i
 		}
-		for _, head := range []answer{{}, {Before: "<>\n", Problems: []status.Node{}, After: &at}, {Problems: []status.Node{{Node: "a"}}}} {
+		for _, head := range []answer{{}, {Before: "<>\n", Problems: []question.Node{}, After: &at}, {Problems: []question.Node{{Node: "a"}}}} {
 			whole := head
 			whole.Entries = entries
 			same(t, wire.ListOf(entries).In(head, "entries"), whole)
 		}
 	}
 	for _, filled := range []bool{true, false} {
-		d, s, h := status.Document{}, status.Services{}, history.Document{}
+		d, s, h := question.Status{}, question.Services{}, history.Document{}
 		for _, v := range []any{&d, &s, &h} {
 			if filled {
 				fill(reflect.ValueOf(v).Elem(), "\u00e9\x1b")
 			}
 		}
 		if !filled {
-			d.Services, s.Services, h.Entries = []status.Service{}, []status.ServiceDetail{}, []history.Entry{}
+			d.Services, s.Services, h.Entries = []question.Service{}, []question.ServiceDetail{}, []history.Entry{}
 		}
 		same(t, wire.ListOf(d.Services).In(d, "services"), d)
 		same(t, wire.ListOf(s.Services).In(s, "services"), s)

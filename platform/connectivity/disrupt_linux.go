@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/linux/netns"
 	"github.com/tandem-proxy/tandem/platform"
@@ -37,7 +38,7 @@ const (
 // Disrupt makes and holds connections to a Service with endpoints here and elsewhere,
 // over TCP and UDP, while something is done to the proxy.
 func (r *Rig) Disrupt(ctx context.Context, l Load) (Disruption, error) {
-	doc, err := platform.Services().Ask(r.inside(ctx), platform.ServicesRequest{})
+	doc, err := platform.Ask(r.inside(ctx), question.ListServices(), question.ServicesRequest{})
 	if err != nil {
 		return Disruption{}, err
 	}

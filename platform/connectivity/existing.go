@@ -14,7 +14,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
@@ -26,7 +26,7 @@ const mostExisting = 5000
 // connection that is refused it is not known whether an endpoint has done so itself.
 func Existing(ctx context.Context, match func(service string) bool) (Report, error) {
 	begin := time.Now()
-	doc, err := platform.Services().Ask(ctx, platform.ServicesRequest{})
+	doc, err := platform.Ask(ctx, question.ListServices(), question.ServicesRequest{})
 	if err != nil {
 		return Report{}, err
 	}
@@ -50,7 +50,7 @@ func Existing(ctx context.Context, match func(service string) bool) (Report, err
 }
 
 // existingRows are the TCP frontends of Services up to a limit, and how many there are beyond it.
-func existingRows(services []status.ServiceDetail, match func(service string) bool) (rows []*Row, omitted int) {
+func existingRows(services []question.ServiceDetail, match func(service string) bool) (rows []*Row, omitted int) {
 	for _, s := range services {
 		if !match(s.Name) {
 			continue
@@ -104,13 +104,13 @@ func (r *Row) resolve(ctx context.Context) error {
 		}
 		r.To = net.JoinHostPort(a.String(), port)
 	}
-	e, err := platform.Explain().Ask(ctx, oracle.Question{From: "host", To: r.To})
+	e, err := platform.Ask(ctx, question.Explain(), oracle.Question{From: "host", To: r.To})
 	if err != nil {
 		return err
 	}
 	r.Client, r.Expected = e.From, e.Outcome
 	for _, t := range e.Endpoints {
-		r.Endpoints = append(r.Endpoints, t.Address)
+		r.Endpoints = append(r.Endpoints, t.Addr.String())
 	}
 	if len(e.Problems) > 0 && !e.HidesClients {
 		r.Detail = e.Problems[0].Detail
@@ -139,7 +139,7 @@ func (r *Row) dial(ctx context.Context) string {
 // mainAddress is the address of this node that tandem takes for the main one.
 func mainAddress(ctx context.Context, f model.Family) (netip.Addr, error) {
 	to := map[model.Family]string{model.IPv4: "192.0.2.1:9", model.IPv6: "[2001:db8::1]:9"}[f]
-	e, err := platform.Explain().Ask(ctx, oracle.Question{From: "host", To: to})
+	e, err := platform.Ask(ctx, question.Explain(), oracle.Question{From: "host", To: to})
 	if err != nil {
 		return netip.Addr{}, err
 	}

@@ -6,16 +6,16 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 )
 
 // Frontends beyond the limit are counted: none is left out in silence.
 func TestFrontendsBeyondTheLimitAreCounted(t *testing.T) {
-	var services []status.ServiceDetail
+	var services []question.ServiceDetail
 	for i := range mostExisting + 3 {
-		s := status.ServiceDetail{Service: status.Service{Name: fmt.Sprintf("default/s%d", i)}}
+		s := question.ServiceDetail{Service: question.Service{Name: fmt.Sprintf("default/s%d", i)}}
 		for _, proto := range []string{"tcp", "udp"} {
-			s.Frontends = append(s.Frontends, status.FrontendDetail{Frontend: status.Frontend{Proto: proto, Address: "10.96.0.10:80"}})
+			s.Frontends = append(s.Frontends, question.FrontendDetail{Frontend: question.Frontend{Proto: proto, Address: "10.96.0.10:80"}})
 		}
 		services = append(services, s)
 	}

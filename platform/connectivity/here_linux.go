@@ -15,14 +15,14 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
 // openHere makes backends and clients around this node, and has the tandem that runs
 // here serve them by a manifest in its folder.
 func (r *Rig) openHere(ctx context.Context, o Options) error {
-	doc, err := platform.Services().Ask(ctx, platform.ServicesRequest{})
+	doc, err := platform.Ask(ctx, question.ListServices(), question.ServicesRequest{})
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ type used struct {
 	ports     map[uint16]bool
 }
 
-func usedBy(doc status.Services) (u used) {
+func usedBy(doc question.Services) (u used) {
 	u.ports = map[uint16]bool{}
 	for _, s := range doc.Services {
 		for _, f := range s.Frontends {

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/sleep"
-	"github.com/tandem-proxy/tandem/core/status"
 	"github.com/tandem-proxy/tandem/linux/netns"
 	"github.com/tandem-proxy/tandem/platform"
 )
@@ -139,13 +139,13 @@ func (r *Rig) served(ctx context.Context) error {
 
 // missing is a Service that is not programmed; empty for none.
 func (r *Rig) missing(ctx context.Context) (string, error) {
-	doc, err := platform.Services().Ask(ctx, platform.ServicesRequest{})
+	doc, err := platform.Ask(ctx, question.ListServices(), question.ServicesRequest{})
 	if err != nil {
 		return "", err
 	}
 	for _, v := range services() {
-		i := slices.IndexFunc(doc.Services, func(s status.ServiceDetail) bool { return s.Name == v.fullName() })
-		if i < 0 || doc.Services[i].State == status.Pending || doc.Services[i].State == model.Failing.String() {
+		i := slices.IndexFunc(doc.Services, func(s question.ServiceDetail) bool { return s.Name == v.fullName() })
+		if i < 0 || doc.Services[i].State == question.Pending || doc.Services[i].State == model.Failing.String() {
 			return v.fullName(), nil
 		}
 	}

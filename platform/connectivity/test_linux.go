@@ -15,7 +15,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/linux/netns"
 	"github.com/tandem-proxy/tandem/platform"
 )
@@ -83,7 +83,7 @@ type trial struct {
 	affinity bool
 	health   service // of a health port
 
-	explained status.Explanation // what must happen; not of health ports
+	explained question.Explanation // what must happen; not of health ports
 }
 
 // expect asks the proxy what must happen.
@@ -96,7 +96,7 @@ func (r *Rig) expect(ctx context.Context, rows []*trial) error {
 			questions = append(questions, oracle.Question{From: t.client.addr.String(), To: t.To + "/" + t.Protocol})
 		}
 	}
-	answers, err := platform.Outcomes().Ask(r.inside(ctx), questions)
+	answers, err := platform.Ask(r.inside(ctx), question.Outcomes(), questions)
 	if err != nil {
 		return err
 	}
@@ -183,12 +183,8 @@ func (t *trial) connect(r *Rig) (wrong string, err error) {
 	}
 	t.Expected = e.Outcome
 	for _, x := range e.Endpoints {
-		at, err := netip.ParseAddrPort(x.Address)
-		if err != nil {
-			return "", err
-		}
-		check.Want.Endpoints = append(check.Want.Endpoints, oracle.Target{Addr: at, SNAT: x.SNAT || e.HidesClients})
-		t.Endpoints = append(t.Endpoints, x.Address)
+		check.Want.Endpoints = append(check.Want.Endpoints, oracle.Target{Addr: x.Addr, SNAT: x.SNAT || e.HidesClients})
+		t.Endpoints = append(t.Endpoints, x.Addr.String())
 	}
 	if n := len(e.Problems); n > 0 && (n > 1 || !e.HidesClients) {
 		t.Verdict, t.Detail = Gap, e.Problems[0].Detail

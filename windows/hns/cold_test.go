@@ -13,7 +13,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/status"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/windows/hns"
 	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
 )
@@ -122,7 +122,7 @@ func TestAColdStart(t *testing.T) {
 		for !e.Status().Synced {
 			time.Sleep(time.Second / 2)
 			asked++
-			if h := status.HealthOf(e.Status(), 20*time.Second, nil); !h.Alive() {
+			if h := question.HealthOf(e.Status(), 20*time.Second, nil); !h.Alive() {
 				t.Fatalf("after %s the proxy is to be restarted: %v", time.Since(begun), h.Reasons)
 			}
 			if first == 0 && r.served(vip(figureServices-1)) != "" {
@@ -199,7 +199,7 @@ func restartSlowly(r *rig) {
 	feed(e)
 	for !e.Status().Adopted {
 		time.Sleep(5 * time.Second)
-		h := status.HealthOf(e.Status(), 20*time.Second, nil)
+		h := question.HealthOf(e.Status(), 20*time.Second, nil)
 		if !h.Alive() || !strings.Contains(strings.Join(h.Reasons, "; "), "reading back the data plane") && !e.Status().Adopted {
 			r.Fatalf("after %s of reading: alive %t, %v", time.Since(begun), h.Alive(), h.Reasons)
 		}

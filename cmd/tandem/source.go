@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/manifests"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/core/question"
+	"github.com/tandem-proxy/tandem/core/resolve"
+	"github.com/tandem-proxy/tandem/core/snapshot"
+	"github.com/tandem-proxy/tandem/core/track"
+	"github.com/tandem-proxy/tandem/core/watch"
+	"github.com/tandem-proxy/tandem/platform"
+)
+
+// origin is what a question is asked of: the running tandem, a snapshot, or manifests. All verbs have it decided here.
+type origin struct {
+	path  string       // --snapshot
+	flags *configFlags // with --manifests; nil for verbs that manifests do not answer
+	opens bool         // with manifests the data plane of the machine is read
+}
+
+// register adds --snapshot and, where manifests answer too, the flags of a configuration.
+func (o *origin) register(c *cobra.Command) {
+	if o.flags != nil {
+		o.flags.register(c)
+	}
+	c.Flags().StringVar(&o.path, "snapshot", "", "read this snapshot instead of asking the running tandem; - for the standard input")
+	if o.flags != nil {
+		c.MarkFlagsMutuallyExclusive("snapshot", "manifests")
+	}
+}
+
+// ask puts a question to what its flags name.
+func ask[P, A any](cmd *cobra.Command, from *origin, v question.Verb[P, A], parameters P) (a A, err error) {
+	d, err := from.document(cmd)
+	switch {
+	case err != nil:
+		return a, err
+	case d != nil:
+		return v.Answer(cmd.Context(), d, parameters)
+	}
+	return platform.Ask(cmd.Context(), v, parameters)
+}
+
+// document is that of a snapshot or of manifests; nil to ask the running tandem.
+func (o *origin) document(cmd *cobra.Command) (*question.Document, error) {
+	switch {
+	case o.path != "":
+		file, err := readSnapshot(cmd, o.path)
+		if err != nil {
+			return nil, err
+		}
+		d, _, err := platform.Replay(file)
+		return d, err
+	case o.flags != nil && cmd.Flags().Changed("manifests"):
+		return o.manifests(cmd)
+	}
+	return nil, nil
+}
+
+func readSnapshot(cmd *cobra.Command, path string) (file *snapshot.File, err error) {
+	in := cmd.InOrStdin()
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		in = f
+	}
+	if file, err = snapshot.Read(in); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return file, nil
+}
+
+// manifests is the document of what those mean on this node.
+func (o *origin) manifests(cmd *cobra.Command) (*question.Document, error) {
+	needs := []need{needManifests}
+	if o.opens {
+		needs = append(needs, needMode)
+	}
+	c, notes, err := o.flags.config(needs...)
+	if err != nil {
+		return nil, err
+	}
+	printNotes(cmd, notes)
+	return manifestsDocument(cmd, c)
+}
+
+// manifestsDocument is the document of the manifests that a configuration names.
+func manifestsDocument(cmd *cobra.Command, c *config.Config) (*question.Document, error) {
+	found, err := manifests.Read(cmd.Context(), c.Manifests, c.NodePortRange)
+	if err != nil {
+		return nil, err
+	}
+	mode, err := platform.Find(c.Mode)
+	if err != nil {
+		return nil, err
+	}
+	node := ownNode(found.Nodes, c.NodeName)
+	machine := hereWithout(node, c)
+	host := resolve.Host(c, node, found.ServiceCIDRs, machine)
+	listeners, done := sockets(c)
+	defer done()
+	services, _ := track.OnceAsking(host, &found.Objects, listeners)
+	d := question.Planned(mode, c, &engine.Snapshot{Host: host, Services: services})
+	for _, p := range found.Problems {
+		d.Rejected = append(d.Rejected, p.Model())
+	}
+	d.Rejected = append(d.Rejected, resolve.HostProblems(c, node, found.ServiceCIDRs, machine, resolve.AnyNodePort(found.Services))...)
+	for _, s := range services {
+		d.Rejected = append(d.Rejected, s.Problems...)
+		d.Notes = append(d.Notes, ownAddresses(host, s)...)
+	}
+	d.Plane.Trace = func(ctx context.Context, ports []*model.Port, p oracle.Packet) (dataplane.Trace, error) {
+		return traceHere(ctx, mode, c, d, ports, p)
+	}
+	return d, nil
+}
+
+// traceHere follows a packet through the data plane that this machine has in a mode, beside what a document has programmed.
+func traceHere(ctx context.Context, mode dataplane.Mode, c *config.Config, d *question.Document, ports []*model.Port, p oracle.Packet) (t dataplane.Trace, err error) {
+	b, err := mode.Open(ctx, c, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return t, fmt.Errorf("mode %s: %w", mode.Name, err)
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	b.SetHost(d.Host)
+	for _, port := range d.Ports() {
+		b.Update([]model.Delta{{New: port}})
+	}
+	return b.Trace(ctx, ports, p)
+}
+
+// needManifests is what plan needs: it reads no API server.
+func needManifests(c *config.Config) []config.Finding {
+	if c.Manifests != "" {
+		return nil
+	}
+	return []config.Finding{{Name: "--manifests", Text: "required: a folder or file of manifests, or - for the standard input"}}
+}
+
+// needMode is what trace needs with --manifests: which data plane to read.
+func needMode(c *config.Config) []config.Finding {
+	if c.Mode != config.Auto {
+		return nil
+	}
+	return []config.Finding{{Name: "--proxy-mode", Text: "required with --manifests: the mode whose data plane is read"}}
+}
+
+// hereWithout is this machine where manifests have no Node object that would say more, and
+// where no name says that another is meant. Where its addresses cannot be read it has none.
+func hereWithout(node *model.Node, c *config.Config) (m model.Machine) {
+	if node == nil && c.NodeIsHost {
+		m.Addresses, _ = platform.LocalAddresses()
+	}
+	return m
+}
+
+// sockets tells what listens on this machine, where it is the node and can tell.
+func sockets(c *config.Config) (ask track.Ask, done func()) {
+	if c.NodeIsHost {
+		if l, err := platform.Listeners(); err == nil {
+			return l.At, func() { l.Close() }
+		}
+	}
+	return nil, func() {}
+}
+
+// ownAddresses are notes on external IPs that are the node's own addresses and that a Service has.
+func ownAddresses(host *model.Host, s *track.View) (notes []string) {
+	for _, place := range resolve.AsksOwn(host, s.Object) {
+		if slices.ContainsFunc(s.Ports, func(p *model.Port) bool {
+			return p.ID.Proto == place.Proto && slices.ContainsFunc(p.Frontends, func(f model.Frontend) bool {
+				return f.Kind == model.KindExternalIP && f.At == place.At
+			})
+		}) {
+			notes = append(notes, fmt.Sprintf("Service %s: external IP %s (%s) is an address of this node; it is served while no process of the node listens there, and other nodes leave it to this one",
+				s.Object.Name, place.At, place.Proto))
+		}
+	}
+	return notes
+}
+
+func ownNode(nodes []*model.Node, name string) *model.Node {
+	for _, n := range nodes {
+		if n.Name == name {
+			return n
+		}
+	}
+	return nil
+}
+
+// inputs are the objects of a folder of manifests or an API server at one moment.
+type inputs struct {
+	model.Objects
+	problems []model.Problem // of inputs that are not among them
+	machine  model.Machine   // this one
+}
+
+// readInputs reads the source that a configuration names, once, and the addresses of
+// this machine.
+func readInputs(ctx context.Context, c *config.Config) (in inputs, err error) {
+	if c.Manifests == "" {
+		in, err = listServer(ctx, c)
+	} else {
+		in, err = readFolder(ctx, c)
+	}
+	if err != nil {
+		return in, err
+	}
+	in.machine.Addresses, err = platform.LocalAddresses()
+	return in, err
+}
+
+func readFolder(ctx context.Context, c *config.Config) (inputs, error) {
+	found, err := manifests.Read(ctx, c.Manifests, c.NodePortRange)
+	if err != nil {
+		return inputs{}, err
+	}
+	in := inputs{Objects: found.Objects}
+	for _, p := range found.Problems {
+		in.problems = append(in.problems, p.Model())
+	}
+	return in, nil
+}
+
+// listServer watches the API server until everything was delivered, this machine's
+// Node included.
+func listServer(ctx context.Context, c *config.Config) (inputs, error) {
+	following, stop := context.WithCancel(ctx)
+	defer stop()
+	g := &collector{
+		services: map[model.ServiceName]*model.Service{}, slices: map[model.SliceName]*model.Slice{},
+		cidrs: map[string]*model.ServiceCIDR{}, routes: map[model.RouteName]*model.Route{}, grants: map[model.GrantName]*model.Grant{}, complete: stop,
+	}
+	hooks := watch.Hooks{Connected: func(all []netip.AddrPort) { g.change(func() { g.servers = all }) }}
+	source, err := watch.Open(c, slog.New(slog.DiscardHandler), hooks)
+	if err != nil {
+		return inputs{}, err
+	}
+	if err := source.Run(following, g); err != nil {
+		return inputs{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return inputs{}, fmt.Errorf("reading %s failed: %s: %w", c.Source(), g.missing(source, c.NodeName), err)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return inputs{
+		Objects: model.Objects{
+			Nodes: []*model.Node{g.node}, Services: slices.Collect(maps.Values(g.services)),
+			Slices: slices.Collect(maps.Values(g.slices)), ServiceCIDRs: slices.Collect(maps.Values(g.cidrs)),
+			Routes: slices.Collect(maps.Values(g.routes)), Grants: slices.Collect(maps.Values(g.grants)),
+		},
+		problems: g.problems, machine: model.Machine{APIServers: g.servers},
+	}, nil
+}
+
+// missing describes the inputs that were not delivered, and why, as far as known.
+func (g *collector) missing(source *watch.Source, node string) string {
+	var why []string
+	for _, r := range source.Resources() {
+		if r.Err != "" {
+			why = append(why, r.Name+": "+r.Err)
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, p := range g.problems {
+		why = append(why, p.String())
+	}
+	if len(why) == 0 && g.node == nil {
+		why = append(why, "there is no Node "+node)
+	}
+	if len(why) == 0 {
+		why = append(why, "timeout")
+	}
+	return strings.Join(why, "; ")
+}
+
+// collector keeps the delivered objects (watch.Sink) and calls complete after the last one.
+type collector struct {
+	mu       sync.Mutex
+	services map[model.ServiceName]*model.Service
+	slices   map[model.SliceName]*model.Slice
+	cidrs    map[string]*model.ServiceCIDR
+	routes   map[model.RouteName]*model.Route
+	grants   map[model.GrantName]*model.Grant
+	node     *model.Node
+	servers  []netip.AddrPort
+	problems []model.Problem
+	synced   bool
+	complete func()
+}
+
+// change makes a change, and checks whether that was all.
+func (g *collector) change(f func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f()
+	if g.synced && g.node != nil {
+		g.complete()
+	}
+}
+
+var _ watch.Sink = (*collector)(nil)
+
+func (g *collector) SetService(s *model.Service) { g.change(func() { g.services[s.Name] = s }) }
+
+func (g *collector) DeleteService(n model.ServiceName) { g.change(func() { delete(g.services, n) }) }
+
+func (g *collector) SetSlice(s *model.Slice) { g.change(func() { g.slices[s.Name] = s }) }
+
+func (g *collector) DeleteSlice(n model.SliceName) { g.change(func() { delete(g.slices, n) }) }
+
+func (g *collector) SetNode(n *model.Node) { g.change(func() { g.node = n }) }
+
+func (g *collector) DeleteNode(string) {}
+
+func (g *collector) SetServiceCIDR(c *model.ServiceCIDR) { g.change(func() { g.cidrs[c.Name] = c }) }
+
+func (g *collector) DeleteServiceCIDR(name string) { g.change(func() { delete(g.cidrs, name) }) }
+
+func (g *collector) SetRoute(r *model.Route) { g.change(func() { g.routes[r.Name] = r }) }
+
+func (g *collector) DeleteRoute(n model.RouteName) { g.change(func() { delete(g.routes, n) }) }
+
+func (g *collector) SetGrant(o *model.Grant) { g.change(func() { g.grants[o.Name] = o }) }
+
+func (g *collector) DeleteGrant(n model.GrantName) { g.change(func() { delete(g.grants, n) }) }
+
+func (g *collector) Problems(ps []model.Problem) { g.change(func() { g.problems = ps }) }
+
+func (g *collector) Unread(model.Unread) {}
+
+func (g *collector) Synced(bool) { g.change(func() { g.synced = true }) }

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package question_test
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/tandem-proxy/tandem/core/question"
+)
+
+// A node's answer is read as a stream: its size does not count, nor does that of what it says
+// beside its Services, which is refused when it is large.
+func TestReadNodeIsBounded(t *testing.T) {
+	const services = 200_000
+	r, w := io.Pipe()
+	go func() {
+		fmt.Fprint(w, `{"version":"v1","services":[`)
+		for i := range services {
+			if i > 0 {
+				fmt.Fprint(w, ",")
+			}
+			fmt.Fprintf(w, `{"name":"ns/service-%d","state":"Failing","hash":"%016x","frontends":[{"address":"10.96.0.1:80","why":"ready"}]}`, i, i)
+		}
+		fmt.Fprint(w, `],"desiredHash":"h1","inputs":[{"age":2.5}]}`)
+		_ = w.Close()
+	}()
+	var before, now runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	seen, peak := 0, uint64(0)
+	n, err := question.ReadNode("a", "tandem-a", r, func(string, string) {
+		if seen++; seen%20_000 == 0 {
+			runtime.GC()
+			runtime.ReadMemStats(&now)
+			peak = max(peak, now.HeapAlloc)
+		}
+	})
+	if err != nil || n.Services != services || n.Failing != services || seen != services || n.Hash != "h1" || n.Lag != 2.5 {
+		t.Errorf("%v: %+v, %d seen", err, n, seen)
+	}
+	if peak > before.HeapAlloc+4<<20 {
+		t.Errorf("%d bytes of memory for a stream", peak-before.HeapAlloc)
+	}
+	for text, want := range map[string]string{
+		`{"version":"v1","reasons":["` + strings.Repeat("x", 5<<20) + `"]}`: "more than 4 MiB",
+		`{"services":{}}`:      "not a tandem status",
+		`[]`:                   "not a tandem status",
+		`{}`:                   "not a tandem status",
+		`{"version":"v1","ser`: "unexpected EOF",
+	} {
+		if _, err := question.ReadNode("a", "p", strings.NewReader(text), nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.30s: %v", text, err)
+		}
+	}
+}
+
+// What a few bytes each make of a node's answer costs little memory: other programs may answer
+// in a tandem's place.
+func TestReadNodeMakesLittle(t *testing.T) {
+	const size = 4 << 20
+	many := func(of string) string { return strings.Repeat(","+of, size/(len(of)+1)) }
+	for name, text := range map[string]string{
+		"problems":   `{"version":"v1","problems":[{}` + many("{}") + `]}`,
+		"inputs":     `{"version":"v1","inputs":[{}` + many("{}") + `]}`,
+		"reasons":    `{"version":"v1","reasons":[""` + many(`""`) + `]}`,
+		"services":   `{"version":"v1","services":[{}` + many("{}") + `]}`,
+		"a service":  `{"version":"v1","services":[{"name":"a","frontends":[{}` + many("{}")[:size-size%3-300] + `]}]}`,
+		"fields":     `{"version":"v1"` + many(`"a":{}`) + `}`,
+		"long words": `{"version":"v1","services":[{"name":"` + strings.Repeat("a", size-200) + `"}]}`,
+		"large":      `{"version":"v1","services":[{"name":"` + strings.Repeat("a", 64<<20) + `"}]}`,
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := question.ReadNode("a", "tandem-a", strings.NewReader(text), func(string, string) {})
+		runtime.ReadMemStats(&after)
+		if made := after.TotalAlloc - before.TotalAlloc; made > 100<<20 {
+			t.Errorf("%s: %d MiB for %d bytes (%v)", name, made>>20, len(text), err)
+		} else {
+			t.Logf("%s: %d MiB for %d bytes (%v)", name, made>>20, len(text), err)
+		}
+	}
+}

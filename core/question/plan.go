@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package question
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/flows"
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/track"
+)
+
+// Plan states what a node would program. Its JSON form is stable: fields are added, not changed.
+type Plan struct {
+	Node     string        `json:"node"`
+	Mode     string        `json:"mode"`
+	Objects  int           `json:"objects"`
+	Services []PlanService `json:"services"`
+	Problems []string      `json:"problems,omitempty"`
+	Gaps     []PlanGap     `json:"gaps,omitempty"`
+
+	Shared []string `json:"-"` // gaps that all ports have, each once
+}
+
+// PlanGap is something that the mode cannot do.
+type PlanGap struct {
+	Port   string `json:"port"`
+	Front  string `json:"frontend,omitempty"` // empty when it is about the whole port
+	Detail string `json:"detail"`
+}
+
+type PlanService struct {
+	Name   string         `json:"name"`
+	Fronts []PlanFrontend `json:"frontends"`
+	// HealthCheckNodePort answers load balancers; absent for none.
+	HealthCheckNodePort uint16 `json:"healthCheckNodePort,omitempty"`
+}
+
+type PlanFrontend struct {
+	Port     string       `json:"port"`
+	Kind     string       `json:"kind"`
+	Address  string       `json:"address"`
+	Protocol string       `json:"protocol"`
+	Sources  []string     `json:"sources,omitzero"`   // the only clients admitted; absent for all, empty for none
+	Affinity string       `json:"affinity,omitempty"` // how long a client stays with its endpoint
+	Missing  bool         `json:"missing,omitempty"`  // the mode does not program it: see gaps
+	Gaps     []string     `json:"gaps,omitempty"`     // what the mode does otherwise
+	Answers  []PlanAction `json:"answers"`            // empty when it is missing
+}
+
+// PlanAction is the action for clients of some origins.
+type PlanAction struct {
+	From      string   `json:"from"`
+	Verdict   string   `json:"verdict"`
+	SNAT      bool     `json:"snat"`
+	Why       string   `json:"why"`
+	Endpoints []string `json:"endpoints,omitempty"`
+}
+
+// PlanOf is what was planned of a document, of the Services of a filter.
+func PlanOf(of *Document, only Filter) Plan {
+	d := Plan{Node: of.Host.Name, Mode: of.Facts.Mode, Objects: of.Plan.Objects, Services: []PlanService{}}
+	for _, p := range of.Rejected {
+		d.Problems = append(d.Problems, p.String())
+	}
+	for _, id := range slices.SortedFunc(maps.Keys(of.Plan.Gaps), model.PortID.Compare) {
+		for _, g := range of.Plan.Gaps[id] {
+			gap := PlanGap{Port: id.String(), Detail: g.Detail}
+			if g.Frontend.IsValid() {
+				gap.Front = g.Frontend.String()
+			}
+			d.Gaps = append(d.Gaps, gap)
+			if g.OfMode() && !slices.Contains(d.Shared, g.Detail) {
+				d.Shared = append(d.Shared, g.Detail)
+			}
+		}
+	}
+	for _, s := range of.Services {
+		ps := PlanService{Name: s.Object.Name.String(), Fronts: []PlanFrontend{}}
+		if !only.Match(ps.Name, "") {
+			continue
+		}
+		for _, p := range s.Ports {
+			for i := range p.Frontends {
+				ps.Fronts = append(ps.Fronts, planned(p, &p.Frontends[i], of.Plan.Gaps[p.ID]))
+			}
+			ps.HealthCheckNodePort = p.HealthPort
+		}
+		d.Services = append(d.Services, ps)
+	}
+	return d
+}
+
+// planned describes what the mode does with connections to a frontend: what policy
+// decides, except for the gaps of the mode.
+func planned(p *model.Port, f *model.Frontend, gaps []model.Gap) PlanFrontend {
+	out := PlanFrontend{Port: p.ID.Name, Kind: f.Kind.String(), Address: f.At.String(), Protocol: p.ID.Proto.String()}
+	if f.Kind == model.KindNodePort {
+		out.Address = fmt.Sprintf("%s:%d", map[model.Family]string{model.IPv4: "*", model.IPv6: "[*]"}[p.ID.Family], f.At.Port())
+	}
+	out.Sources = Sources(f)
+	if out.Gaps, out.Missing = GapsOf(f, gaps); out.Missing { // its action otherwise does not matter
+		out.Answers = []PlanAction{}
+		return out
+	}
+	if p.SessionAffinity > 0 {
+		out.Affinity = p.SessionAffinity.String()
+	}
+	for origin := range f.On {
+		a := planAction(p, model.Origin(origin), f.On[origin])
+		if n := len(out.Answers); n > 0 && out.Answers[n-1].same(a) {
+			out.Answers[n-1].From += ", " + a.From
+			continue
+		}
+		out.Answers = append(out.Answers, a)
+	}
+	return out
+}
+
+func planAction(p *model.Port, from model.Origin, act model.Action) PlanAction {
+	a := PlanAction{From: from.String(), Verdict: act.Verdict.String(), SNAT: act.SNAT, Why: p.WhyText(act.Why)}
+	if act.Pool != nil {
+		for _, e := range act.Pool.Endpoints {
+			a.Endpoints = append(a.Endpoints, e.Addr.String())
+		}
+		slices.SortFunc(a.Endpoints, cmp.Compare[string])
+	}
+	return a
+}
+
+func (a PlanAction) same(b PlanAction) bool {
+	return a.Verdict == b.Verdict && a.SNAT == b.SNAT && a.Why == b.Why && slices.Equal(a.Endpoints, b.Endpoints)
+}
+
+// Edit is what tandem plan --against-running asks about: Services, EndpointSlices,
+// routes and grants that take the place of those of the same names.
+type Edit struct {
+	Services []*model.Service `json:"services"`
+	Slices   []*model.Slice   `json:"slices"`
+	Routes   []*model.Route   `json:"routes,omitempty"`
+	Grants   []*model.Grant   `json:"grants,omitempty"`
+	Prune    bool             `json:"prune,omitempty"` // and all others are deleted
+}
+
+// Preview states what an edit would change on a node. Its JSON form is stable.
+type Preview struct {
+	Node     string           `json:"node"`
+	Mode     string           `json:"mode"`
+	Services []PreviewService `json:"services"`
+	Problems []Problem        `json:"problems,omitempty"` // of the edited Services
+	Unknown  string           `json:"unknown,omitempty"`  // why connections were not counted
+}
+
+// PreviewService is what it would change of one Service.
+type PreviewService struct {
+	Name    string             `json:"name"`
+	Added   int                `json:"added"` // objects
+	Changed int                `json:"changed"`
+	Deleted int                `json:"deleted"`
+	Objects []dataplane.Change `json:"objects"`
+	// Connections are those tracked to frontends that change; Moved are those of them
+	// whose frontend or endpoint would be gone.
+	Connections int `json:"connections"`
+	Moved       int `json:"moved"`
+}
+
+// PreviewEdit is the question of tandem plan --against-running.
+func PreviewEdit() Verb[Edit, Preview] {
+	return Verb[Edit, Preview]{Name: "preview", Kernel: true, Answer: preview, Needs: func(Edit) Needs {
+		return Needs{Services: (*track.Tracker).Unsorted}
+	}}
+}
+
+func preview(ctx context.Context, d *Document, e Edit) (Preview, error) {
+	deltas, problems := e.Deltas(d.Snapshot, d.At)
+	out := PreviewOf(d.Plane.Preview(deltas), deltas, problems)
+	out.Node, out.Mode = d.Host.Name, d.Facts.Mode
+	if len(deltas) > 0 {
+		count := countFlows(d.Host, deltas)
+		if err := d.Plane.Flows(ctx, count.see); err != nil {
+			out.Unknown = err.Error()
+		}
+		count.add(&out)
+	}
+	return out, nil
+}
+
+// Deltas resolves what the edit touches, and returns which ports differ from the
+// running ones and the problems of the edited Services.
+func (e Edit) Deltas(s *engine.Snapshot, now time.Time) (deltas []model.Delta, problems []model.Problem) {
+	t := track.Resume(s.Host, s.Services, &model.Objects{Nodes: s.Others, Slices: s.Orphans, Routes: s.Routes, Grants: s.Grants}, s.Suspects, now)
+	t.Set(&model.Objects{Services: e.Services, Slices: e.Slices, Routes: e.Routes, Grants: e.Grants})
+	if e.Prune {
+		e.prune(t, s)
+	}
+	deltas = t.Flush()
+	slices.SortFunc(deltas, func(a, b model.Delta) int { return a.ID().Compare(b.ID()) })
+	for _, svc := range e.Services {
+		problems = append(problems, t.Service(svc.Name).Problems...)
+	}
+	return deltas, problems
+}
+
+// prune deletes from a tracker what a snapshot has and the edit has not.
+func (e Edit) prune(t *track.Tracker, s *engine.Snapshot) {
+	keep := map[any]bool{}
+	for _, svc := range e.Services {
+		keep[svc.Name] = true
+	}
+	for _, slice := range e.Slices {
+		keep[slice.Name] = true
+	}
+	for _, r := range e.Routes {
+		keep[r.Name] = true
+	}
+	for _, g := range e.Grants {
+		keep[g.Name] = true
+	}
+	for _, svc := range s.Services {
+		if !keep[svc.Object.Name] {
+			t.DeleteService(svc.Object.Name)
+		}
+		for _, slice := range svc.Slices {
+			if !keep[slice.Name] {
+				t.DeleteSlice(slice.Name)
+			}
+		}
+	}
+	for _, slice := range s.Orphans {
+		if !keep[slice.Name] {
+			t.DeleteSlice(slice.Name)
+		}
+	}
+	for _, r := range s.Routes {
+		if !keep[r.Name] {
+			t.DeleteRoute(r.Name)
+		}
+	}
+	for _, g := range s.Grants {
+		if !keep[g.Name] {
+			t.DeleteGrant(g.Name)
+		}
+	}
+}
+
+// PreviewOf renders the changes of a backend, by Service.
+func PreviewOf(changes []dataplane.Change, deltas []model.Delta, found []model.Problem) Preview {
+	p := Preview{Services: []PreviewService{}, Problems: problems(found)}
+	for _, d := range deltas {
+		p.service(d.ID().Service)
+	}
+	for _, c := range changes {
+		s := p.service(c.Owner.Service)
+		s.Objects = append(s.Objects, c)
+		switch c.Verb {
+		case ledger.Create:
+			s.Added++
+		case ledger.Replace:
+			s.Changed++
+		case ledger.Delete:
+			s.Deleted++
+		}
+	}
+	return p
+}
+
+func (p *Preview) service(n model.ServiceName) *PreviewService {
+	i := slices.IndexFunc(p.Services, func(s PreviewService) bool { return s.Name == n.String() })
+	if i < 0 {
+		i = len(p.Services)
+		p.Services = append(p.Services, PreviewService{Name: n.String(), Objects: []dataplane.Change{}})
+	}
+	return &p.Services[i]
+}
+
+// flowCounts counts the flows that changes concern.
+type flowCounts struct {
+	host *model.Host
+	at   map[flowKey]*flowCount
+}
+
+type flowKey struct {
+	proto model.Proto
+	at    netip.AddrPort
+}
+
+type flowCount struct {
+	service     model.ServiceName
+	keeps       flows.Set // endpoints that remain
+	total, lost int
+}
+
+// countFlows begins to count for deltas.
+func countFlows(host *model.Host, deltas []model.Delta) *flowCounts {
+	c := &flowCounts{host: host, at: map[flowKey]*flowCount{}}
+	for _, d := range deltas {
+		if d.Old == nil {
+			continue // nothing led there
+		}
+		for i := range d.Old.Frontends {
+			at := d.Old.Frontends[i].At
+			one := &flowCount{service: d.ID().Service, keeps: flows.Set{}}
+			if d.New != nil {
+				one.keep(d.New, at)
+			}
+			c.at[flowKey{d.ID().Proto, at}] = one
+		}
+	}
+	return c
+}
+
+// keep notes the endpoints that a frontend still has.
+func (f *flowCount) keep(p *model.Port, at netip.AddrPort) {
+	for i := range p.Frontends {
+		if p.Frontends[i].At != at {
+			continue
+		}
+		for _, act := range p.Frontends[i].On {
+			if act.Pool == nil {
+				continue
+			}
+			for _, e := range act.Pool.Endpoints {
+				f.keeps[e.Addr] = struct{}{}
+			}
+		}
+	}
+}
+
+// see takes one flow.
+func (c *flowCounts) see(f flows.Flow) {
+	if !f.Translated() {
+		return
+	}
+	one := c.at[flowKey{f.Proto, f.Dst}]
+	if one == nil && slices.Contains(c.host.IPs, f.Dst.Addr()) {
+		any := model.FamilyOf(f.Dst.Addr()).Unspecified()
+		one = c.at[flowKey{f.Proto, netip.AddrPortFrom(any, f.Dst.Port())}]
+	}
+	if one == nil {
+		return
+	}
+	one.total++
+	if _, kept := one.keeps[f.From]; !kept {
+		one.lost++
+	}
+}
+
+// add puts the counts into a preview.
+func (c *flowCounts) add(p *Preview) {
+	for _, one := range c.at {
+		s := p.service(one.service)
+		s.Connections += one.total
+		s.Moved += one.lost
+	}
+}
+
+// Pending reports whether the edit changes anything.
+func (p Preview) Pending() bool { return len(p.Services) > 0 }

@@ -1,0 +1,523 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package question
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/history"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/resolve"
+	"github.com/tandem-proxy/tandem/core/track"
+	"github.com/tandem-proxy/tandem/core/wire"
+)
+
+// Services lists Services with their frontends and, of a single one, every endpoint
+// of its slices and why it is used or not. Its JSON form is stable.
+type Services struct {
+	Node     string          `json:"node"`
+	Mode     string          `json:"mode"`
+	Services []ServiceDetail `json:"services"`
+}
+
+// ServiceDetail is one Service.
+type ServiceDetail struct {
+	Service
+	Frontends []FrontendDetail `json:"frontends"`
+	Used      int              `json:"used"`                // endpoints that take connections, each port's
+	Endpoints []EndpointDetail `json:"endpoints,omitempty"` // of a single Service
+}
+
+// FrontendDetail is a frontend, and since when it is programmed; absent for "since the
+// start, or longer".
+type FrontendDetail struct {
+	Frontend
+	Since *time.Time `json:"since,omitempty"`
+}
+
+// EndpointDetail is one endpoint of a slice for one port.
+type EndpointDetail struct {
+	Port       string     `json:"port"`
+	Protocol   string     `json:"protocol"`
+	Address    string     `json:"address"`
+	Node       string     `json:"node,omitempty"`
+	Slice      string     `json:"slice"`
+	Conditions []string   `json:"conditions"`
+	Used       bool       `json:"used"`
+	Why        string     `json:"why"`
+	Since      *time.Time `json:"since,omitempty"` // as for frontends; of used ones
+}
+
+// ServicesRequest is what tandem services asks.
+type ServicesRequest struct {
+	Service string `json:"service,omitempty"` // NAMESPACE/NAME; empty for all, without their endpoints
+	Filter  Filter `json:"filter,omitzero"`   // of all
+}
+
+// ListServices is the question of tandem services.
+func ListServices() Verb[ServicesRequest, Services] {
+	return Verb[ServicesRequest, Services]{Name: "services", Answer: services, list: servicesListed, Needs: func(r ServicesRequest) Needs {
+		if r.Service == "" {
+			return Needs{Services: (*track.Tracker).Unsorted, Sorted: true}
+		}
+		name, _ := model.ParseServiceName(r.Service) // services reports an invalid name
+		return Needs{Services: func(t *track.Tracker) []*track.View { return t.Named(name) }, Since: name}
+	}}
+}
+
+func services(_ context.Context, d *Document, r ServicesRequest) (out Services, err error) {
+	only := r.Filter
+	if d.Recorded != nil {
+		only.States = nil // which are those that were recorded
+	}
+	if r.Service == "" {
+		out = ServicesOf(d.Snapshot, only)
+	} else {
+		name, err := model.ParseServiceName(r.Service)
+		if err != nil {
+			return out, err
+		}
+		var ok bool
+		if out, ok = ServiceOf(d.Snapshot, name, d.Since); !ok {
+			return out, unknownService(name)
+		}
+	}
+	if d.Recorded != nil {
+		out.Recall(d.Recorded.Status.Services)
+		out.Services = slices.DeleteFunc(out.Services, func(s ServiceDetail) bool { return !r.Filter.Match(s.Name, s.State) })
+	}
+	out.Node, out.Mode = d.Host.Name, d.Facts.Mode
+	return out, nil
+}
+
+// servicesListed is services of a running proxy, with those of a list made while it is written.
+func servicesListed(ctx context.Context, d *Document, r ServicesRequest) (any, error) {
+	if r.Service != "" {
+		return services(ctx, d, r)
+	}
+	return listServices(d.Snapshot, r.Filter).In(Services{Node: d.Host.Name, Mode: d.Facts.Mode}, "services"), nil
+}
+
+// ListChanges is the question of tandem history. It does not use the engine's goroutine.
+func ListChanges() Verb[history.Filter, history.Document] {
+	return Verb[history.Filter, history.Document]{Name: "history", Answer: changes, list: changesListed, Needs: func(history.Filter) Needs { return Needs{} }}
+}
+
+// Changes is the history that a filter selects.
+func (d *Document) Changes(f history.Filter) history.Document { return history.Whole(d.History(f)) }
+
+func changes(_ context.Context, d *Document, f history.Filter) (history.Document, error) {
+	if f.Limit < 0 {
+		return history.Document{}, fmt.Errorf("limit %d: must not be negative", f.Limit)
+	}
+	return d.Changes(f), nil
+}
+
+func changesListed(ctx context.Context, d *Document, f history.Filter) (any, error) {
+	if f.Limit < 0 {
+		return changes(ctx, d, f)
+	}
+	out, n, each := d.History(f)
+	return wire.List[history.Entry]{Len: n, Each: each}.In(out, "entries"), nil
+}
+
+// ServicesOf lists the Services of a snapshot that a filter selects.
+func ServicesOf(s *engine.Snapshot, only Filter) Services {
+	list := listServices(s, only)
+	out := Services{Services: make([]ServiceDetail, 0, list.Len)}
+	for one := range list.Each {
+		own := *one
+		own.Frontends = slices.Clone(one.Frontends)
+		out.Services = append(out.Services, own)
+	}
+	return out
+}
+
+// listServices lists the Services of a snapshot that a filter selects, one at a time.
+func listServices(s *engine.Snapshot, only Filter) wire.List[ServiceDetail] {
+	faults := faultsOf(s)
+	selected := s
+	var one ServiceDetail // at a time
+	var memory []Frontend
+	if !only.All() {
+		selected = new(engine.Snapshot)
+		for _, svc := range s.Each() {
+			if !only.Named(svc.Object.Name.String()) {
+				continue
+			}
+			if one.describe(s, svc, faults, nil, &memory); only.Match(one.Name, one.State) {
+				selected.Services = append(selected.Services, svc)
+			}
+		}
+	}
+	return wire.List[ServiceDetail]{Len: len(selected.Services), Each: func(yield func(*ServiceDetail) bool) {
+		for _, svc := range selected.Each() {
+			if one.describe(s, svc, faults, nil, &memory); !yield(&one) {
+				return
+			}
+		}
+	}}
+}
+
+// Recall restores the states and problems that Services had when a snapshot was taken:
+// failures do not follow from its inputs.
+func (s *Services) Recall(then []Service) {
+	known := make(map[string]*Service, len(then))
+	for i := range then {
+		known[then[i].Name] = &then[i]
+	}
+	for i := range s.Services {
+		if was := known[s.Services[i].Name]; was != nil {
+			s.Services[i].State, s.Services[i].Problems = was.State, was.Problems
+		}
+	}
+}
+
+// ServiceOf describes one; ok is false when there is none of the name.
+func ServiceOf(s *engine.Snapshot, name model.ServiceName, since engine.Since) (out Services, ok bool) {
+	svc, ok := Find(s, name)
+	if !ok {
+		return out, false
+	}
+	var d ServiceDetail
+	d.describe(s, svc, faultsOf(s), since, new([]Frontend))
+	for _, u := range resolve.EndpointUses(s.Host, resolve.MarkUnanswered(svc.Slices, s.Suspects), svc.Ports) {
+		e := EndpointDetail{
+			Port: u.Port.Name, Protocol: u.Port.Proto.String(), Address: u.Addr.String(), Node: u.Node,
+			Slice: u.Slice.Name, Conditions: conditions(u.State), Used: u.Used, Why: u.Why,
+		}
+		if at, known := since[engine.SinceKey{Port: u.Port, At: u.Addr}]; known && u.Used {
+			e.Since = &at
+		}
+		d.Endpoints = append(d.Endpoints, e)
+	}
+	return Services{Services: []ServiceDetail{d}}, true
+}
+
+// Find returns a Service of a snapshot.
+func Find(s *engine.Snapshot, name model.ServiceName) (svc *track.View, ok bool) {
+	i, ok := slices.BinarySearchFunc(s.Services, name, func(svc *track.View, n model.ServiceName) int { return svc.Object.Name.Compare(n) })
+	if !ok {
+		return nil, false
+	}
+	return s.Services[i], true
+}
+
+// describe describes a Service, in place of the one before. Memory is for its frontends meanwhile.
+func (d *ServiceDetail) describe(s *engine.Snapshot, svc *track.View, found faults, since engine.Since, memory *[]Frontend) {
+	*d = ServiceDetail{Service: Service{Name: svc.Object.Name.String(), Hash: ServiceHash(svc), Frontends: (*memory)[:0]}, Frontends: d.Frontends[:0]}
+	d.Service.describe(svc, s, found.services[svc.Object.Name])
+	described := d.Service.Frontends // in the order of ports and theirs
+	*memory = described
+	d.Service.Frontends = nil
+	d.Frontends = slices.Grow(d.Frontends, len(described))
+	if d.Frontends == nil {
+		d.Frontends = []FrontendDetail{}
+	}
+	for _, p := range svc.Ports {
+		most := 0
+		for i := range p.Frontends {
+			f := FrontendDetail{Frontend: described[len(d.Frontends)]}
+			if at, known := since[engine.SinceKey{Port: p.ID, At: p.Frontends[i].At}]; known {
+				f.Since = &at
+			}
+			most = max(most, f.Endpoints)
+			d.Frontends = append(d.Frontends, f)
+		}
+		d.Used += most
+	}
+}
+
+// conditions are the names of those that hold.
+func conditions(s model.EndpointState) (names []string) {
+	names = []string{}
+	for _, c := range [...]struct {
+		is   model.EndpointState
+		name string
+	}{{model.Ready, "ready"}, {model.Serving, "serving"}, {model.Terminating, "terminating"}} {
+		if s.Has(c.is) {
+			names = append(names, c.name)
+		}
+	}
+	return names
+}
+
+// Top states which Services get how many new connections. Its JSON form is stable.
+type Top struct {
+	At       time.Time    `json:"at"`
+	Mode     string       `json:"mode"`
+	Services []TopService `json:"services"` // most first
+	// NotCounted is why there are none: the mode in use counts no connections or, in a snapshot, they could
+	// not be read.
+	NotCounted string `json:"notCounted,omitempty"`
+}
+
+// TopService are the new connections of a Service.
+type TopService struct {
+	Service   string        `json:"service"`
+	New       uint64        `json:"new"`                 // since its frontends are there
+	PerSecond float64       `json:"perSecond,omitempty"` // between two looks
+	Frontends []TopFrontend `json:"frontends"`           // with -o wide, json and yaml
+	Endpoints []TopEndpoint `json:"endpoints,omitempty"` // where asked for
+	Traffic   *TopTraffic   `json:"traffic,omitempty"`   // where asked for
+}
+
+// TopEndpoint are the new connections that an endpoint got from a Service.
+type TopEndpoint struct {
+	Address string `json:"address"`
+	Proto   string `json:"protocol"`
+	New     uint64 `json:"new"`
+}
+
+// TopTraffic is what connection tracking knows of the connections of a Service that it
+// has now, in both directions.
+type TopTraffic struct {
+	Connections uint64  `json:"connections"`
+	Bytes       uint64  `json:"bytes"`
+	PerSecond   float64 `json:"bytesPerSecond,omitempty"` // more than at the look before, at least 0
+}
+
+// TopFrontend are those of one of its frontends.
+type TopFrontend struct {
+	Address string `json:"address"`
+	Proto   string `json:"protocol"`
+	New     uint64 `json:"new"`
+}
+
+// TopRequest is what tandem top asks. Services without connections are left out.
+type TopRequest struct {
+	Filter    Filter `json:"filter,omitzero"`
+	Frontends bool   `json:"frontends,omitempty"` // with the counts of each
+	Endpoints bool   `json:"endpoints,omitempty"` // with those of each endpoint
+	Bytes     bool   `json:"bytes,omitempty"`     // with what conntrack has counted
+}
+
+// CountConnections is the question of tandem top.
+func CountConnections() Verb[TopRequest, Top] {
+	return Verb[TopRequest, Top]{Name: "top", Kernel: true, Answer: top, Needs: func(r TopRequest) Needs {
+		return Needs{Counts: &r, Services: (*track.Tracker).Unsorted}
+	}}
+}
+
+func top(_ context.Context, d *Document, r TopRequest) (Top, error) {
+	switch {
+	case d.Recorded != nil && d.Recorded.Top != nil:
+		t := *d.Recorded.Top
+		t.Services = slices.DeleteFunc(slices.Clone(t.Services), func(s TopService) bool { return !r.Filter.Match(s.Service, "") })
+		return t, nil
+	case d.Counts == nil:
+		return Top{At: d.At, Mode: d.Facts.Mode, Services: []TopService{}, NotCounted: NotCounted(d.Facts.Mode)}, nil
+	}
+	from := *d.Counts
+	from.Mode, from.Frontends = d.Facts.Mode, r.Frontends
+	return TopOf(from, d.Services, r.Filter), nil
+}
+
+// NotCounted says why there are no counts of a mode.
+func NotCounted(mode string) string {
+	return "connections are not counted in mode " + mode + ": modes iptables, ipvs and userspace count them, and mode nftables with --count-connections"
+}
+
+// frontendKey is a frontend, or a port, as data planes count it.
+type frontendKey struct {
+	proto model.Proto
+	at    netip.AddrPort
+	port  model.PortID
+}
+
+// TopCounts adds up what a data plane has counted.
+type TopCounts map[frontendKey]uint64
+
+// Add adds a count. Frontends without connections, mostly nearly all, are left out.
+func (t TopCounts) Add(c dataplane.Connections) {
+	if c.New > 0 {
+		t[frontendKey{c.Proto, c.At, c.Port}] += c.New
+	}
+}
+
+// TopEndpoints adds up what a data plane has counted by endpoint of a frontend.
+type TopEndpoints map[frontendKey]map[netip.AddrPort]uint64
+
+// Add adds a count.
+func (t TopEndpoints) Add(c dataplane.Connections) {
+	if c.New == 0 {
+		return
+	}
+	k := frontendKey{c.Proto, c.At, c.Port}
+	if t[k] == nil {
+		t[k] = map[netip.AddrPort]uint64{}
+	}
+	t[k][c.Endpoint] += c.New
+}
+
+// of returns the counts of a Service's endpoints, the busiest first: of those that it had,
+// too, as long as the data plane knows them.
+func (t TopEndpoints) of(s *track.View) (all []TopEndpoint) {
+	for _, p := range s.Ports {
+		sum := map[netip.AddrPort]uint64{}
+		for i := range p.Frontends {
+			for at, n := range t[frontendKey{proto: p.ID.Proto, at: p.Frontends[i].At}] {
+				sum[at] += n
+			}
+		}
+		for at, n := range sum {
+			all = append(all, TopEndpoint{Address: at.String(), Proto: p.ID.Proto.String(), New: n})
+		}
+	}
+	slices.SortFunc(all, func(a, b TopEndpoint) int {
+		return cmp.Or(cmp.Compare(b.New, a.New), strings.Compare(a.Address, b.Address), strings.Compare(a.Proto, b.Proto))
+	})
+	return all
+}
+
+// TopFlows adds up what connection tracking has of frontends.
+type TopFlows map[frontendKey]TopTraffic
+
+// Add adds a connection to a frontend.
+func (t TopFlows) Add(proto model.Proto, at netip.AddrPort, bytes uint64) {
+	k := frontendKey{proto: proto, at: at}
+	f := t[k]
+	f.Connections++
+	f.Bytes += bytes
+	t[k] = f
+}
+
+// of returns the traffic of a Service. The connections to a node port are to any of the
+// node's addresses.
+func (t TopFlows) of(s *track.View, node []netip.Addr) *TopTraffic {
+	sum := TopTraffic{}
+	add := func(proto model.Proto, at netip.AddrPort) {
+		f := t[frontendKey{proto: proto, at: at}]
+		sum.Connections += f.Connections
+		sum.Bytes += f.Bytes
+	}
+	for _, p := range s.Ports {
+		for _, f := range p.Frontends {
+			if !f.At.Addr().IsUnspecified() {
+				add(p.ID.Proto, f.At)
+				continue
+			}
+			for _, a := range node {
+				if a.Is4() == f.At.Addr().Is4() {
+					add(p.ID.Proto, netip.AddrPortFrom(a, f.At.Port()))
+				}
+			}
+		}
+	}
+	return &sum
+}
+
+// TopSources are what Top is made of.
+type TopSources struct {
+	Mode      string
+	At        time.Time
+	Counts    TopCounts
+	Endpoints TopEndpoints // nil where not asked for
+	Flows     TopFlows     // same
+	Node      []netip.Addr // addresses of this node, for Flows
+	Frontends bool         // with each one's count
+}
+
+// TopOf gives counts to the Services whose frontends they are of, and that a filter selects.
+// Those without connections are left out, and each frontend's own count unless asked for.
+func TopOf(from TopSources, services []*track.View, only Filter) Top {
+	t := Top{At: from.At, Mode: from.Mode, Services: []TopService{}}
+	for _, s := range services {
+		row := TopService{New: from.Counts.of(s)}
+		if from.Flows != nil {
+			row.Traffic = from.Flows.of(s, from.Node)
+		}
+		if row.New == 0 && (row.Traffic == nil || row.Traffic.Connections == 0) {
+			continue
+		}
+		if row.Service = s.Object.Name.String(); !only.Match(row.Service, "") {
+			continue
+		}
+		if row.Frontends = []TopFrontend{}; from.Frontends {
+			row.Frontends = from.Counts.frontends(s)
+		}
+		if from.Endpoints != nil {
+			row.Endpoints = from.Endpoints.of(s)
+		}
+		t.Services = append(t.Services, row)
+	}
+	t.sort()
+	return t
+}
+
+// of returns the counts of a Service.
+func (t TopCounts) of(s *track.View) (n uint64) {
+	for _, p := range s.Ports {
+		n += t.ofPort(p)
+		for i := range p.Frontends {
+			n += t.at(p, i)
+		}
+	}
+	return n
+}
+
+// at is what was counted at a frontend of a port, and ofPort what was at none of its own.
+func (t TopCounts) at(p *model.Port, i int) uint64 {
+	return t[frontendKey{proto: p.ID.Proto, at: p.Frontends[i].At}]
+}
+
+func (t TopCounts) ofPort(p *model.Port) uint64 { return t[frontendKey{proto: p.ID.Proto, port: p.ID}] }
+
+// frontends are the counts of each; none of a port whose frontends are counted together.
+func (t TopCounts) frontends(s *track.View) (all []TopFrontend) {
+	for _, p := range s.Ports {
+		if t.ofPort(p) > 0 {
+			continue
+		}
+		for i := range p.Frontends {
+			f := frontend(p, &p.Frontends[i])
+			all = append(all, TopFrontend{Address: f.Address, Proto: f.Proto, New: t.at(p, i)})
+		}
+	}
+	return all
+}
+
+func (t *Top) sort() {
+	slices.SortFunc(t.Services, func(a, b TopService) int {
+		return cmp.Or(cmp.Compare(b.PerSecond, a.PerSecond), cmp.Compare(b.New, a.New), strings.Compare(a.Service, b.Service))
+	})
+}
+
+// Since sets the rates since an earlier look: what had no connections then is not in it.
+// A count that is less than before began again.
+func (t *Top) Since(before Top) {
+	seconds := t.At.Sub(before.At).Seconds()
+	if seconds <= 0 {
+		return
+	}
+	old := map[string]TopService{}
+	for _, s := range before.Services {
+		old[s.Service] = s
+	}
+	for i := range t.Services {
+		s := &t.Services[i]
+		was := old[s.Service]
+		if was.New <= s.New {
+			s.PerSecond = float64(s.New-was.New) / seconds
+		}
+		if s.Traffic == nil {
+			continue
+		}
+		if was.Traffic == nil {
+			was.Traffic = &TopTraffic{}
+		}
+		// Less than before: connections have ended, and with them their count.
+		if was.Traffic.Bytes <= s.Traffic.Bytes {
+			s.Traffic.PerSecond = float64(s.Traffic.Bytes-was.Traffic.Bytes) / seconds
+		}
+	}
+	t.sort()
+}
