@@ -31,7 +31,7 @@
 package contract
 
 import (
-	"fmt"
+	"strings"
 
 	"github.com/tandem-proxy/tandem/windows/hns"
 )
@@ -175,24 +175,10 @@ const (
 
 // Rule returns the rule that is tested.
 func (e Experiment) Rule() string {
-	for i, c := range e.ID {
-		if c == '/' {
-			return e.ID[:i]
-		}
-	}
-	return e.ID
+	rule, _, _ := strings.Cut(e.ID, "/")
+	return rule
 }
 
 // Expected returns the answer that is expected of a machine. It is empty if the
 // question does not arise there.
 func (e Experiment) Expected(a About) string { return e.expect(a) }
-
-// Find returns the experiment with an id.
-func Find(id string) (Experiment, error) {
-	for _, e := range All() {
-		if e.ID == id {
-			return e, nil
-		}
-	}
-	return Experiment{}, fmt.Errorf("no experiment %q", id)
-}
