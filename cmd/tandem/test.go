@@ -29,6 +29,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/platform"
 	"github.com/tandem-proxy/tandem/platform/connectivity"
+	"github.com/tandem-proxy/tandem/windows/contract"
 )
 
 func newTest() *cobra.Command {
@@ -39,7 +40,7 @@ func newTest() *cobra.Command {
 See the help of its subcommands.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	c.AddCommand(newTestConnectivity(), newTestDisrupt())
+	c.AddCommand(newTestConnectivity(), newTestDisrupt(), newTestHNS(contract.Local))
 	for _, sub := range c.Commands() {
 		sub.Args = runArgs
 	}

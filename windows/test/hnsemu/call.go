@@ -12,7 +12,7 @@ import (
 
 // Do carries out a call.
 func (e *Emulator) Do(r Request) Response {
-	c := Call{Name: name(r.Kind, r.Verb), Verb: r.Verb, Kind: r.Kind, ID: strings.ToLower(r.ID), Text: r.Text}
+	c := Call{Name: r.Function(), Verb: r.Verb, Kind: r.Kind, ID: strings.ToLower(r.ID), Text: r.Text}
 	e.mu.Lock()
 	hook := e.hook
 	if h, ok := e.handles[r.Handle]; ok && c.ID == "" {
@@ -95,7 +95,7 @@ func (e *Emulator) carryOut(r Request, id string) (Response, hns.Code) {
 		return e.enumerate(r)
 	case Open:
 		if !e.has(r.Kind, id) {
-			return Response{}, notFound
+			return Response{}, e.missing(r.Kind)
 		}
 		return Response{Handle: e.open(r.Kind, id)}, 0
 	case Create:

@@ -28,11 +28,7 @@ func (c *Client) do(r Request) (Response, error) {
 	if out.Result == 0 {
 		return out, nil
 	}
-	code := hns.Code(out.Result)
-	if code&0xffff0000 == 0x80070000 {
-		code &= 0xffff
-	}
-	return out, &hns.Error{Call: name(r.Kind, r.Verb), Code: code}
+	return out, &hns.Error{Call: r.Function(), Code: out.Code()}
 }
 
 func (c *Client) Version() (v hns.Version, err error) {

@@ -16,8 +16,10 @@
 // # The rules and their sources
 //
 // "Assumed" marks behaviour without a published observation of a real HNS. Where a rule is carried
-// out the code says "rule: " and its name. ci/wine/smoke.ps1 prints what a node does
-// beside the assumption.
+// out the code says "rule: " and its name. Experiments named after the rules ask any HNS
+// (package windows/contract, tandem test hns); the codes below are those that
+// they expect, unless a report of a real machine of that version is kept in reports
+// (answers.go). ci/wine/smoke.ps1 prints what a node does beside the assumption.
 //
 //	name              rule                                                         source
 //	functions         functions, handles, GUIDs, strings                           hcsshim, hcn/zsyscall_windows.go
@@ -30,9 +32,9 @@
 //	version-2022      13.2 is Server 2022                                          assumed
 //	networks          networks are made, changed and deleted with their endpoints  hcsshim, hcn tests; "with" is assumed
 //	policies          policies of networks and endpoints: Add, Update, Remove      hcsshim, hcn tests
-//	extra-settings    settings are returned as they were given                     hcsshim, hcn tests
+//	extra-settings    settings are returned as they were given                     hcsshim, hcn tests; that load balancers have no names: assumed
 //	v1-api            HNSCall: version, networks, endpoints, accelerated MACs      hcsshim, hcn v1 tests
-//	modify            Modify from 15.4; 15.4 succeeds and changes nothing          kubernetes#131466
+//	modify            Modify from 15.4; 15.4 succeeds and changes nothing          kubernetes#131466; that the rest is kept: assumed
 //	modify-frontends  Modify cannot change frontends                               assumed
 //	given-id          Create keeps a given ID, and refuses one in use: 0xb7        hcsshim, hcn tests; 0xb7 is assumed
 //	not-found         opening what is not there: 0x490; deleting: 0x803b0002       antrea#2301; azure-container-networking#715; of networks 0x803b0001: assumed
@@ -42,7 +44,7 @@
 //	needs-endpoints   a load balancer needs endpoints: 0x803b001c                  kubernetes#100384, calico#5762; 0x803b000d: kubernetes#106936
 //	needs-mapping     a load balancer needs a port mapping: 0x803b000d             assumed; some have none all the same: kubernetes#141488
 //	endpoints-exist   a load balancer's endpoints must exist: 0x803b0002           assumed
-//	one-frontend      one load balancer for a frontend: 0x803b0013 or Exists       kubernetes#139519 (0xb7)
+//	one-frontend      one load balancer for a frontend: 0x803b0013 or Exists       kubernetes#139519 (0xb7); with several VIPs: assumed
 //	id-case           ids are compared whatever their case                         hcsshim, hcn tests
 //	twins             two remote endpoints of one address: 0x803b0013              assumed; Twins allows them
 //	beside-a-pod      a remote endpoint beside a pod of its address                kubernetes#130963; without network: Windows-Containers#631

@@ -4,6 +4,8 @@ package hnsemu
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -64,6 +66,7 @@ type Emulator struct {
 	mu        sync.Mutex
 	version   hns.Version
 	behaviour Behaviour
+	answers   map[string]hns.Code // by experiment (answers.go)
 	hook      func(*Call) hns.Code
 	cost      func(Call) time.Duration
 	down      bool
@@ -91,13 +94,24 @@ type handle struct {
 	id   string
 }
 
-// New returns an HNS that holds nothing.
+// New returns an HNS that holds nothing. It answers as a kept report of that version says,
+// else as package contract expects.
 func New(v hns.Version) *Emulator {
-	return &Emulator{
-		version:  v,
+	e := &Emulator{
+		version: v, answers: expectations(v),
 		networks: map[string]hns.Network{}, endpoints: map[string]hns.Endpoint{}, balancers: map[string]hns.LoadBalancer{},
 		kept: map[string]document{}, foreign: map[string]string{}, refused: map[string]bool{}, handles: map[uint64]handle{}, absent: map[string]time.Duration{},
 	}
+	kept, err := Kept()
+	if err != nil {
+		panic(err) // they are part of the program, and TestReports reads them
+	}
+	for _, file := range slices.Sorted(maps.Keys(kept)) {
+		if of, err := kept[file].Version(); err == nil && of == v {
+			e.Learn(kept[file])
+		}
+	}
+	return e
 }
 
 // Behave sets the faults.

@@ -11,39 +11,39 @@ import (
 	"github.com/tandem-proxy/tandem/windows/hns"
 )
 
-// createNetwork makes a network. One of the name may exist, as hcsshim's tests
-// rely on nothing else.
+// createNetwork makes a network. One of the name may exist.
 func (e *Emulator) createNetwork(settings string) (Response, hns.Code) {
 	var n hns.Network
 	kept, ok := asDocument(settings)
 	if !ok || json.Unmarshal([]byte(settings), &n) != nil {
-		return Response{}, invalidJSON
+		return Response{}, e.answer("bad-json/network")
 	}
 	var code hns.Code
-	if n.ID, code = e.identity(n.ID); code != 0 {
+	if n.ID, code = e.identity(n.ID, "given-id/endpoint-in-use"); code != 0 {
 		return Response{}, code
 	}
 	e.networks[n.ID], e.kept[n.ID] = n, kept
 	return Response{Handle: e.open(Network, n.ID), ID: n.ID}, 0
 }
 
-// identity returns the id of a new object: the one that is requested, if any.
+// identity returns the id of a new object: the one that is requested, if any. An HNS that
+// accepts one in use gives the object another one.
 //
 // rule: given-id
-func (e *Emulator) identity(asked string) (string, hns.Code) {
+func (e *Emulator) identity(asked, inUse string) (string, hns.Code) {
 	id := strings.ToLower(asked)
-	switch {
-	case id == "":
+	if id == "" {
 		return e.id(), 0
-	case e.has(Network, id) || e.has(Endpoint, id) || e.has(LoadBalancer, id):
-		return "", alreadyExists
+	}
+	if e.has(Network, id) || e.has(Endpoint, id) || e.has(LoadBalancer, id) {
+		return e.id(), e.answer(inUse)
 	}
 	return id, 0
 }
 
 func (e *Emulator) deleteNetwork(id string) hns.Code {
 	if _, ok := e.networks[id]; !ok {
-		return networkNotFound
+		return e.answer("not-found/delete-network")
 	}
 	e.dropNetwork(id)
 	return 0

@@ -3,6 +3,7 @@
 package hnsemu
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -30,38 +31,51 @@ func (e *Emulator) createEndpoint(r Request) (Response, hns.Code) {
 		return Response{}, e.stale()
 	}
 	if _, ok := e.networks[h.id]; !ok {
-		return Response{}, networkNotFound
+		return Response{}, e.answer("not-found/delete-network")
 	}
 	var p hns.Endpoint
 	kept, ok := asDocument(r.Text)
 	if !ok || json.Unmarshal([]byte(r.Text), &p) != nil {
-		return Response{}, invalidJSON
+		return Response{}, e.answer("bad-json/endpoint")
 	}
 	if len(p.IpConfigurations) == 0 {
 		p.IpConfigurations = []hns.IpConfig{{IpAddress: e.allot(h.id), PrefixLength: 24}}
 	}
+	code := e.refusal(e.publishes(p), "published-port/second")
 	for _, c := range p.IpConfigurations {
-		// rule: bad-address
-		if _, err := netip.ParseAddr(c.IpAddress); err != nil {
-			return Response{}, invalidIP
-		}
-		// rule: beside-a-pod
-		// A remote endpoint may exist beside a pod of the same address
-		// (kubernetes#130963), but not beside another remote one.
-		if !e.behaviour.Twins && e.taken(c.IpAddress, h.id, p.Flags) {
-			return Response{}, portExists
-		}
+		code = cmp.Or(e.addressed(c.IpAddress, h.id, p.Flags), code)
 	}
-	if e.publishes(p) {
-		return Response{}, portExists
+	if code != 0 {
+		return Response{}, code
 	}
-	var code hns.Code
-	if p.ID, code = e.identity(p.ID); code != 0 {
+	if p.ID, code = e.identity(p.ID, "given-id/endpoint-in-use"); code != 0 {
 		return Response{}, code
 	}
 	p.HostComputeNetwork = h.id
 	e.endpoints[p.ID], e.kept[p.ID] = p, kept
 	return Response{Handle: e.open(Endpoint, p.ID), ID: p.ID}, 0
+}
+
+// addressed refuses addresses of endpoints.
+//
+// rule: bad-address beside-a-pod twins
+func (e *Emulator) addressed(addr, network string, flags uint32) hns.Code {
+	a, err := netip.ParseAddr(addr)
+	if err != nil {
+		return e.answer("bad-address/text")
+	}
+	pods, local := e.podSubnet(network), flags&hns.FlagRemote == 0
+	outside, same := pods.Addr().Is4() == a.Is4() && !pods.Contains(a), "twins/local"
+	if !local {
+		same = "twins/remote"
+	}
+	return cmp.Or(
+		e.refusal(outside && local, "bad-address/outside"),
+		e.refusal(outside && !local, "bad-address/remote-outside"),
+		e.refusal(local && a == pods.Addr().Next(), "bad-address/gateway"),
+		e.refusal(!e.behaviour.Twins && e.taken(addr, network, flags), same),
+		e.refusal(!local && e.taken(addr, network, 0), "beside-a-pod/remote"),
+	)
 }
 
 // publishes reports whether an endpoint requests a port of the node that another
@@ -94,10 +108,10 @@ func (e *Emulator) publishes(p hns.Endpoint) bool {
 func (e *Emulator) createBalancer(settings string) (Response, hns.Code) {
 	var lb hns.LoadBalancer
 	if json.Unmarshal([]byte(settings), &lb) != nil {
-		return Response{}, invalidJSON
+		return Response{}, e.answer("bad-json/balancer")
 	}
 	var code hns.Code
-	if lb.ID, code = e.identity(lb.ID); code != 0 {
+	if lb.ID, code = e.identity(lb.ID, "given-id/balancer-in-use"); code != 0 {
 		return Response{}, code
 	}
 	if code := e.valid(lb); code != 0 {
@@ -117,25 +131,30 @@ func (e *Emulator) keep(lb hns.LoadBalancer) {
 }
 
 // valid refuses what HNS refuses.
+//
+// rule: needs-endpoints needs-mapping endpoints-exist
 func (e *Emulator) valid(lb hns.LoadBalancer) hns.Code {
-	// rule: needs-endpoints
-	if len(lb.HostComputeEndpoints) == 0 {
-		return invalidReference
-	}
-	// rule: needs-mapping
-	if len(lb.PortMappings) == 0 {
-		return invalidPolicy
-	}
-	// rule: endpoints-exist
-	if e.missesEndpoints(lb) {
-		return endpointNotFound
-	}
+	return cmp.Or(
+		e.refusal(len(lb.HostComputeEndpoints) == 0, "needs-endpoints/none"),
+		e.refusal(len(lb.PortMappings) == 0, "needs-mapping/none"),
+		e.refusal(e.missesEndpoints(lb), "endpoints-exist/absent"),
+		e.conflicts(lb),
+	)
+}
+
+// conflicts refuses a load balancer if another one has one of its frontends.
+//
+// rule: one-frontend
+func (e *Emulator) conflicts(lb hns.LoadBalancer) hns.Code {
 	for _, o := range e.balancers {
-		if o.ID != lb.ID && collide(o, lb) {
-			if e.behaviour.Exists != 0 {
-				return e.behaviour.Exists
-			}
-			return portExists // kubernetes#139519
+		switch {
+		case o.ID == lb.ID || !collide(o, lb):
+		case e.behaviour.Exists != 0:
+			return e.behaviour.Exists
+		case len(lb.FrontendVIPs) == 0:
+			return e.answer("one-frontend/node-port")
+		default:
+			return e.answer("one-frontend/same")
 		}
 	}
 	return 0
@@ -154,8 +173,6 @@ func uses(lb hns.LoadBalancer, id string) bool {
 }
 
 // collide reports whether two load balancers have a frontend in common.
-//
-// rule: one-frontend
 func collide(a, b hns.LoadBalancer) bool {
 	ports := slices.ContainsFunc(a.PortMappings, func(x hns.PortMapping) bool {
 		return slices.ContainsFunc(b.PortMappings, func(y hns.PortMapping) bool {
@@ -204,8 +221,8 @@ func (e *Emulator) modify(h handle, settings string) hns.Code {
 		return code
 	}
 	// rule: modify-frontends
-	if !slices.Equal(frontends(have), frontends(to)) {
-		return invalidPolicy
+	if code := e.refusal(!slices.Equal(frontends(have), frontends(to)), "modify-frontends/vip"); code != 0 {
+		return code
 	}
 	e.keep(to)
 	return 0
@@ -221,13 +238,13 @@ func (e *Emulator) delete(k Kind, id string) hns.Code {
 		lb, ok := e.balancers[id]
 		switch {
 		case !ok:
-			return notFound
+			return e.answer("not-found/delete-balancer")
 		case e.behaviour.DeleteFailsOnce && !e.refused[id]:
 			e.refused[id] = true
 			return 0x1f // a device attached to the system is not functioning
 		// rule: lost-endpoint
 		case e.behaviour.Degrades && e.missesEndpoints(lb):
-			return endpointNotFound
+			return e.answer("endpoints-exist/absent")
 		}
 		delete(e.balancers, id)
 		e.vanished(lb)
@@ -239,11 +256,11 @@ func (e *Emulator) delete(k Kind, id string) hns.Code {
 // rule: in-use not-found
 func (e *Emulator) deleteEndpoint(id string) hns.Code {
 	if _, ok := e.endpoints[id]; !ok {
-		return endpointNotFound
+		return e.answer("not-found/delete-endpoint")
 	}
 	for _, lb := range e.balancers {
-		if uses(lb, id) && !e.behaviour.DeleteInUse {
-			return hasReferences
+		if code := e.refusal(uses(lb, id) && !e.behaviour.DeleteInUse, "in-use/endpoint"); code != 0 {
+			return code
 		}
 	}
 	if !e.behaviour.DeleteLies {

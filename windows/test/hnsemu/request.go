@@ -8,59 +8,35 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tandem-proxy/tandem/windows/contract"
 	"github.com/tandem-proxy/tandem/windows/hns"
 )
 
-// Kind is a kind of object, by the number that it has on the wire.
-type Kind uint8
-
-// The kinds.
-const (
-	Network Kind = iota + 1
-	Endpoint
-	Namespace
-	LoadBalancer
-	SdnRoute
+// What is called and returned has the form of the contract.
+type (
+	Kind     = contract.Kind
+	Verb     = contract.Verb
+	Request  = contract.Request
+	Response = contract.Response
 )
 
-// String returns the name that is part of the functions' names.
-func (k Kind) String() string {
-	return [...]string{"Service", "Network", "Endpoint", "Namespace", "LoadBalancer", "SdnRoute"}[k]
-}
-
-// Verb is what a function does.
-type Verb uint8
-
-// The verbs, by their numbers on the wire. Rest is HNSCall, the only function
-// without a kind: the old API, of which the product requests the version.
+// The kinds and verbs.
 const (
-	Enumerate Verb = iota
-	Create
-	Open
-	Modify
-	Query
-	Delete
-	Close
-	Rest
+	Network      = contract.Network
+	Endpoint     = contract.Endpoint
+	Namespace    = contract.Namespace
+	LoadBalancer = contract.LoadBalancer
+	SdnRoute     = contract.SdnRoute
+
+	Enumerate = contract.Enumerate
+	Create    = contract.Create
+	Open      = contract.Open
+	Modify    = contract.Modify
+	Query     = contract.Query
+	Delete    = contract.Delete
+	Close     = contract.Close
+	Rest      = contract.Rest
 )
-
-// Request is a call of a function of the DLL.
-type Request struct {
-	Kind   Kind
-	Verb   Verb
-	Handle uint64 // of the object; of the network to create an endpoint in
-	ID     string
-	Text   string // settings, or a query; of Rest "METHOD /path\nbody"
-}
-
-// Response is what a function returns.
-type Response struct {
-	Result uint32 // an HRESULT
-	Handle uint64
-	ID     string
-	Text   string // ids or properties
-	Record string // an error record, as JSON
-}
 
 // Call is a call in the log.
 type Call struct {
@@ -73,35 +49,31 @@ type Call struct {
 	Text string        // settings
 }
 
-func name(k Kind, v Verb) string {
-	switch v {
-	case Rest:
-		return "HNSCall"
-	case Enumerate:
-		return "HcnEnumerate" + k.String() + "s"
-	case Query:
-		return "HcnQuery" + k.String() + "Properties"
-	}
-	return "Hcn" + [...]string{Create: "Create", Open: "Open", Modify: "Modify", Delete: "Delete", Close: "Close"}[v] + k.String()
-}
-
-// The codes that the emulator itself answers with.
+// The codes that the emulator answers with where no experiment asks for another one
+// (answers.go).
 //
-// rule: not-found bad-json unimplemented
+// rule: bad-json unimplemented
 const (
-	notFound         hns.Code = 0x490
-	invalidHandle    hns.Code = 6
-	alreadyExists    hns.Code = 0xb7
-	notImplemented   hns.Code = 0x80004001
-	networkNotFound  hns.Code = 0x803b0001
-	endpointNotFound hns.Code = 0x803b0002
-	invalidPolicy    hns.Code = 0x803b000d
-	portExists       hns.Code = 0x803b0013
-	invalidJSON      hns.Code = 0x803b001b
-	invalidReference hns.Code = 0x803b001c
-	invalidIP        hns.Code = 0x803b001e
-	hasReferences    hns.Code = 0x803b002c
+	notFound       hns.Code = 0x490
+	invalidHandle  hns.Code = 6
+	notImplemented hns.Code = 0x80004001
+	invalidJSON    hns.Code = 0x803b001b
 )
+
+// missing is the answer to opening what is not there.
+//
+// rule: not-found
+func (e *Emulator) missing(k Kind) hns.Code {
+	switch k {
+	case Network:
+		return e.answer("not-found/open-network")
+	case Endpoint:
+		return e.answer("not-found/open-endpoint")
+	case LoadBalancer:
+		return e.answer("not-found/open-balancer")
+	}
+	return notFound
+}
 
 // document is an object as JSON: what the product's types leave out is kept, and
 // returned as it was given.

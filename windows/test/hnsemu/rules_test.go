@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tandem-proxy/tandem/windows/contract"
 	"github.com/tandem-proxy/tandem/windows/hns"
 	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
 )
@@ -130,6 +131,11 @@ func TestTheTableIsWhole(t *testing.T) {
 			must = append(must, m[1])
 		}
 	}
+	for _, e := range contract.All() { // what package contract expects is answered with, too
+		if code := e.Expected(contract.About{HNS: hnsemu.WS2025}); strings.HasPrefix(code, "0x") {
+			must = append(must, strings.Fields(code)...)
+		}
+	}
 	if len(must) < 18 {
 		t.Errorf("only %q", must)
 	}
@@ -138,4 +144,49 @@ func TestTheTableIsWhole(t *testing.T) {
 			t.Errorf("%s is in no rule of the table", name)
 		}
 	}
+}
+
+// Every rule that is assumed, and nothing else that is assumed, has an experiment by which a
+// real HNS says what it does (package contract), and every experiment is of a rule.
+func TestAssumedRulesHaveExperiments(t *testing.T) {
+	asked, assumed := map[string]bool{}, map[string]bool{}
+	for _, e := range contract.All() {
+		asked[e.Rule()] = true
+		assumed[e.Rule()] = assumed[e.Rule()] || e.Source == contract.Assumed
+	}
+	kept, err := hnsemu.Kept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{} // on a real machine
+	for _, r := range kept {
+		for _, x := range r.Results {
+			if rule, _, _ := strings.Cut(x.ID, "/"); x.Verdict != contract.NotRun {
+				seen[rule] = true
+			}
+		}
+	}
+	var all, guesses, askable int
+	for _, r := range rules(t) {
+		all++
+		if asked[r.name] {
+			askable++
+		}
+		guess := strings.Contains(r.source, "assumed")
+		if guess {
+			guesses++
+		}
+		switch {
+		case guess && !asked[r.name]:
+			t.Errorf("%s is assumed, and no experiment asks a real HNS", r.name)
+		case guess && !assumed[r.name], !guess && assumed[r.name]:
+			t.Errorf("%s: of the table and of its experiments only one says that it is assumed", r.name)
+		}
+		delete(asked, r.name)
+	}
+	for name := range asked {
+		t.Errorf("experiments ask about %s, which is no rule", name)
+	}
+	t.Logf("%d rules: %d have a source in full, %d are assumed in whole or in part, %d were seen on a real machine; %d experiments ask about %d of them, the assumed ones included",
+		all, all-guesses, guesses, len(seen), len(contract.All()), askable)
 }

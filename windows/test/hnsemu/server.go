@@ -40,7 +40,7 @@ func (e *Emulator) converse(conn net.Conn) {
 		if err != nil {
 			return
 		}
-		if _, err := conn.Write(e.Do(r).encode()); err != nil {
+		if _, err := conn.Write(encode(e.Do(r))); err != nil {
 			return
 		}
 	}

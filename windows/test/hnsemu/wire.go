@@ -87,7 +87,7 @@ func appendString(b []byte, s string) []byte {
 	return b
 }
 
-func (r Response) encode() []byte {
+func encode(r Response) []byte {
 	b := make([]byte, 4, 64+2*len(r.Text))
 	b = binary.LittleEndian.AppendUint32(b, r.Result)
 	b = binary.LittleEndian.AppendUint64(b, r.Handle)

@@ -14,7 +14,7 @@ import (
 
 const someID = "00112233-4455-6677-8899-aabbccddeeff"
 
-func (r Request) encode() []byte {
+func encodeRequest(r Request) []byte {
 	b := []byte{0, 0, 0, 0, byte(r.Kind), byte(r.Verb)}
 	b = binary.LittleEndian.AppendUint64(b, r.Handle)
 	b = append(b, guidBytes(r.ID)...)
@@ -35,14 +35,14 @@ func TestGUIDsAreMixedEndian(t *testing.T) {
 }
 
 func FuzzRequest(f *testing.F) {
-	f.Add(Request{Kind: Endpoint, Verb: Create, Handle: 7, ID: someID, Text: "ä€😀"}.encode()[4:])
+	f.Add(encodeRequest(Request{Kind: Endpoint, Verb: Create, Handle: 7, ID: someID, Text: "ä€😀"})[4:])
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := parseRequest(b)
 		if err != nil {
 			return
 		}
-		again, err := parseRequest(r.encode()[4:])
+		again, err := parseRequest(encodeRequest(r)[4:])
 		if err != nil || again != r {
 			t.Errorf("%+v became %+v (%v)", r, again, err)
 		}
@@ -65,7 +65,7 @@ func TestServe(t *testing.T) {
 	}
 	defer conn.Close()
 	ask := func(r Request) []byte {
-		if _, err := conn.Write(r.encode()); err != nil {
+		if _, err := conn.Write(encodeRequest(r)); err != nil {
 			t.Fatal(err)
 		}
 		b, err := readMessage(conn)

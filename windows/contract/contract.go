@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package contract is what Tandem needs of the Host Networking Service, as a list of
+// small experiments. Each makes objects of its own, asks HNS one question, and deletes
+// what it made. They run on the emulator, where all must come out as expected, and on a
+// real machine, where the answers become a report:
+//
+//	All ──Run──▶ lab ──Request──▶ HNS ── computenetwork.dll (Local), or windows/test/hnsemu
+//	                │
+//	                ▼ an answer in a few words: "ok", "0x803b0013", "kept"
+//	             Report ──JSON──▶ Compare: what the emulator must change
+//	                            windows/test/hnsemu/reports: what it then answers, by version
+//
+// An experiment's id is "RULE/WHAT", by the rule of the emulator (go doc
+// ./windows/test/hnsemu) that it tests. A rule whose source is "assumed" has at least one.
+//
+// # What a run does to a machine
+//
+// It makes networks named tandem-test-hns and tandem-test-hns-2: one of type NAT, which
+// needs no adapter, and where an adapter is named one of type L2Bridge or Overlay on it,
+// which may interrupt the adapter's connections for some seconds. Their addresses are of
+// 198.18.0.0/15, which is for benchmarks (RFC 2544), their ports 7 and
+// 9. It deletes what it made: after each experiment, at the end, also when it is
+// interrupted, and what a run that was killed has left at the beginning of the next. The names of
+// networks are read, and nothing is deleted but what has these names or was made by the
+// run. A run makes at most maxCalls calls. One that does not return within patience ends
+// it.
+//
+// A report has the version of Windows and of HNS, and for each experiment a code, a number
+// or one of the words in this package: no name, address or text that HNS returned.
+package contract
+
+import (
+	"strings"
+
+	"github.com/tandem-proxy/tandem/windows/hns"
+)
+
+// Kind is a kind of object, by the number that it has on the emulator's wire.
+type Kind uint8
+
+// The kinds.
+const (
+	Network Kind = iota + 1
+	Endpoint
+	Namespace
+	LoadBalancer
+	SdnRoute
+)
+
+// String returns the name that is part of the functions' names.
+func (k Kind) String() string {
+	return [...]string{"Service", "Network", "Endpoint", "Namespace", "LoadBalancer", "SdnRoute"}[k]
+}
+
+// Verb is what a function does.
+type Verb uint8
+
+// The verbs, by their numbers on the wire. Rest is HNSCall, the only function
+// without a kind: the old API, of which the product requests the version.
+const (
+	Enumerate Verb = iota
+	Create
+	Open
+	Modify
+	Query
+	Delete
+	Close
+	Rest
+)
+
+// Request is a call of a function of the DLL.
+type Request struct {
+	Kind   Kind
+	Verb   Verb
+	Handle uint64 // of the object; of the network to create an endpoint in
+	ID     string
+	Text   string // settings, or a query; of Rest "METHOD /path\nbody"
+}
+
+// Function returns the function's name.
+func (r Request) Function() string {
+	switch r.Verb {
+	case Rest:
+		return "HNSCall"
+	case Enumerate:
+		return "HcnEnumerate" + r.Kind.String() + "s"
+	case Query:
+		return "HcnQuery" + r.Kind.String() + "Properties"
+	}
+	return "Hcn" + [...]string{Create: "Create", Open: "Open", Modify: "Modify", Delete: "Delete", Close: "Close"}[r.Verb] + r.Kind.String()
+}
+
+// Response is what a function returns.
+type Response struct {
+	Result uint32 // an HRESULT
+	Handle uint64
+	ID     string // of what was created, where the function says so: Windows' do not
+	Text   string // ids or properties
+	Record string // an error record, as JSON
+}
+
+// Code returns the code in an HRESULT: 0 if it is a success. Of facility 7 it is the low 16
+// bits.
+func (r Response) Code() hns.Code {
+	switch {
+	case int32(r.Result) >= 0:
+		return 0
+	case r.Result&0x1fff0000 == 7<<16:
+		return hns.Code(r.Result & 0xffff)
+	}
+	return hns.Code(r.Result)
+}
+
+// HNS is one that is asked: its functions as the DLL has them.
+type HNS interface{ Do(Request) Response }
+
+// Service stops and starts the service of HNS.
+type Service interface {
+	Stop() error
+	Start() error
+}
+
+// Origin is where a packet is from.
+type Origin uint8
+
+// The origins.
+const (
+	FromNode Origin = iota
+	FromOutside
+)
+
+// Switch sends packets: a new connection to a frontend, "198.19.77.10:9" or, as a node
+// port, ":9". It returns one of the words Passed, SeesClient and SeesSource.
+type Switch interface {
+	Send(from Origin, frontend string) string
+}
+
+// What becomes of a packet.
+const (
+	Passed     = "no load balancer takes it"
+	SeesClient = "an endpoint sees the client"
+	SeesSource = "an endpoint sees another address"
+)
+
+// About is the machine that is asked.
+type About struct {
+	Build int // of Windows, such as 20348
+	HNS   hns.Version
+}
+
+// Experiment is one question to an HNS, and the answer on which Tandem and the emulator
+// rely.
+type Experiment struct {
+	ID     string
+	Asks   string // what is done, in a line
+	Source string // where the answer is from, Assumed for nowhere
+	Needs  Need
+
+	expect func(About) string
+	run    func(*lab) string
+}
+
+// Assumed is the source of what nobody has published.
+const Assumed = "assumed"
+
+// Need is what an experiment needs besides HNS, in words.
+type Need string
+
+// The needs.
+const (
+	NeedsService Need = "a restart of the service of HNS, which interrupts all containers (--restart-hns)"
+	NeedsSwitch  Need = "endpoints that answer, and a client on another machine"
+)
+
+// Rule returns the rule that is tested.
+func (e Experiment) Rule() string {
+	rule, _, _ := strings.Cut(e.ID, "/")
+	return rule
+}
+
+// Expected returns the answer that is expected of a machine. It is empty if the
+// question does not arise there.
+func (e Experiment) Expected(a About) string { return e.expect(a) }
