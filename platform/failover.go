@@ -194,7 +194,7 @@ func (f *failover) failed(ctx context.Context, err error) {
 		f.log.Warn("reading conntrack failed; ejections frozen", "err", err, "retry", failurePause, "keep", decisionLife)
 		f.failingSince = time.Now()
 	case time.Since(f.failingSince) >= decisionLife && len(f.given)+len(f.problems) > 0:
-		f.log.Warn("reading conntrack still fails; no endpoint is ejected", "err", err)
+		f.log.Warn("conntrack still unreadable; failover disabled", "err", err)
 		f.forget()
 	}
 }
@@ -259,7 +259,7 @@ func (f *failover) look(ctx context.Context, obs observer) (d suspect.Decision, 
 	f.deliver()
 	d = f.judge.Decide(time.Now())
 	if w.err != nil && !f.unanswered && ctx.Err() == nil {
-		f.log.Warn("looking up endpoints failed; ejections are delayed", "err", w.err)
+		f.log.Warn("endpoint lookup failed; ejection delayed", "err", w.err)
 	}
 	f.unanswered = w.err != nil
 	return d, nil
@@ -470,7 +470,7 @@ func (f *failover) logReturns(all []suspect.Verdict) {
 	}
 	for _, v := range all {
 		if n := names[v.Name]; !v.Silent && n > 0 {
-			f.log.Info("endpoints trusted again", "of", v.Name, "addresses", n, "why", v.Detail, "after", v.Elapsed.Round(time.Millisecond))
+			f.log.Info("endpoints readmitted", "of", v.Name, "addresses", n, "why", v.Detail, "after", v.Elapsed.Round(time.Millisecond))
 			delete(names, v.Name)
 		}
 	}

@@ -393,7 +393,7 @@ func (s *switcher) retire(waiting context.Context, old engine.DataPlane) (draini
 		defer stop()
 		switch err := s.drain(ctx, old); {
 		case ctx.Err() != nil && s.running.Err() == nil:
-			s.log.Info("old mode not removed; it will be used again", "mode", old.Mode.Name)
+			s.log.Info("old mode kept: switching back", "mode", old.Mode.Name)
 		case ctx.Err() != nil:
 			s.log.Info("old mode not removed, it has connections; run tandem cleanup while no tandem runs", "mode", old.Mode.Name)
 		case err != nil:

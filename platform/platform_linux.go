@@ -169,7 +169,7 @@ func (h *namespaceLock) take() (err error) {
 	h.claim, err = host.Lock()
 	switch {
 	case errors.Is(err, host.ErrLocked):
-		return errLocked(fmt.Sprintf("its port is that of queue %d in /proc/net/netfilter/nfnetlink_queue, most often its PID", host.LockQueue))
+		return errLocked(fmt.Sprintf("holder's PID: see queue %d in /proc/net/netfilter/nfnetlink_queue", host.LockQueue))
 	case err != nil && h.file == nil:
 		return fmt.Errorf("lock of this network namespace: %w; %w; set XDG_RUNTIME_DIR to a folder of your own", h.folderErr, err)
 	}

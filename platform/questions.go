@@ -101,7 +101,7 @@ func (p *Proxy) ask(ctx context.Context, name string, body []byte, kind string, 
 	made, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if err := turn.take(made); err != nil {
-		return nil, fmt.Errorf("other queries are answered: %w", err)
+		return nil, fmt.Errorf("busy with other queries: %w", err)
 	}
 	mine := true
 	defer func() {

@@ -209,7 +209,7 @@ func (s system) set(c *config.Config, log *slog.Logger) error {
 func Listeners() (Listening, error) {
 	open := thisSystem().listeners
 	if open == nil {
-		return nil, errors.New("this system does not tell which processes listen")
+		return nil, errors.New("listening processes unknown on this system")
 	}
 	return open()
 }

@@ -137,7 +137,7 @@ func writeDrift(s *screen, d *question.Drift) {
 	}
 	switch {
 	case len(d.Now) > 0:
-		s.printf("%s of mode %s on %s not as tandem programmed, now or until just now:\n", printable.Count(len(d.Now), "object"), d.Mode, d.Node)
+		s.printf("%s of mode %s on %s drifted:\n", printable.Count(len(d.Now), "object"), d.Mode, d.Node)
 	case d.Looked:
 		s.printf("no drift%s: the data plane of mode %s on %s is as tandem programmed it%s\n", of, d.Mode, d.Node, readText(d))
 	default:

@@ -310,7 +310,7 @@ var ErrNotReady = errors.New("nothing has been programmed yet: retry when the pr
 
 // ErrWithheld means that what an earlier run has left serves some Services, whose EndpointSlices
 // cannot be read. Another data plane would not have it.
-var ErrWithheld = errors.New("an earlier run's rules still serve Services whose EndpointSlices cannot be read; retry once they can")
+var ErrWithheld = errors.New("cannot switch: EndpointSlices unreadable, rules of an earlier run still in use; retry once they are read")
 
 // serviceCIDRs are those that are known, by name.
 func (e *Engine) serviceCIDRs() []*model.ServiceCIDR {

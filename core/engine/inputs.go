@@ -431,7 +431,7 @@ func (e *Engine) recoverRanges(since time.Time) {
 		return
 	}
 	if found := e.leftovers().ServiceCIDRs; len(found) > 0 {
-		e.options.Log.Info("ranges of cluster IPs unknown; keeping those that are installed", "ranges", found)
+		e.options.Log.Info("ServiceCIDRs not synced; keeping the programmed ones", "ranges", found)
 		e.ranges = &model.ServiceCIDR{Name: "(installed)", CIDRs: found}
 		e.setHost(history.ServiceCIDR, e.ranges.Name, since)
 	}
@@ -453,13 +453,13 @@ func (e *Engine) begin(since time.Time) {
 	}
 	if late := e.awaited(); late != "" {
 		if e.adopted && e.status.Load().Awaited != late {
-			e.options.Log.Warn("inputs unknown; keeping what is installed", "waiting", late, "limit", lateLimit)
+			e.options.Log.Warn("inputs not synced; keeping rules of the previous run", "waiting", late, "limit", lateLimit)
 			e.publish(func(s *Status) { s.Awaited = late })
 		}
 		return
 	}
 	if e.late() != "" && e.status.Load().Awaited != "" {
-		e.options.Log.Warn("inputs still unknown; programming without them", "unknown", e.late(), "after", lateLimit)
+		e.options.Log.Warn("inputs still not synced; programming without them", "unknown", e.late(), "after", lateLimit)
 	}
 	// Earlier events have waited for the source, not for the data plane.
 	e.sourceSynced, e.since, e.left = true, since, nil

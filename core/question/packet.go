@@ -236,7 +236,7 @@ func (l *Live) Compare(e Explanation) {
 	case l.Outcome != e.Outcome:
 		l.Difference = fmt.Sprintf("outcome %s, must be %s", l.Outcome, e.Outcome)
 		if n := len(l.Path); n > 0 && l.Outcome != oracle.Forward.String() {
-			l.Difference += ": the last it met is " + l.Path[n-1]
+			l.Difference += ": last rule hit: " + l.Path[n-1]
 		}
 		return
 	case l.Outcome != oracle.Forward.String():

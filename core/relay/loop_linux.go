@@ -390,7 +390,7 @@ func (k *link) lost(err error) {
 	now := time.Now()
 	if last := k.lostAt.Load(); last == nil || now.Sub(*last) >= lostEvery {
 		k.lostAt.Store(&now)
-		k.options.Log.Warn("connection reset: taking it over from epoll failed", "port", k.by.port, "err", err, "failed", k.stats.failed.Load())
+		k.options.Log.Warn("connection reset: hand-off from epoll failed", "port", k.by.port, "err", err, "failed", k.stats.failed.Load())
 	}
 	k.dismiss(k.by)
 }

@@ -84,7 +84,7 @@ func TestNamesOfObjectsThatWaited(t *testing.T) {
 	for _, k := range append(routes(nil), services(nil), endpointSlices(nil), ownNode(nil, "n"), serviceCIDRs(nil)) {
 		first := model.Problem{Object: reflect.TypeOf(k.item()).Elem().Name() + " ns/a", Of: model.ServiceName{Namespace: "ns", Name: "a"}, Why: model.WhyBadAddress, Detail: "address"}
 		d.note(objectKey{k.resource, name{"ns", "a"}}, []model.Problem{first}, false)
-		first.Detail = "what exactly is listed when the object changes"
+		first.Detail = "details omitted until the object changes"
 		want = append(want, first)
 	}
 	d.note(full, nil, false)

@@ -66,7 +66,7 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 		return nil, err
 	}
 	if kubeconfig := Path(c.API.Kubeconfig); c.API.Kubeconfig != "" && WorldWritable(kubeconfig) {
-		log.Warn("kubeconfig is world-writable; remove that permission with chmod o-w", "kubeconfig", kubeconfig)
+		log.Warn("kubeconfig is world-writable; run chmod o-w", "kubeconfig", kubeconfig)
 	}
 	s := &Source{client: client, nodeName: c.NodeName, log: log, limits: defaultLimits()}
 	if s.reviews, err = client.rest(corev1.SchemeGroupVersion, flowcontrol.NewTokenBucketRateLimiter(reviewRate, reviewBurst)); err != nil {
@@ -245,13 +245,13 @@ type objectKey struct {
 // omission is what is kept of the problems of an object that waits for room.
 type omission struct {
 	count int
-	first model.Problem // without what exactly is wrong
+	first model.Problem // without its detail
 }
 
 // problem names the object.
 func (o omission) problem() model.Problem {
 	p := o.first
-	if p.Detail = "what exactly is listed when the object changes"; o.count > 1 {
+	if p.Detail = "details omitted until the object changes"; o.count > 1 {
 		p.Detail = fmt.Sprintf("the first of %d problems, which are listed when the object changes", o.count)
 	}
 	return p

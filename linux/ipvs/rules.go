@@ -145,7 +145,7 @@ func (r ruleMaker) classify(pods []xtables.Rule, host bool) []xtables.Rule {
 	for _, s := range []SetID{ClusterIPs, ExternalIPs, LoadBalancer} {
 		all = append(all, rule(r.mapMark(s, "dst,dst")))
 	}
-	for _, proto := range []model.Proto{model.TCP, model.UDP, model.SCTP} { // cluster IPs have no other ports
+	for _, proto := range []model.Proto{model.TCP, model.UDP, model.SCTP} { // unallocated port of a cluster IP
 		other := rule(xtables.SetMark{Value: r.service | r.denied, Mask: r.all()}, unmarked(r.service), r.in(virtualIPs, "dst"))
 		other.Proto = proto
 		all = append(all, other)

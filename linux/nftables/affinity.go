@@ -32,7 +32,7 @@ import (
 //	affinity-chosen: affinity-send; drop
 //	affinity-send: affinity-endpoints: address . protocol . port . handle
 //	              ─▶ endpoint (DNAT)
-//	affinity-known: affinity-send; its endpoint is gone: delete
+//	affinity-known: affinity-send; stale affinity entry: delete
 //
 // A client has one entry for a Service port, whichever of its addresses it
 // connects to. Earlier choices are not kept, so an endpoint that
@@ -212,14 +212,14 @@ func (p affinePick) rules(bit uint32) []nft.Rule {
 	over := nft.Goto{Chain: p.over()}
 	return []nft.Rule{
 		nft.NewRule(append(p.class.statements(bit), nft.SetAddr{Field: nft.Saddr, Map: p.ports()})...),
-		{Statements: []nft.Statement{recall, remember, known}, Comment: "a client that has an endpoint"},
+		{Statements: []nft.Statement{recall, remember, known}, Comment: "affinity hit"},
 		nft.NewRule(recallSpare, nft.Update{Set: setAffinitySpare, Timeout: p.seconds()}, known),
-		{Statements: []nft.Statement{nft.Over{Set: setAffinityPortShares, Burst: model.AffinityPortShare, Period: shareTime}, over}, Comment: "beyond the port's share"},
+		{Statements: []nft.Statement{nft.Over{Set: setAffinityPortShares, Burst: model.AffinityPortShare, Period: shareTime}, over}, Comment: "over the port's affinity share"},
 		{Statements: []nft.Statement{
 			nft.SetAddr{Field: nft.Daddr, Map: p.tenants()},
 			nft.Over{Set: setAffinityShares, Burst: model.AffinityNamespaceShare, Period: shareTime},
 			over,
-		}, Comment: "beyond its namespace's share"},
+		}, Comment: "over the namespace's affinity share"},
 		nft.NewRule(p.number(1)),
 		nft.NewRule(p.number(p.count)),
 		nft.NewRule(remember, nft.Goto{Chain: p.chain("chosen")}),
@@ -234,7 +234,7 @@ func (p affinePick) overRules() []nft.Rule {
 		nft.NewRule(p.number(1)),
 		nft.NewRule(p.number(p.count)),
 		nft.NewRule(nft.Update{Set: setAffinitySpare, Timeout: p.seconds()}, chosen),
-		{Statements: []nft.Statement{nft.Update{Set: setAffinityFull, Timeout: fullFor}}, Comment: "no room: not remembered"},
+		{Statements: []nft.Statement{nft.Update{Set: setAffinityFull, Timeout: fullFor}}, Comment: "affinity map full"},
 		nft.NewRule(chosen),
 	}
 }
@@ -246,13 +246,13 @@ func (p affinePick) shared() []*pickChain {
 		newPickChain(p.chain("send"), []nft.Rule{nft.NewRule(nft.RestoreSource{}, nft.Lookup{Set: setL4}, nft.DNATMap{Map: p.endpoints()})}),
 		newPickChain(p.chain("known"), []nft.Rule{
 			nft.NewRule(send),
-			{Statements: []nft.Statement{nft.SetAddr{Field: nft.Saddr, Map: p.ports()}, nft.Delete{Set: setAffinity}, nft.Delete{Set: setAffinitySpare}}, Comment: "its endpoint is gone"},
+			{Statements: []nft.Statement{nft.SetAddr{Field: nft.Saddr, Map: p.ports()}, nft.Delete{Set: setAffinity}, nft.Delete{Set: setAffinitySpare}}, Comment: "stale affinity entry"},
 		}),
 		newPickChain(p.chain("chosen"), []nft.Rule{
 			nft.NewRule(recallSpare),
-			{Statements: []nft.Statement{recall}, Comment: "what another packet of the client chose first"},
+			{Statements: []nft.Statement{recall}, Comment: "chosen by another packet of the client"},
 			nft.NewRule(send),
-			{Statements: []nft.Statement{p.number(1), send}, Comment: "the endpoint went just now"},
+			{Statements: []nft.Statement{p.number(1), send}, Comment: "endpoint just removed"},
 			nft.NewRule(nft.Drop{}),
 		}),
 		newPickChain(p.over(), p.overRules()),

@@ -275,12 +275,12 @@ func (c *Compiler) chains(f model.Family, host *model.Host) map[string]nft.Chain
 		chainOutput:     {Hook: nft.NATHook(nft.LocalOut), Rules: out.entrance(f, chainNodeOutput)},
 		chainPostrouting: {Hook: nft.NATHook(nft.PostRouting), Rules: []nft.Rule{
 			nft.NewRule(nft.MarkHas{Bit: c.bit}, nft.Goto{Chain: chainMasquerading}),
-			{Statements: []nft.Statement{nft.CtDNAT{}, nft.Lookup{Set: setHairpin}, nft.Masquerade{}}, Comment: "back to its sender"},
+			{Statements: []nft.Statement{nft.CtDNAT{}, nft.Lookup{Set: setHairpin}, nft.Masquerade{}}, Comment: "hairpin"},
 		}},
 		chainNodePrerouting: {Rules: in.nodePorts()},
 		chainNodeOutput:     {Rules: out.nodePorts()},
 		chainNoService: {Rules: []nft.Rule{
-			{Statements: []nft.Statement{nft.Lookup{Set: setClusterIPs}, nft.Goto{Chain: chainReject}}, Comment: "cluster IPs have no other ports"},
+			{Statements: []nft.Statement{nft.Lookup{Set: setClusterIPs}, nft.Goto{Chain: chainReject}}, Comment: "unallocated port of a cluster IP"},
 			nft.NewRule(nft.ClearMark{Bit: c.bit}),
 		}},
 		chainReject:       {Rules: []nft.Rule{nft.NewRule(nft.Reject{})}},
@@ -321,7 +321,7 @@ type origins struct {
 // come before node ports.
 func (o origins) entrance(f model.Family, nodePorts string) []nft.Rule {
 	rules := []nft.Rule{
-		{Statements: []nft.Statement{nft.Lookup{Set: setRestricted}, nft.Lookup{Set: setAllowed, Not: true}, nft.Drop{}}, Comment: "outside of the source ranges"},
+		{Statements: []nft.Statement{nft.Lookup{Set: setRestricted}, nft.Lookup{Set: setAllowed, Not: true}, nft.Drop{}}, Comment: "not in source ranges"},
 		nft.NewRule(nft.SetMark{Bit: o.bit}),
 	}
 	for _, pod := range o.pods {

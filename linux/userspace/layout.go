@@ -290,7 +290,7 @@ func fixed(f model.Family, chain string, host *model.Host, mark uint32) []xtable
 	case chainLast:
 		return unallocated(f, host, mark)
 	case chainIn:
-		shut := xtables.Rule{Dst: xtables.Address(relayAddr(f)), Comment: "relays are reached through Services only", Target: xtables.Jump{Chain: chainReject}}
+		shut := xtables.Rule{Dst: xtables.Address(relayAddr(f)), Comment: "direct access to a relay", Target: xtables.Jump{Chain: chainReject}}
 		pods, _ := xtables.FromPods(f, host.Pods)
 		in := hookChain{pods: pods, pod: chainPod, other: chainContainer, nodePod: chainNodePod, nodeOther: chainNodeContainer}
 		return append([]xtables.Rule{shut}, in.rules(f, host)...)

@@ -116,7 +116,7 @@ func (s *Sim) port(relay RelayID) uint16 {
 	return at
 }
 
-// dropsRest is 1 for the rule that drops clients outside of the source ranges, and 0
+// dropsRest is 1 for the rule that drops clients not in source ranges, and 0
 // for others.
 func dropsRest(r xtables.Rule) int {
 	if r.Chain() == chainDrop {

@@ -111,7 +111,7 @@ func nftRules(chain string, rules []xtables.Rule) (all []nft.Rule) {
 	case isMap:
 		rule("", nft.DNATMap{Map: id})
 	case chain == chainGuard:
-		rule("outside of the source ranges", nft.Lookup{Set: nftGuarded}, nft.Lookup{Set: nftAllowed, Not: true},
+		rule("not in source ranges", nft.Lookup{Set: nftGuarded}, nft.Lookup{Set: nftAllowed, Not: true},
 			nft.Jump{Chain: chainDrop})
 	case chain == chainClosed:
 		rule(sayClosed, nft.Lookup{Set: nftClusterIPs}, nft.Jump{Chain: chainReject})
