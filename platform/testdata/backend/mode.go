@@ -11,8 +11,8 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
-	"github.com/tandem-proxy/tandem/core/test/memory"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/test/memory"
 )
 
 // Mode is the mode of the made-up kernel, whose table is in memory.
