@@ -431,7 +431,7 @@ func (e *Engine) recoverRanges(since time.Time) {
 		return
 	}
 	if found := e.leftovers().ServiceCIDRs; len(found) > 0 {
-		e.options.Log.Info("ServiceCIDRs not synced; keeping the programmed ones", "ranges", found)
+		e.options.Log.Info("ranges of cluster IPs not synced; keeping the programmed ones", "ranges", found)
 		e.ranges = &model.ServiceCIDR{Name: "(installed)", CIDRs: found}
 		e.setHost(history.ServiceCIDR, e.ranges.Name, since)
 	}
