@@ -70,7 +70,7 @@ func TestWhyAnOldModeIsNotRemoved(t *testing.T) {
 			}
 			end()
 			s.group.Wait()
-			if got := log.String(); strings.Count(got, "\n") != 1 || strings.Contains(got, "will be used again") != again || strings.Contains(got, "run tandem cleanup") == again {
+			if got := log.String(); strings.Count(got, "\n") != 1 || strings.Contains(got, "switching back") != again || strings.Contains(got, "run tandem cleanup") == again {
 				t.Errorf("used again: %v, logged:\n%s", again, got)
 			}
 		})
