@@ -345,13 +345,16 @@ func (b *backend[K, V]) Remove(ctx context.Context) error {
 }
 
 // SyncAll syncs until nothing is deferred, or nothing of that could be done, and
-// returns what the last Sync did and the first error of all.
+// returns what the last Sync did, with the ports that all have repaired, and the first
+// error of all.
 func SyncAll(ctx context.Context, b Backend) (work Work, err error) {
 	for {
+		repaired := work.Repaired
 		var failed error
 		if work, failed = b.Sync(ctx); err == nil {
 			err = failed
 		}
+		work.Repaired = append(repaired, work.Repaired...)
 		if work.Deferred == 0 || work.Ops == 0 || ctx.Err() != nil {
 			return work, err
 		}

@@ -132,6 +132,7 @@ type Engine struct {
 	reported     map[model.PortID][]model.Gap // gaps that were reported
 	lines        map[string]*lines            // of the log, by namespace
 	failing      map[model.ServiceName]error  // Services that failed when last something was written
+	repaired     []model.PortID               // by a switch, not reported yet
 	lateTriggers []track.Trigger              // of changes that failed so far
 	states       serviceStates                // of the Services
 	turns        turns

@@ -39,12 +39,13 @@ func (e *Engine) Switch(ctx context.Context, next DataPlane) (old DataPlane, err
 		return DataPlane{}, fmt.Errorf("read back installed objects: %w", err)
 	}
 	seen.update(next, desired{})
+	c := &candidate{DataPlane: next}
 	for failed := 0; ; {
-		if err := programAll(ctx, next); err != nil {
+		if err := c.programAll(ctx); err != nil {
 			return DataPlane{}, err
 		}
 		// This does not end with ctx: the caller must know whether it took place.
-		done, err := ask(context.WithoutCancel(ctx), e.inbox, func() cutover { return e.cutOver(ctx, next, seen) })
+		done, err := ask(context.WithoutCancel(ctx), e.inbox, func() cutover { return e.cutOver(ctx, c, seen) })
 		if err != nil || done.done {
 			return done.old, err
 		}
@@ -108,24 +109,31 @@ func (d desired) since(before desired) (deltas []model.Delta) {
 	return deltas
 }
 
-// programAll programs all ports of a data plane. Those that fail are retried, a
-// bounded number of times.
-func programAll(ctx context.Context, next dataplane.Backend) error {
+// candidate is a data plane that is not in use yet. One goroutine uses it at a time: that of
+// Switch, and the engine's while Switch waits for it.
+type candidate struct {
+	DataPlane
+	repaired []model.PortID // what its Syncs have reported
+}
+
+// programAll programs all ports. Those that fail are retried, a bounded number of times.
+func (c *candidate) programAll(ctx context.Context) error {
 	for try := 0; ; try++ {
-		err := program(ctx, next)
+		err := c.program(ctx)
 		if err == nil || try == switchTries || ctx.Err() != nil {
 			return errors.Join(err, ctx.Err())
 		}
-		if !sleep.For(ctx, time.Until(next.Next())) {
+		if !sleep.For(ctx, time.Until(c.Next())) {
 			return ctx.Err()
 		}
 	}
 }
 
 // program is one attempt to program everything.
-func program(ctx context.Context, next dataplane.Backend) error {
-	_, err := dataplane.SyncAll(ctx, next)
-	ports := next.Health().Failures
+func (c *candidate) program(ctx context.Context) error {
+	work, err := dataplane.SyncAll(ctx, c)
+	c.repaired = append(c.repaired, work.Repaired...)
+	ports := c.Health().Failures
 	if err == nil && len(ports) == 0 {
 		return nil
 	}
@@ -145,10 +153,10 @@ type cutover struct {
 	err  error
 }
 
-// cutOver gives next what has changed since seen and makes it the one in use,
+// cutOver gives a candidate what has changed since seen and makes it the one in use,
 // unless the present one is being read back. It tries once, as all changes wait
 // for it.
-func (e *Engine) cutOver(ctx context.Context, next DataPlane, seen desired) cutover {
+func (e *Engine) cutOver(ctx context.Context, next *candidate, seen desired) cutover {
 	if ctx.Err() != nil || e.auditing != nil {
 		return cutover{seen: seen}
 	}
@@ -157,10 +165,11 @@ func (e *Engine) cutOver(ctx context.Context, next DataPlane, seen desired) cuto
 		return cutover{seen: seen, err: now.unready}
 	}
 	now.update(next, seen)
-	if err := program(ctx, next); err != nil {
+	if err := next.program(ctx); err != nil {
 		return cutover{seen: now, err: err}
 	}
-	old := e.current.Swap(&next)
+	old := e.current.Swap(&next.DataPlane)
+	e.repaired = next.repaired
 	e.tracker.KeepSlots(next.Slots) // and nothing refers to the old one
 	clear(e.reported)
 	e.states.recheck = true

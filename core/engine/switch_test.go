@@ -59,6 +59,46 @@ func TestSwitchMovesEverythingWhileBothWork(t *testing.T) {
 	})
 }
 
+// repairing reports in its first Sync that a port was damaged and is right again.
+type repairing struct {
+	dataplane.Backend
+	port *model.PortID
+}
+
+func (r repairing) Sync(ctx context.Context) (dataplane.Work, error) {
+	work, err := r.Backend.Sync(ctx)
+	if *r.port != (model.PortID{}) {
+		work.Repaired = append(work.Repaired, *r.port)
+		*r.port = model.PortID{}
+	}
+	return work, err
+}
+
+// Connections may have been made through what the next data plane repairs before it is the
+// one in use: that is reported by the first sync after.
+func TestWhatASwitchRepairsIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.SetService(service("a", "10.96.0.1"))
+		b.Synced(true)
+		synctest.Wait()
+		_, next := second()
+		id := model.PortID{Service: model.ServiceName{Namespace: "ns", Name: "a"}, Proto: model.TCP}
+		before := len(b.syncs)
+		if _, err := b.Switch(t.Context(), engine.DataPlane{Backend: repairing{next, &id}}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		n := 0
+		for _, s := range b.syncs[before:] {
+			n += len(s.Restored)
+		}
+		if n != 1 {
+			t.Errorf("%d ports reported as repaired, want 1", n)
+		}
+	})
+}
+
 // What the next data plane refuses at the last moment is tried again beside the
 // changes, which do not wait for that.
 func TestSwitchRetriesBesideChanges(t *testing.T) {

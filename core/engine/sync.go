@@ -35,7 +35,9 @@ func (e *Engine) sync(ctx context.Context) {
 	r.Stages = [history.Stages]time.Duration{r.Waiting, resolved.Sub(start), compiled.Sub(resolved), end.Sub(compiled)}
 	failing := e.failures(r.Work, r.Err)
 	r.Applied = e.applied(deltas, failing)
-	r.Restored = e.restored(r.Work.Repaired)
+	if r.Work.Held == nil {
+		r.Restored, e.repaired = e.restored(append(e.repaired, r.Work.Repaired...)), nil
+	}
 	changed := e.changedGaps(r.Work.Gaps)
 	e.account(&r, deltas, failing)
 	e.pending, e.syncedAt = false, end
