@@ -54,7 +54,7 @@ func thisSystem() system {
 	s.dialControl = dialNamespace
 	s.network = func() (network, error) { return host.OpenNamespace() }
 	s.addresses = func() (addresses, error) { return host.OpenAddresses(host.Dummies) }
-	s.salt = machineSalt
+	s.salt, s.knownSalt = machineSalt, knownSalt
 	s.listeners = func() (Listening, error) { return host.OpenListeners() }
 	s.observe = func() (tracked, error) { return conntrack.Follow() }
 	s.flows = func() (flowTable, error) { return conntrack.Open() }
@@ -493,8 +493,26 @@ func machineSalt() (uint64, error) {
 	if err != nil {
 		return newSalt(), err
 	}
-	return saltAt(filepath.Join(folder, "salt"))
+	return saltAt(filepath.Join(folder, saltFile))
 }
+
+// knownSalt is that number where it was made; 0 where it was not, or is not this user's to read.
+func knownSalt() uint64 {
+	for _, dir := range folders() {
+		if private(dir) != nil { // another user may have written it
+			continue
+		}
+		if text, err := os.ReadFile(filepath.Join(dir, saltFile)); err == nil {
+			salt, _ := parseSalt(text)
+			return salt
+		}
+	}
+	return 0
+}
+
+const saltFile = "salt"
+
+func parseSalt(text []byte) (uint64, error) { return strconv.ParseUint(string(text), 16, 64) }
 
 func newSalt() uint64 {
 	var b [8]byte
@@ -507,7 +525,7 @@ func saltAt(path string) (salt uint64, err error) {
 	for range 3 {
 		text, err := os.ReadFile(path)
 		if err == nil {
-			if salt, err = strconv.ParseUint(string(text), 16, 64); err == nil {
+			if salt, err = parseSalt(text); err == nil {
 				return salt, nil
 			}
 			err = os.Remove(path) // the machine stopped while it was written

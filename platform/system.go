@@ -39,6 +39,7 @@ type system struct {
 	network     func() (network, error)                 // that of the calling thread
 	addresses   func() (addresses, error)
 	salt        func() (uint64, error)    // of model.Machine; with an error one that the next process will not have
+	knownSalt   func() uint64             // the same, made by nothing; 0 where there is none
 	listeners   func() (Listening, error) // nil where they cannot be told
 	flows       func() (flowTable, error)
 	listFlows   func() flowLister                                                               // nil where they are not listed
@@ -118,6 +119,7 @@ func portable() system {
 		network:     func() (network, error) { return &machineNetwork{}, nil },
 		addresses:   func() (addresses, error) { return nil, unsupported },
 		salt:        func() (uint64, error) { return 0, nil },
+		knownSalt:   func() uint64 { return 0 },
 		flows:       func() (flowTable, error) { return nil, unsupported },
 		observe:     func() (tracked, error) { return nil, unsupported },
 		live: func(context.Context, question.Trace, string) (question.Live, error) {
@@ -223,6 +225,10 @@ func LocalAddresses() ([]model.LocalAddress, error) {
 	defer a.Close()
 	return a.List()
 }
+
+// Salt returns that of this machine (model.Machine), as a tandem that runs here has it; 0 where
+// there is none.
+func Salt() uint64 { return thisSystem().knownSalt() }
 
 // machine holds the facts of this machine; core/resolve interprets them
 // for Services.

@@ -554,3 +554,17 @@ func TestAnotherPortTakesNoAffinity(t *testing.T) {
 		}
 	}
 }
+
+// TestManifestsMeanWhatIsInstalled asks for the path of a packet by manifests, beside a proxy of the same node: the
+// numbers of affinity are this node's, too.
+func TestManifestsMeanWhatIsInstalled(t *testing.T) {
+	s := newSite(t)
+	s.works("nftables")
+	s.flags = []string{"--proxy-mode", "nftables"}
+	s.put(sticky("default", "10.96.0.10", 80, "10.244.1.2", "10.244.1.3"))
+	s.start()
+	out, err := s.run(s.bin, "trace", "--manifests", s.dir, "--proxy-mode", "nftables", "--node", "node-1", "--cluster-cidr", "10.244.0.0/16", "10.244.1.10", "10.96.0.10:80")
+	if err != nil || strings.Contains(out, "affinity") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

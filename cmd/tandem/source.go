@@ -143,7 +143,9 @@ func traceHere(ctx context.Context, mode dataplane.Mode, c *config.Config, d *qu
 		return t, fmt.Errorf("mode %s: %w", mode.Name, err)
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	b.SetHost(d.Host)
+	host := *d.Host
+	host.Salt = platform.Salt()
+	b.SetHost(&host)
 	for _, port := range d.Ports() {
 		b.Update([]model.Delta{{New: port}})
 	}
