@@ -15,6 +15,7 @@ import (
 	"sync"
 
 	"github.com/spf13/cobra"
+
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
@@ -107,7 +108,7 @@ func (o *origin) manifests(cmd *cobra.Command) (*question.Document, error) {
 
 // manifestsDocument is the document of the manifests that a configuration names.
 func manifestsDocument(cmd *cobra.Command, c *config.Config) (*question.Document, error) {
-	found, err := manifests.Read(cmd.Context(), c.Manifests, c.NodePortRange)
+	in, err := readFolder(cmd.Context(), c)
 	if err != nil {
 		return nil, err
 	}
@@ -115,17 +116,14 @@ func manifestsDocument(cmd *cobra.Command, c *config.Config) (*question.Document
 	if err != nil {
 		return nil, err
 	}
-	node := ownNode(found.Nodes, c.NodeName)
+	node := ownNode(in.Nodes, c.NodeName)
 	machine := hereWithout(node, c)
-	host := resolve.Host(c, node, found.ServiceCIDRs, machine)
+	host := resolve.Host(c, node, in.ServiceCIDRs, machine)
 	listeners, done := sockets(c)
 	defer done()
-	services, _ := track.OnceAsking(host, &found.Objects, listeners)
+	services, _ := track.OnceAsking(host, &in.Objects, listeners)
 	d := question.Planned(mode, c, &engine.Snapshot{Host: host, Services: services})
-	for _, p := range found.Problems {
-		d.Rejected = append(d.Rejected, p.Model())
-	}
-	d.Rejected = append(d.Rejected, resolve.HostProblems(c, node, found.ServiceCIDRs, machine, resolve.AnyNodePort(found.Services))...)
+	d.Rejected = append(in.problems, resolve.HostProblems(c, node, in.ServiceCIDRs, machine, resolve.AnyNodePort(in.Services))...)
 	for _, s := range services {
 		d.Rejected = append(d.Rejected, s.Problems...)
 		d.Notes = append(d.Notes, ownAddresses(host, s)...)
