@@ -292,18 +292,15 @@ func (l *lab) tidy() {
 	}
 	for _, m := range slices.Backward(slices.Clone(l.made)) {
 		code := l.remove(m.kind, m.id)
-		if code != 0 && !absent(code) {
+		if code != 0 && !code.NotFound() {
 			code = l.remove(m.kind, m.id)
 		}
-		if code != 0 && !absent(code) {
+		if code != 0 && !code.NotFound() {
 			l.left = append(l.left, fmt.Sprintf("%s: %s", m.kind, text(code)))
 		}
 	}
 	l.made = nil
 }
-
-// absent reports whether an object is not there.
-func absent(c hns.Code) bool { return c == 0x490 || c == 0x803b0001 || c == 0x803b0002 }
 
 // sweep deletes the networks of this and earlier runs with all that is in them.
 func (l *lab) sweep() {
@@ -315,7 +312,7 @@ func (l *lab) sweep() {
 			// The filter is a rule that is tested: the name decides.
 			if n, code := l.read(Network, id); code == 0 && n["Name"] == name && strings.EqualFold(n.id(), id) {
 				l.empty(id)
-				if code := l.remove(Network, id); code != 0 && !absent(code) {
+				if code := l.remove(Network, id); code != 0 && !code.NotFound() {
 					l.left = append(l.left, "Network: "+text(code))
 				}
 			}
@@ -341,13 +338,13 @@ func (l *lab) empty(network string) {
 		used, _ := lb["HostComputeEndpoints"].([]any)
 		foreign := slices.ContainsFunc(used, func(u any) bool { return !slices.Contains(own, strings.ToLower(fmt.Sprint(u))) })
 		if code == 0 && len(used) > 0 && !foreign {
-			if code := l.remove(LoadBalancer, id); code != 0 && !absent(code) {
+			if code := l.remove(LoadBalancer, id); code != 0 && !code.NotFound() {
 				l.left = append(l.left, "LoadBalancer: "+text(code))
 			}
 		}
 	}
 	for _, id := range own {
-		if code := l.remove(Endpoint, id); code != 0 && !absent(code) {
+		if code := l.remove(Endpoint, id); code != 0 && !code.NotFound() {
 			l.left = append(l.left, "Endpoint: "+text(code))
 		}
 	}

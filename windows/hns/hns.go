@@ -318,10 +318,15 @@ func is(err error, codes ...Code) bool {
 	return errors.As(err, &e) && slices.Contains(codes, e.Code)
 }
 
-// notFound: an object, which may be the one that an argument names, is not
+// NotFound reports that an object, which may be the one that an argument names, is not
 // there.
+func (c Code) NotFound() bool {
+	return c == codeNotFound || c == codeNetworkNotFound || c == codeEndpointNotFound
+}
+
 func notFound(err error) bool {
-	return is(err, codeNotFound, codeNetworkNotFound, codeEndpointNotFound)
+	var e *Error
+	return errors.As(err, &e) && e.Code.NotFound()
 }
 
 // exists: another object conflicts with it.
