@@ -366,9 +366,6 @@ func keep[T item[T]](all *indexed[T], one T, place, held, more int) {
 	}
 }
 
-// makeRoom is makeRoomFor a share of no Service.
-func (s *slots) makeRoom() bool { return s.makeRoomFor(&share{}) }
-
 // makeRoomFor frees a slot for a share that holds none, and reports whether it did: while old sessions of others hold
 // all slots, its clients would be refused until some expire. Of the namespace with the most the share with the most
 // gives way. In its own namespace that is only one that has two, so that shares do not take each other's last; and so

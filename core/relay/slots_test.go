@@ -168,7 +168,7 @@ func TestRoomIsFoundWithoutALookAtEveryShare(t *testing.T) {
 		}
 		took := growth.Timed(func() {
 			for range n {
-				s.makeRoom()
+				s.makeRoomFor(&share{})
 			}
 		})
 		if gave != n/2 {
@@ -209,7 +209,7 @@ func TestTheLargestShareGivesWay(t *testing.T) {
 			}
 		}
 		gave = nil
-		switch room := s.makeRoom(); {
+		switch room := s.makeRoomFor(&share{}); {
 		case room != (most > 1):
 			t.Fatalf("turn %d: room %t, the largest has %d", turn, room, most)
 		case room && gave.held != most:
@@ -256,7 +256,7 @@ func TestTheLargestNamespaceGivesWay(t *testing.T) {
 		s.try(victim)
 	}
 	for i := range 1000 {
-		if by := of("evil", i); !s.try(by) && s.makeRoom() {
+		if by := of("evil", i); !s.try(by) && s.makeRoomFor(&share{}) {
 			s.try(by)
 		}
 	}

@@ -266,12 +266,6 @@ func YieldsNodePort(host *model.Host, ip netip.Addr) bool {
 	return isOwn(host, ip) && host.NodePorts.Contains(ip)
 }
 
-// NodePortOf is the node port with an address's number.
-func NodePortOf(a Address) Address {
-	any := model.FamilyOf(a.At.Addr()).Unspecified()
-	return Address{Kind: model.KindNodePort, Proto: a.Proto, At: netip.AddrPortFrom(any, a.At.Port())}
-}
-
 // Affects reports whether a Service may come out differently on two hosts with the
 // SamePorts, for what differs in their policy.
 func Affects(old, now *model.Host, svc *model.Service, from []*model.Slice) bool {

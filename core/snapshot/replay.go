@@ -55,13 +55,6 @@ func (f *File) Resolve() *Result {
 	return r
 }
 
-// Replay resolves a snapshot and plans it in a mode.
-func (f *File) Replay(m dataplane.Mode) *Result {
-	r := f.Resolve()
-	r.Plan = m.Plan(&f.Config, r.Host, r.Ports)
-	return r
-}
-
 // Document is what a snapshot means, planned in its mode, with what it had recorded; and how that compares with what the
 // node had when it was taken.
 func (f *File) Document(m dataplane.Mode) (*question.Document, Likeness) {
