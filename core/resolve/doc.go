@@ -38,7 +38,7 @@
 //	another Service's cluster IP, any port      rejected     rejected, always
 //	this node's, with another's node port       rejected     rejected, always
 //	a load balancer IP of another namespace     rejected
-//	an endpoint of another namespace            rejected
+//	an endpoint of another namespace            rejected, but for this node's own addresses
 //	another Node's address                      rejected, left to that node
 //
 // The last three are decided by core/track, which knows all of these. Of several Services that ask for one address and

@@ -254,10 +254,17 @@ func Authority(k model.Kind) int {
 	return 0
 }
 
-// Yields reports whether an address gives way to other namespaces' load balancer IPs, whatever the port, and
-// endpoints, and to other nodes' addresses: an external IP that is not allowed.
+// Yields reports whether an address gives way to other namespaces' load balancer IPs, whatever the port, and to other
+// nodes' addresses: an external IP that is not allowed.
 func Yields(host *model.Host, a Address) bool {
 	return a.Kind == model.KindExternalIP && !contains(host.Guard.Allowed, a.At.Addr())
+}
+
+// YieldsToEndpoints reports whether an address gives way to other namespaces' endpoints: one that Yields, but not on
+// this node's own addresses. There the pods on the host's network listen, and the ports that no process listens on
+// are nobody's.
+func YieldsToEndpoints(host *model.Host, a Address) bool {
+	return Yields(host, a) && !isOwn(host, a.At.Addr())
 }
 
 // YieldsNodePort reports whether a node port answers on an address, so that external and load balancer IPs with
@@ -271,7 +278,7 @@ func YieldsNodePort(host *model.Host, ip netip.Addr) bool {
 func Affects(old, now *model.Host, svc *model.Service, from []*model.Slice) bool {
 	differs := func(a Address) bool {
 		return reject(old, svc, a) != reject(now, svc, a) || asksOwn(old, a) != asksOwn(now, a) || Yields(old, a) != Yields(now, a) ||
-			YieldsNodePort(old, a.At.Addr()) != YieldsNodePort(now, a.At.Addr())
+			YieldsToEndpoints(old, a) != YieldsToEndpoints(now, a) || YieldsNodePort(old, a.At.Addr()) != YieldsNodePort(now, a.At.Addr())
 	}
 	for _, ip := range svc.ClusterIPs { // whatever the port
 		if differs(Address{Kind: model.KindClusterIP, At: netip.AddrPortFrom(ip, 0)}) {

@@ -462,7 +462,7 @@ func (t *Tracker) decide(found *contest) {
 //	another Service's cluster IP, any port             gives way        gives way
 //	another Service's node port, on this node's own    gives way        gives way
 //	a load balancer IP of another namespace, any port  unless allowed
-//	an endpoint of another namespace                   unless allowed
+//	an endpoint of another namespace                   unless allowed, or this node's own address
 //	another Node's address                             unless allowed
 type above struct {
 	cluster, nodePort *service
@@ -470,7 +470,7 @@ type above struct {
 	balancers         namespaces
 	node              bool
 
-	endpoints func() namespaces // that have an endpoint there: two at most
+	endpoints func() namespaces // that have an endpoint there: two at most; nil where they do not matter
 	found     *namespaces
 }
 
@@ -483,11 +483,14 @@ func (t *Tracker) above(at claim) (u above) {
 	if resolve.YieldsNodePort(t.host, ip) {
 		u.nodePort = t.claims.holder(nodePortOf(at))
 	}
-	of := t.claims.vips[ip]
-	if of == nil || !resolve.Yields(t.host, resolve.Address{Kind: model.KindExternalIP, At: at.at}) {
+	of, external := t.claims.vips[ip], resolve.Address{Kind: model.KindExternalIP, At: at.at}
+	if of == nil || !resolve.Yields(t.host, external) {
 		return u
 	}
 	u.yields, u.balancers, u.node = true, of.balancers, t.claims.nodeAddrs[ip] > 0
+	if !resolve.YieldsToEndpoints(t.host, external) {
+		return u
+	}
 	u.endpoints = func() (all namespaces) {
 		if of.endpoints != nil {
 			return of.endpoints
@@ -525,6 +528,8 @@ func (u *above) overrules(s *service, rank int) (why model.Reason, by *service) 
 		return model.WhyBalancerAddress, nil
 	case u.node:
 		return model.WhyOtherNode, nil
+	case u.endpoints == nil:
+		return 0, nil
 	}
 	if u.found == nil {
 		all := u.endpoints()

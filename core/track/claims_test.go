@@ -151,6 +151,14 @@ func TestExternalIPsOfPodsAndNodes(t *testing.T) {
 		}, ip + ":80"},
 		{"not any more", func(tr *track.Tracker) { tr.SetHost(host("z")) }, "OtherNodeAddress"},
 		{"both nodes are gone", func(tr *track.Tracker) { tr.SetOtherNode("n3", nil) }, ip + ":80"},
+		{"an endpoint once more", func(tr *track.Tracker) { tr.SetSlice(sliceIn("shop", "web", ip)) }, "EndpointAddress"},
+		{"on this node's own address", func(tr *track.Tracker) {
+			h := host("z")
+			h.Guard.NodeIPs = []netip.Addr{netip.MustParseAddr(ip)}
+			h.Guard.Listeners = &model.Listeners{}
+			tr.SetHost(h)
+		}, ip + ":80"},
+		{"of another machine again", func(tr *track.Tracker) { tr.SetHost(host("z")) }, "EndpointAddress"},
 	}
 	tr := track.New()
 	tr.SetHost(host("z"))
