@@ -163,7 +163,7 @@ func TestFailoverWithoutPorts(t *testing.T) {
 	})
 }
 
-// A look that fails says nothing of the endpoints: those that are silent stay passed over.
+// A look that fails says nothing of the endpoints: those that are silent stay ejected.
 func TestFailoverKeepsDecision(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &silentWorld{}
@@ -187,7 +187,7 @@ func TestFailoverKeepsDecision(t *testing.T) {
 	})
 }
 
-// No endpoint stays passed over while no observer could see that it answers again.
+// No endpoint stays ejected while no observer could see that it answers again.
 func TestFailoverForgets(t *testing.T) {
 	for what, stop := range map[string]func(*silentWorld){
 		"looking fails":     func(w *silentWorld) { w.failing = errors.New("no buffer space") },
@@ -216,7 +216,7 @@ func TestFailoverForgets(t *testing.T) {
 
 // An ejection is one Problem with the evidence, which the engine logs, one Event and one in
 // the metrics, and it ends with the suspicion. With observe all this is the same, but that
-// nothing is passed over.
+// nothing is ejected.
 func TestFailoverReports(t *testing.T) {
 	for mode, want := range map[config.Failover][2]string{
 		config.FailoverOn:      {"1 addresses: connections of at least 2 clients unanswered", "New connections go to other endpoints"},
@@ -257,7 +257,7 @@ func TestFailoverReports(t *testing.T) {
 	}
 }
 
-// Where answers to clients do not pass this node no endpoint is passed over, and that is reported.
+// Where answers to clients do not pass this node no endpoint is ejected, and that is reported.
 func TestFailoverWithAsymmetricRouting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &silentWorld{unseen: true, answers: true}

@@ -278,7 +278,7 @@ func (f *failoverSite) die(node int, load time.Duration) (all []attempt, detecte
 	f.t.Logf("%d connections, %d failed, p50 %s, p99 %s, longest %s; detected after %s", len(all), failures(all),
 		percentile(all, 0.5), percentile(all, 0.99), percentile(all, 1), at.Sub(dead))
 	if !found || failures(all) > 0 {
-		f.t.Errorf("%d of %d connections failed; passed over: %t%s", failures(all), len(all), found, failed(all, dead))
+		f.t.Errorf("%d of %d connections failed; ejected: %t%s", failures(all), len(all), found, failed(all, dead))
 	}
 	return all, at.Sub(dead)
 }
@@ -430,7 +430,7 @@ func TestAsymmetricRouting(t *testing.T) {
 	}
 	f.problem("asymmetric routing")
 	if at, found := f.said(passedOver, begin); found {
-		t.Errorf("an endpoint was passed over after %s", at.Sub(begin))
+		t.Errorf("an endpoint was ejected after %s", at.Sub(begin))
 	}
 }
 
@@ -472,18 +472,18 @@ func TestFailoverAcrossRestart(t *testing.T) {
 	_, found := f.said(passedOver, begin)
 	t.Logf("%d connections, %d failed, p99 %s", len(all), failures(all), percentile(all, 0.99))
 	if !found || failures(all) > 0 {
-		t.Errorf("%d of %d connections failed; passed over again: %t%s", failures(all), len(all), found, failed(all, begin))
+		t.Errorf("%d of %d connections failed; ejected again: %t%s", failures(all), len(all), found, failed(all, begin))
 	}
 }
 
 // steady makes connections while something happens that must not count as silence, and
-// returns them. Nothing may be passed over.
+// returns them. Nothing may be ejected.
 func (f *failoverSite) steady(d time.Duration) []attempt {
 	f.t.Helper()
 	begin := time.Now()
 	all := f.load(100, d)
 	if at, found := f.said(passedOver, begin); found {
-		f.t.Errorf("an endpoint was passed over after %s", at.Sub(begin))
+		f.t.Errorf("an endpoint was ejected after %s", at.Sub(begin))
 	}
 	return all
 }

@@ -185,7 +185,7 @@ func (b *backend[K, V]) SetHost(host *model.Host) {
 	defer b.mu.Unlock()
 	old := b.host
 	b.host = host
-	if old != nil && old.SameButZone(host) {
+	if old != nil && old.SameDataPlane(host) {
 		return
 	}
 	c := b.change

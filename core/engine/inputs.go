@@ -220,7 +220,7 @@ func (e *Engine) setHost(of history.Kind, name string, since time.Time) {
 	h, problems := e.options.Host(e.node, e.serviceCIDRs())
 	e.setProblems("host", problems, since) // at once: those of the host before are obsolete
 	old := e.tracker.Host()
-	if old != nil && old.SameButZone(h) && old.SamePolicy(h) && old.Zone == h.Zone {
+	if old != nil && old.SameDataPlane(h) && old.SamePolicy(h) && old.Zone == h.Zone {
 		return
 	}
 	e.recordHost(of, name, since)

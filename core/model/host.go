@@ -63,9 +63,9 @@ func (h *Host) SamePolicy(o *Host) bool {
 	return h.Guard.Equal(&o.Guard) && slices.Equal(h.ServiceCIDRs, o.ServiceCIDRs)
 }
 
-// SameButZone reports whether two hosts differ in nothing but their zone and
-// their Guard, which matter to policy alone.
-func (h *Host) SameButZone(o *Host) bool {
+// SameDataPlane reports whether a data plane compiles the same for two hosts: their zone
+// and their Guard matter to policy alone.
+func (h *Host) SameDataPlane(o *Host) bool {
 	return h.SamePorts(o) && slices.Equal(h.ServiceCIDRs, o.ServiceCIDRs)
 }
 

@@ -111,7 +111,7 @@ func TestARejectedFieldIsTheServices(t *testing.T) {
 func TestGapsOfTheMode(t *testing.T) {
 	in := snapshot()
 	for id := range in.Backend.Gaps {
-		in.Backend.Gaps[id] = append(in.Backend.Gaps[id], model.Gap{Failover: true, Detail: "nobody is passed over"})
+		in.Backend.Gaps[id] = append(in.Backend.Gaps[id], model.Gap{Failover: true, Detail: "no endpoint is ejected"})
 	}
 	var said []string
 	for _, p := range question.Of(question.Facts{}, in).Problems {
@@ -119,12 +119,12 @@ func TestGapsOfTheMode(t *testing.T) {
 			said = append(said, p.Detail)
 		}
 	}
-	if got := strings.Join(said, "; "); got != "no client addresses; nobody is passed over" {
+	if got := strings.Join(said, "; "); got != "no client addresses; no endpoint is ejected" {
 		t.Errorf("said: %s", got)
 	}
 }
 
-// An endpoint that is passed over is in the list of its Service, with the reason, and explain
+// An ejected endpoint is in the list of its Service, with the reason, and explain
 // states why it gets no connection.
 func TestPassedOverEndpointIsListed(t *testing.T) {
 	name := model.ServiceName{Namespace: "ns", Name: "web"}

@@ -62,7 +62,7 @@ func TestEndpointUsesArePolicys(t *testing.T) {
 	}
 }
 
-// Endpoints that failover passes over and those of weight 0 are reported as such, whatever
+// Endpoints that failover ejects and those of weight 0 are reported as such, whatever
 // the others are.
 func TestEndpointUseReasons(t *testing.T) {
 	weightless := slice("weightless", "10.0.0.3@there")

@@ -99,7 +99,7 @@ func TestPoolsAndPolicies(t *testing.T) {
 			node: all("balance 1 2 snat ClusterEndpoints"),
 		},
 		{
-			name: "silent endpoints are passed over", slice: "10.0.0.1@here 10.0.0.2@there/silent 10.0.0.3@there", internal: model.Local, extern: model.Local,
+			name: "silent endpoints are ejected", slice: "10.0.0.1@here 10.0.0.2@there/silent 10.0.0.3@there", internal: model.Local, extern: model.Local,
 			cluster: rows{
 				model.FromPod:     "balance 1 LocalEndpoints",
 				model.FromHost:    "balance 1 snat LocalEndpoints",
@@ -130,7 +130,7 @@ func TestPoolsAndPolicies(t *testing.T) {
 			node: all("balance 1 snat ClusterEndpoints"),
 		},
 		{
-			name: "endpoints of this node are never passed over", slice: "10.0.0.1@here/silent 10.0.0.2@there",
+			name: "endpoints of this node are never ejected", slice: "10.0.0.1@here/silent 10.0.0.2@there",
 			cluster: rows{
 				model.FromPod:     "balance 1 2 ClusterEndpoints",
 				model.FromHost:    "balance 1 2 snat ClusterEndpoints",

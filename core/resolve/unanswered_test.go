@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/resolve"
 )
 
-// UDP flows to endpoints that are passed over are stale: they are not in Draining.
+// UDP flows to ejected endpoints are stale: they are not in Draining.
 func TestPassedOverKeepNoFlows(t *testing.T) {
 	svc := service()
 	svc.Ports[0].Proto = model.UDP
@@ -20,11 +20,11 @@ func TestPassedOverKeepNoFlows(t *testing.T) {
 	from.Ports[0].Proto = model.UDP
 	port := resolve.Service(host(), svc, []*model.Slice{from}).Ports[0]
 	if want := at("10.0.0.4:8080"); len(port.Draining) != 1 || port.Draining[0] != want {
-		t.Errorf("draining %v, want %v: one of the silent is in the pool, the other passed over", port.Draining, want)
+		t.Errorf("draining %v, want %v: one of the silent is in the pool, the other ejected", port.Draining, want)
 	}
 }
 
-// Whatever endpoints are silent, at most half of a pool is passed over, never its last endpoint, none of
+// Whatever endpoints are silent, at most half of a pool is ejected, never its last endpoint, none of
 // this node, and none that answers.
 func TestAtMostHalfIsPassedOver(t *testing.T) {
 	for n := 1; n <= 7; n++ {

@@ -325,7 +325,7 @@ func TestLateSuspectIsAskedOnAllPorts(t *testing.T) {
 		w.shut[netip.AddrPortFrom(endpoint(2, 4), 8080)] = true
 		w.run(10 * time.Second)
 		if silent(w.last.Suspects, endpoint(2, 4)) {
-			t.Errorf("after %s: %s is passed over though port 9090 answers; %v", late, endpoint(2, 4), w.verdict)
+			t.Errorf("after %s: %s is ejected though port 9090 answers; %v", late, endpoint(2, 4), w.verdict)
 		}
 	}
 }

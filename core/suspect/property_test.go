@@ -14,8 +14,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/suspect"
 )
 
-// In random worlds, whatever happens: an endpoint that answers our SYNs is never passed over again,
-// one that is passed over answers nothing, and one that recovers is back within 10.5 s.
+// In random worlds, whatever happens: an endpoint that answers our SYNs is never ejected again,
+// one that is ejected answers nothing, and one that recovers is back within 10.5 s.
 func TestRandomWorlds(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -89,7 +89,7 @@ func (w *world) check(news []suspect.Verdict, lives map[netip.Addr]time.Time) {
 			case lives[a].IsZero():
 				lives[a] = w.now
 			case w.now.Sub(lives[a]) > 10500*time.Millisecond:
-				w.t.Fatalf("%s lives again for %s and is still passed over", a, w.now.Sub(lives[a]))
+				w.t.Fatalf("%s lives again for %s and is still ejected", a, w.now.Sub(lives[a]))
 			}
 		}
 	}

@@ -117,7 +117,7 @@ func (w *world) connect(d time.Duration) {
 	}
 }
 
-// pool is the Service's after half of it at most was passed over.
+// pool is the Service's after half of it at most was ejected.
 func (s service) pool(w *world) (kept []suspect.Endpoint) {
 	passed := 0
 	for _, e := range s.endpoints {

@@ -302,7 +302,7 @@ func TestRemoteOfRoute(t *testing.T) {
 	}
 }
 
-// A suspect among the endpoints of a backend is passed over in the parent's pool.
+// A suspect among the endpoints of a backend is ejected in the parent's pool.
 func TestSuspectBehindRoute(t *testing.T) {
 	tr := routed(t)
 	two := endpointsOf("b", 1)

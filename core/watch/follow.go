@@ -112,7 +112,7 @@ func (f *follower) nextDelay(ctx context.Context, err error) time.Duration {
 	case (expired(err) || tooLarge(err) || errors.Is(err, errRestored)) && f.at != "": // the server is another, or was restored
 		f.relist()
 		f.at = ""
-		f.versions.distrust()
+		f.versions.forgetNumbers()
 	case f.listing && !f.unary && errors.Is(err, errPart) && !f.parted:
 		f.parted = true
 		f.status.failed(&f.kind, err)
@@ -128,7 +128,7 @@ func (f *follower) nextDelay(ctx context.Context, err error) time.Duration {
 				return 0
 			}
 		}
-		f.dispatcher.goOn(&f.kind)
+		f.dispatcher.proceedWithout(&f.kind)
 		starting := f.backoff.rejected < startRejections
 		if absent && custom && !starting { // custom resources come last at a server's start
 			if unproved := f.absent(ctx); unproved != nil {
@@ -634,15 +634,15 @@ func (f *follower) sameHistory(ctx context.Context) error {
 		switch {
 		case tooLarge(err), err == nil && found != last.number && !gone:
 			return errRestored
-		case err != nil && !untold(err):
+		case err != nil && !unknownVersion(err):
 			return err
 		}
 	}
 	return nil
 }
 
-// untold reports whether a server answers that it does not know.
-func untold(err error) bool {
+// unknownVersion reports whether a server answers that it cannot tell what it had at a version.
+func unknownVersion(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || expired(err)
 }
 
@@ -687,8 +687,8 @@ func (h *versions) latest() (all []last) {
 	return all
 }
 
-// distrust forgets which versions objects have: their numbers may be those of other changes.
-func (h *versions) distrust() {
+// forgetNumbers forgets which versions objects have: their numbers may be those of other changes.
+func (h *versions) forgetNumbers() {
 	h.deleted = last{}
 	for n, v := range h.known {
 		v.number = 0

@@ -381,12 +381,12 @@ func (d *dispatcher) listed(k *kind) {
 		d.slices.open()
 	default:
 		d.ready(k, read)
-		d.goOn(k)
+		d.proceedWithout(k)
 	}
 }
 
-// goOn has a start no longer wait for a kind that can be done without.
-func (d *dispatcher) goOn(k *kind) {
+// proceedWithout has a start no longer wait for a kind that can be done without.
+func (d *dispatcher) proceedWithout(k *kind) {
 	if g := d.optional[k.key()]; g != nil {
 		g.open()
 	}

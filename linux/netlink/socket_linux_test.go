@@ -93,7 +93,7 @@ func open(t *testing.T) *Socket {
 	return s
 }
 
-// A request that the kernel passes over is given up at once.
+// A request that the kernel ignores is given up at once.
 func TestNoAnswer(t *testing.T) {
 	s := open(t)
 	if err := s.Request(t.Context(), TypeDone, 0, 0, nil, nil); !errors.Is(err, ErrNoAnswer) { // no request: ignored
