@@ -234,7 +234,7 @@ func (t Tools) DeleteScratch(ctx context.Context, f model.Family) (from []string
 	for _, table := range have {
 		for _, c := range table.Chains {
 			if c.Name == ScratchChain {
-				clean = fmt.Appendf(clean, "*%s\n-F %s\n-X %s\nCOMMIT\n", table.Name, c.Name, c.Name)
+				clean = append(clean, withoutScratch(table.Name)...)
 				from = append(from, table.Name)
 			}
 		}
@@ -245,6 +245,11 @@ func (t Tools) DeleteScratch(ctx context.Context, f model.Family) (from []string
 	return from, t.RestoreWait(ctx, f, clean)
 }
 
+// withoutScratch deletes the scratch chain of a table.
+func withoutScratch(table string) []byte {
+	return fmt.Appendf(nil, "*%s\n-F %s\n-X %s\nCOMMIT\n", table, ScratchChain, ScratchChain)
+}
+
 // tryTable writes rules into a scratch chain, and reads them back.
 func (c *Commands) tryTable(ctx context.Context, command *iptables.IPTables, family model.Family, t Table, rules []Rule) error {
 	var s Script
@@ -253,7 +258,7 @@ func (c *Commands) tryTable(ctx context.Context, command *iptables.IPTables, fam
 		return err
 	}
 	have, listed := command.List(t.String(), ScratchChain)
-	if err := errors.Join(listed, command.ClearAndDeleteChain(t.String(), ScratchChain)); err != nil {
+	if err := errors.Join(listed, c.RestoreWait(ctx, family, withoutScratch(t.String()))); err != nil {
 		return err
 	}
 	var read []Line
