@@ -4,8 +4,6 @@ package kubernetes
 
 import (
 	"bytes"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 
@@ -22,45 +20,20 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// TestCorpus sends every scenario through a real API server to the program with
+// TestCorpus sends scenarios through a real API server to the program with
 // the rights of system:kube-proxy. Scenarios share API servers, one after the
-// other; what an API server rejects is skipped with its message.
-func TestCorpus(t *testing.T) { corpus(t, config.NFTables, conformance.Corpus(t)) }
+// other; what an API server rejects is skipped with its message. A Part has a third
+// of them: ci/netns runs all, with another source.
+func TestCorpus(t *testing.T) { corpus(t, config.NFTables, netns.Part(t, 3, 1)) }
 
-// TestCorpusIPTables does the same in iptables mode with a part of the scenarios
-// for each variant: ci/netns runs all of them in this mode, with another source.
-// TANDEM_TEST_WHOLE_CORPUS makes it all of them here, too.
+// TestCorpusIPTables does the same in iptables mode, in a Part with a sixth for each variant.
 func TestCorpusIPTables(t *testing.T) {
 	for i, v := range []xtables.Variant{xtables.Legacy, xtables.NFT} {
 		t.Run(string(v), func(t *testing.T) {
 			netns.UseVariant(t, v)
-			dir := conformance.Corpus(t)
-			if os.Getenv("TANDEM_TEST_WHOLE_CORPUS") == "" {
-				dir = part(t, dir, 6, 3*i)
-			}
-			corpus(t, iptables.Name, dir)
+			corpus(t, iptables.Name, netns.Part(t, 6, 3*i))
 		})
 	}
-}
-
-// part copies each nth scenario of a folder into another.
-func part(t *testing.T, dir string, n, first int) string {
-	t.Helper()
-	all, err := filepath.Glob(filepath.Join(dir, "*.txtar"))
-	if err != nil || len(all) < n {
-		t.Fatal(all, err)
-	}
-	to := t.TempDir()
-	for i := first; i < len(all); i += n {
-		text, err := os.ReadFile(all[i])
-		if err == nil {
-			err = os.WriteFile(filepath.Join(to, filepath.Base(all[i])), text, 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	return to
 }
 
 func corpus(t *testing.T, mode config.Mode, dir string) {

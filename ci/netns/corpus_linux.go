@@ -4,12 +4,42 @@ package netns
 
 import (
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/test/conformance"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
+
+// partOnly is set by `make test` and `make verify`, which have not the time for every scenario in every variant
+// of a mode; see ci/test.
+const partOnly = "TANDEM_TEST_PART_OF_CORPUS"
+
+// Part is the folder of all scenarios; with TANDEM_TEST_PART_OF_CORPUS in the environment one of each nth of them.
+func Part(t *testing.T, n, first int) string {
+	t.Helper()
+	dir := conformance.Corpus(t)
+	if os.Getenv(partOnly) == "" {
+		return dir
+	}
+	all, err := filepath.Glob(filepath.Join(dir, "*.txtar"))
+	if err != nil || len(all) < n {
+		t.Fatal(all, err)
+	}
+	to := t.TempDir()
+	for i := first; i < len(all); i += n {
+		text, err := os.ReadFile(all[i])
+		if err == nil {
+			err = os.WriteFile(filepath.Join(to, filepath.Base(all[i])), text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("%s is set: one scenario of each %d", partOnly, n)
+	return to
+}
 
 // Corpus runs all scenarios of a folder as parallel subtests and logs the sum.
 // Where network namespaces cannot be made the test is skipped with the reason.

@@ -58,6 +58,7 @@ func (r *runner) test(ctx context.Context) error {
 	r.build(ctx)
 	r.step(ctx, "vet", "go", "vet", "./...")
 	r.goTest(ctx, "tests", ".", append([]string{"-skip", slow}, now...)...)
+	r.leave("left to `make soak`: two thirds of the scenarios with iptables-nft, whose rules are those of iptables-legacy")
 	r.leave("left to `make verify`: lint for four targets, the race detector, chart, packages, other kernels, and")
 	for _, l := range later() {
 		r.leave(fmt.Sprintf("  %s: %s", l.name(), l.why))
@@ -98,6 +99,7 @@ func (r *runner) machines(ctx context.Context) {
 	}
 	r.goTest(ctx, "slow packages", ".", whole...)
 	r.slow(ctx, false)
+	r.leave("two thirds of the scenarios with a real API server: make soak")
 	r.leave("upstream's network tests in a whole cluster are run by hand: make e2e, or ci/cluster/run -set sample e2e")
 	r.step(ctx, "IPVS and ipsets, on a kernel of their own", "ci/guest/run")
 	r.matrix(ctx)

@@ -45,6 +45,7 @@ func newRunner(out io.Writer) *runner {
 	r.env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
 	// All is compiled with the flags of a release, so that it is compiled once.
 	r.setenv("CGO_ENABLED=0")
+	r.setenv("TANDEM_TEST_PART_OF_CORPUS=1") // see netns.Part
 	r.setjobs(jobs())
 	return r
 }
