@@ -405,6 +405,23 @@ func (j *journal) doubtful() map[Key]try {
 	return all
 }
 
+// own enters the load balancers of doubtful frontends, when all were read, and ends those
+// doubts.
+func (j *journal) own(doubts map[Key]try, all []LoadBalancer) error {
+	if len(doubts) == 0 {
+		return nil
+	}
+	var failed error
+	for _, lb := range all {
+		if keys, single := keysOf(lb); single {
+			if _, doubtful := doubts[keys[0]]; doubtful {
+				failed = errors.Join(failed, j.add(lb.ID))
+			}
+		}
+	}
+	return errors.Join(failed, j.settle(doubts))
+}
+
 // settle ends the doubts of before HNS was read; later ones about the same frontends stay.
 func (j *journal) settle(doubts map[Key]try) error {
 	j.mu.Lock()

@@ -301,7 +301,7 @@ func (c *commit) removeBalancers() error {
 	if err != nil {
 		return fmt.Errorf("HNS: %w", err)
 	}
-	c.own(doubts, all)
+	c.written(c.journal.own(doubts, all))
 	var failed []error
 	for _, lb := range all {
 		if err := c.ctx.Err(); err != nil {
