@@ -12,7 +12,7 @@
 //	                     Driver ── ids, MAC and provider addresses, source VIP
 //	                        │       journal of owned load balancers
 //	                        ▼
-//	                   HNS (interface) ── hcn_windows.go, or windows/test/hnsemu
+//	                   HNS (interface) ── functions.go and hcn_windows.go, or windows/test/hnsemu
 //
 // Objects name things by address only. What a name means in one HNS, such as the
 // ids of endpoints, the driver finds out and remembers (inventory.go). Where such a
