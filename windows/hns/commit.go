@@ -149,7 +149,7 @@ func (c *commit) balance(k Key, v Value) error {
 		return err
 	}
 	if len(ids) == 0 {
-		return fmt.Errorf("none of the endpoints is in HNS: %s", list(missing))
+		return fmt.Errorf("none of the endpoints is in HNS: %s", strings.Join(names(missing), ", "))
 	}
 	f := c.known.current()
 	if f.network.overlay && !f.source(v).IsValid() {
@@ -181,7 +181,7 @@ func (c *commit) balance(k Key, v Value) error {
 	}
 	return ledger.LeftError[Value]{
 		Value: without(v, missing), There: true,
-		Err: fmt.Errorf("not in HNS yet, and left out: %s", list(missing)),
+		Err: fmt.Errorf("not in HNS yet, and left out: %s", strings.Join(names(missing), ", ")),
 	}
 }
 
@@ -190,14 +190,6 @@ func without(v Value, missing []Target) Value {
 	b.Endpoints = slices.DeleteFunc(slices.Clone(b.Endpoints), func(t Target) bool { return slices.Contains(missing, t) })
 	v.Balancer = &b
 	return v
-}
-
-func list(ts []Target) string {
-	var names []string
-	for _, t := range ts {
-		names = append(names, t.String())
-	}
-	return strings.Join(names, ", ")
 }
 
 // targets returns the ids of endpoints, and which have none.

@@ -497,12 +497,16 @@ func (c *calls) networks(ctx context.Context) ([]Network, error) {
 	return do(ctx, c, "list networks", HNS.Networks)
 }
 
-func (c *calls) endpointIDs(ctx context.Context, network string) ([]string, error) {
-	ids, err := do(ctx, c, "list endpoints", func(h HNS) ([]string, error) { return h.EndpointIDs(network) })
+func (c *calls) list(ctx context.Context, what string, f func(HNS) ([]string, error)) ([]string, error) {
+	ids, err := do(ctx, c, what, f)
 	for i := range ids {
 		ids[i] = strings.ToLower(ids[i])
 	}
 	return ids, err
+}
+
+func (c *calls) endpointIDs(ctx context.Context, network string) ([]string, error) {
+	return c.list(ctx, "list endpoints", func(h HNS) ([]string, error) { return h.EndpointIDs(network) })
 }
 
 func (c *calls) endpoint(ctx context.Context, id string) (Endpoint, error) {
@@ -522,11 +526,7 @@ func (c *calls) deleteEndpoint(ctx context.Context, id string) error {
 }
 
 func (c *calls) balancerIDs(ctx context.Context) ([]string, error) {
-	ids, err := do(ctx, c, "list load balancers", HNS.BalancerIDs)
-	for i := range ids {
-		ids[i] = strings.ToLower(ids[i])
-	}
-	return ids, err
+	return c.list(ctx, "list load balancers", HNS.BalancerIDs)
 }
 
 func (c *calls) balancer(ctx context.Context, id string) (LoadBalancer, error) {

@@ -32,7 +32,7 @@ func (c *commit) makeEndpoint(k Key, v Value) error {
 		return nil
 	}
 	id, err := c.createEndpoint(k, v)
-	if addressTaken(err) {
+	if exists(err) || is(err, codeAddressReserved) { // another endpoint has the address
 		if old == "" {
 			if err := c.refresh(); err != nil {
 				return err

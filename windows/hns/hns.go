@@ -348,11 +348,6 @@ func exists(err error) bool {
 	return is(err, codeAlreadyExists, codeObjectExists, codePolicyExists, codePortExists)
 }
 
-// addressTaken: there is another endpoint with the address.
-func addressTaken(err error) bool {
-	return exists(err) || is(err, codeAddressReserved)
-}
-
 // notImplemented: this HNS cannot do it, and never will.
 func notImplemented(err error) bool { return is(err, codeNotImplemented, codeUnsupported) }
 
