@@ -184,3 +184,17 @@ func size(t *testing.T, path string) int64 {
 	}
 	return info.Size()
 }
+
+// A file that is larger than any journal is not read into memory: it is an error that names it.
+func TestAJournalThatIsTooLarge(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	if err := os.WriteFile(path, []byte(header), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, 128<<20+1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readJournal(path); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("read: %v", err)
+	}
+}
