@@ -5,7 +5,7 @@
 // what it made. They run on the emulator, where all must come out as expected, and on a
 // real machine, where the answers become a report:
 //
-//	All ──Run──▶ lab ──Request──▶ HNS ── computenetwork.dll (Local), or windows/test/hnsemu
+//	All ──Run──▶ lab ──dll.Request──▶ HNS ── computenetwork.dll (Local), or windows/test/hnsemu
 //	                │
 //	                ▼ an answer in a few words: "ok", "0x803b0013", "kept"
 //	             Report ──JSON──▶ Compare: what the emulator must change
@@ -34,86 +34,13 @@ import (
 	"strings"
 
 	"github.com/tandem-proxy/tandem/windows/hns"
+	"github.com/tandem-proxy/tandem/windows/hns/dll"
 )
-
-// Kind is a kind of object, by the number that it has on the emulator's wire.
-type Kind uint8
-
-// The kinds.
-const (
-	Network Kind = iota + 1
-	Endpoint
-	Namespace
-	LoadBalancer
-	SdnRoute
-)
-
-// String returns the name that is part of the functions' names.
-func (k Kind) String() string {
-	return [...]string{"Service", "Network", "Endpoint", "Namespace", "LoadBalancer", "SdnRoute"}[k]
-}
-
-// Verb is what a function does.
-type Verb uint8
-
-// The verbs, by their numbers on the wire. Rest is HNSCall, the only function
-// without a kind: the old API, of which the product requests the version.
-const (
-	Enumerate Verb = iota
-	Create
-	Open
-	Modify
-	Query
-	Delete
-	Close
-	Rest
-)
-
-// Request is a call of a function of the DLL.
-type Request struct {
-	Kind   Kind
-	Verb   Verb
-	Handle uint64 // of the object; of the network to create an endpoint in
-	ID     string
-	Text   string // settings, or a query; of Rest "METHOD /path\nbody"
-}
-
-// Function returns the function's name.
-func (r Request) Function() string {
-	switch r.Verb {
-	case Rest:
-		return "HNSCall"
-	case Enumerate:
-		return "HcnEnumerate" + r.Kind.String() + "s"
-	case Query:
-		return "HcnQuery" + r.Kind.String() + "Properties"
-	}
-	return "Hcn" + [...]string{Create: "Create", Open: "Open", Modify: "Modify", Delete: "Delete", Close: "Close"}[r.Verb] + r.Kind.String()
-}
-
-// Response is what a function returns.
-type Response struct {
-	Result uint32 // an HRESULT
-	Handle uint64
-	ID     string // of what was created, where the function says so: Windows' do not
-	Text   string // ids or properties
-	Record string // an error record, as JSON
-}
-
-// Code returns the code in an HRESULT: 0 if it is a success. Of facility 7 it is the low 16
-// bits.
-func (r Response) Code() hns.Code {
-	switch {
-	case int32(r.Result) >= 0:
-		return 0
-	case r.Result&0x1fff0000 == 7<<16:
-		return hns.Code(r.Result & 0xffff)
-	}
-	return hns.Code(r.Result)
-}
 
 // HNS is one that is asked: its functions as the DLL has them.
-type HNS interface{ Do(Request) Response }
+type HNS interface {
+	Do(dll.Request) dll.Response
+}
 
 // Service stops and starts the service of HNS.
 type Service interface {

@@ -19,6 +19,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/windows/contract"
 	"github.com/tandem-proxy/tandem/windows/hns"
+	"github.com/tandem-proxy/tandem/windows/hns/dll"
 	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
 )
 
@@ -215,11 +216,11 @@ func TestARunEnds(t *testing.T) {
 // wrapped changes what an HNS is asked and answers.
 type wrapped struct {
 	contract.HNS
-	ask    func(*contract.Request)
-	answer func(contract.Request, *contract.Response)
+	ask    func(*dll.Request)
+	answer func(dll.Request, *dll.Response)
 }
 
-func (w wrapped) Do(r contract.Request) contract.Response {
+func (w wrapped) Do(r dll.Request) dll.Response {
 	if w.ask != nil {
 		w.ask(&r)
 	}
@@ -238,8 +239,8 @@ func TestOthersObjectsStay(t *testing.T) {
 	pod := e.AddPod(network, "10.244.1.2")
 	e.AddBalancer(hns.LoadBalancer{HostComputeEndpoints: []string{pod}, FrontendVIPs: []string{"10.96.0.10"}, PortMappings: []hns.PortMapping{{Protocol: 6, InternalPort: 80, ExternalPort: 80}}}, true)
 	before := fmt.Sprint(e.Endpoints(), e.Balancers())
-	run(t, "10.0.26100.2", e, wrapped{HNS: e, ask: func(r *contract.Request) {
-		if r.Verb == contract.Enumerate {
+	run(t, "10.0.26100.2", e, wrapped{HNS: e, ask: func(r *dll.Request) {
+		if r.Verb == dll.Enumerate {
 			r.Text = ""
 		}
 	}})
@@ -264,12 +265,12 @@ func TestAReportHasNothingOfTheUsers(t *testing.T) {
 		}
 		return 0
 	})
-	h := wrapped{HNS: e, answer: func(r contract.Request, out *contract.Response) {
+	h := wrapped{HNS: e, answer: func(r dll.Request, out *dll.Response) {
 		if out.Record != "" {
 			out.Record = strings.Replace(out.Record, "refused", "refused by "+secret, 1)
 		}
 		var o map[string]any
-		if r.Verb != contract.Query || json.Unmarshal([]byte(out.Text), &o) != nil {
+		if r.Verb != dll.Query || json.Unmarshal([]byte(out.Text), &o) != nil {
 			return
 		}
 		for name := range o { // but for what the run finds its own objects by

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/windows/hns"
+	"github.com/tandem-proxy/tandem/windows/hns/dll"
 )
 
 const (
@@ -70,7 +71,7 @@ type lab struct {
 
 // item is an object that has to be deleted.
 type item struct {
-	kind Kind
+	kind dll.Kind
 	id   string
 }
 
@@ -82,13 +83,13 @@ func (l *lab) fail(format string, args ...any) {
 }
 
 // call calls a function. What is not asked any more returns notAsked.
-func (l *lab) call(r Request) Response {
+func (l *lab) call(r dll.Request) dll.Response {
 	if l.hung || l.failed != "" && !l.cleanup || l.calls >= 2*maxCalls {
-		return Response{Result: notAsked}
+		return dll.Response{Result: notAsked}
 	}
 	l.calls++
 	began := time.Now()
-	answered := make(chan Response, 1)
+	answered := make(chan dll.Response, 1)
 	go func() { answered <- l.hns.Do(r) }()
 	late := time.NewTimer(patience)
 	defer late.Stop()
@@ -98,7 +99,7 @@ func (l *lab) call(r Request) Response {
 		return out
 	case <-late.C: // a second call while one hangs would hang as well
 		l.hung, l.ended = true, fmt.Sprintf("%s has not returned within %s", r.Function(), patience)
-		return Response{Result: notAsked}
+		return dll.Response{Result: notAsked}
 	}
 }
 
@@ -130,26 +131,28 @@ var schema = hns.Version{Major: 2}
 func all() string { return encode(map[string]any{"SchemaVersion": schema}) }
 
 // open returns a handle of an object.
-func (l *lab) open(k Kind, id string) (uint64, hns.Code) {
-	out := l.call(Request{Kind: k, Verb: Open, ID: id})
-	return out.Handle, out.Code()
+func (l *lab) open(k dll.Kind, id string) (uint64, hns.Code) {
+	out := l.call(dll.Request{Kind: k, Verb: dll.Open, ID: id})
+	return out.Handle, hns.CodeOf(out)
 }
 
 // close closes a handle, which may be gone.
-func (l *lab) close(k Kind, handle uint64) { l.call(Request{Kind: k, Verb: Close, Handle: handle}) }
+func (l *lab) close(k dll.Kind, handle uint64) {
+	l.call(dll.Request{Kind: k, Verb: dll.Close, Handle: handle})
+}
 
 // properties reads an open object and closes it.
-func (l *lab) properties(k Kind, handle uint64) (o object, code hns.Code) {
-	out := l.call(Request{Kind: k, Verb: Query, Handle: handle, Text: all()})
+func (l *lab) properties(k dll.Kind, handle uint64) (o object, code hns.Code) {
+	out := l.call(dll.Request{Kind: k, Verb: dll.Query, Handle: handle, Text: all()})
 	l.close(k, handle)
-	if out.Code() == 0 && json.Unmarshal([]byte(out.Text), &o) != nil {
+	if hns.CodeOf(out) == 0 && json.Unmarshal([]byte(out.Text), &o) != nil {
 		return nil, 0xd // ERROR_INVALID_DATA
 	}
-	return o, out.Code()
+	return o, hns.CodeOf(out)
 }
 
 // read reads an object.
-func (l *lab) read(k Kind, id string) (object, hns.Code) {
+func (l *lab) read(k dll.Kind, id string) (object, hns.Code) {
 	handle, code := l.open(k, id)
 	if code != 0 {
 		return nil, code
@@ -158,19 +161,19 @@ func (l *lab) read(k Kind, id string) (object, hns.Code) {
 }
 
 // create makes an object, which is deleted after the experiment.
-func (l *lab) create(k Kind, network string, settings any) (object, hns.Code) {
-	r := Request{Kind: k, Verb: Create, Text: encode(settings)}
-	if k == Endpoint {
-		handle, code := l.open(Network, network)
+func (l *lab) create(k dll.Kind, network string, settings any) (object, hns.Code) {
+	r := dll.Request{Kind: k, Verb: dll.Create, Text: encode(settings)}
+	if k == dll.Endpoint {
+		handle, code := l.open(dll.Network, network)
 		if code != 0 {
 			return nil, code
 		}
-		defer l.close(Network, handle)
+		defer l.close(dll.Network, handle)
 		r.Handle = handle
 	}
 	out := l.call(r)
-	if out.Code() != 0 {
-		return nil, out.Code()
+	if hns.CodeOf(out) != 0 {
+		return nil, hns.CodeOf(out)
 	}
 	o, code := l.properties(k, out.Handle)
 	if o.id() == "" {
@@ -182,8 +185,8 @@ func (l *lab) create(k Kind, network string, settings any) (object, hns.Code) {
 }
 
 // remove deletes an object.
-func (l *lab) remove(k Kind, id string) hns.Code {
-	code := l.call(Request{Kind: k, Verb: Delete, ID: id}).Code()
+func (l *lab) remove(k dll.Kind, id string) hns.Code {
+	code := hns.CodeOf(l.call(dll.Request{Kind: k, Verb: dll.Delete, ID: id}))
 	if code == 0 {
 		l.made = slices.DeleteFunc(l.made, func(m item) bool { return m == item{k, id} })
 	}
@@ -191,26 +194,26 @@ func (l *lab) remove(k Kind, id string) hns.Code {
 }
 
 // modify changes an object.
-func (l *lab) modify(k Kind, id string, settings any) hns.Code {
+func (l *lab) modify(k dll.Kind, id string, settings any) hns.Code {
 	handle, code := l.open(k, id)
 	if code != 0 {
 		return code
 	}
 	defer l.close(k, handle)
-	return l.call(Request{Kind: k, Verb: Modify, Handle: handle, Text: encode(settings)}).Code()
+	return hns.CodeOf(l.call(dll.Request{Kind: k, Verb: dll.Modify, Handle: handle, Text: encode(settings)}))
 }
 
 // list lists objects by a filter.
-func (l *lab) list(k Kind, filter map[string]string) (ids []string, code hns.Code) {
-	out := l.call(Request{Kind: k, Verb: Enumerate, Text: encode(map[string]any{"SchemaVersion": schema, "Filter": encode(filter)})})
-	if out.Code() == 0 && json.Unmarshal([]byte(out.Text), &ids) != nil {
+func (l *lab) list(k dll.Kind, filter map[string]string) (ids []string, code hns.Code) {
+	out := l.call(dll.Request{Kind: k, Verb: dll.Enumerate, Text: encode(map[string]any{"SchemaVersion": schema, "Filter": encode(filter)})})
+	if hns.CodeOf(out) == 0 && json.Unmarshal([]byte(out.Text), &ids) != nil {
 		return nil, 0xd
 	}
-	return ids, out.Code()
+	return ids, hns.CodeOf(out)
 }
 
 // need makes an object without which there is no experiment.
-func (l *lab) need(k Kind, network string, settings any) object {
+func (l *lab) need(k dll.Kind, network string, settings any) object {
 	o, code := l.create(k, network, settings)
 	if code != 0 {
 		l.fail("creating the %s of the experiment: %s", k, text(code))
@@ -236,7 +239,7 @@ func (l *lab) remote(addr string) object {
 // pods makes local endpoints, and returns their ids.
 func (l *lab) pods(n int) (ids []string) {
 	for i := range n {
-		ids = append(ids, l.need(Endpoint, l.network, endpoint(l.pod(10+i))).id())
+		ids = append(ids, l.need(dll.Endpoint, l.network, endpoint(l.pod(10+i))).id())
 	}
 	return ids
 }
@@ -307,12 +310,12 @@ func (l *lab) sweep() {
 	l.cleanup = true
 	defer func() { l.cleanup = false }()
 	for _, name := range []string{secondName, ownName} {
-		ids, _ := l.list(Network, map[string]string{"Name": name})
+		ids, _ := l.list(dll.Network, map[string]string{"Name": name})
 		for _, id := range ids {
 			// The filter is a rule that is tested: the name decides.
-			if n, code := l.read(Network, id); code == 0 && n["Name"] == name && strings.EqualFold(n.id(), id) {
+			if n, code := l.read(dll.Network, id); code == 0 && n["Name"] == name && strings.EqualFold(n.id(), id) {
 				l.empty(id)
-				if code := l.remove(Network, id); code != 0 && !code.NotFound() {
+				if code := l.remove(dll.Network, id); code != 0 && !code.NotFound() {
 					l.left = append(l.left, "Network: "+text(code))
 				}
 			}
@@ -322,29 +325,29 @@ func (l *lab) sweep() {
 
 // empty deletes the endpoints of a network, and the load balancers that use nothing else.
 func (l *lab) empty(network string) {
-	ids, _ := l.list(Endpoint, map[string]string{"VirtualNetwork": network})
+	ids, _ := l.list(dll.Endpoint, map[string]string{"VirtualNetwork": network})
 	var own []string
 	for _, id := range ids {
-		if p, code := l.read(Endpoint, id); code == 0 && strings.EqualFold(fmt.Sprint(p["HostComputeNetwork"]), network) {
+		if p, code := l.read(dll.Endpoint, id); code == 0 && strings.EqualFold(fmt.Sprint(p["HostComputeNetwork"]), network) {
 			own = append(own, strings.ToLower(id))
 		}
 	}
 	if len(own) == 0 {
 		return
 	}
-	balancers, _ := l.list(LoadBalancer, nil)
+	balancers, _ := l.list(dll.LoadBalancer, nil)
 	for _, id := range balancers {
-		lb, code := l.read(LoadBalancer, id)
+		lb, code := l.read(dll.LoadBalancer, id)
 		used, _ := lb["HostComputeEndpoints"].([]any)
 		foreign := slices.ContainsFunc(used, func(u any) bool { return !slices.Contains(own, strings.ToLower(fmt.Sprint(u))) })
 		if code == 0 && len(used) > 0 && !foreign {
-			if code := l.remove(LoadBalancer, id); code != 0 && !code.NotFound() {
+			if code := l.remove(dll.LoadBalancer, id); code != 0 && !code.NotFound() {
 				l.left = append(l.left, "LoadBalancer: "+text(code))
 			}
 		}
 	}
 	for _, id := range own {
-		if code := l.remove(Endpoint, id); code != 0 && !code.NotFound() {
+		if code := l.remove(dll.Endpoint, id); code != 0 && !code.NotFound() {
 			l.left = append(l.left, "Endpoint: "+text(code))
 		}
 	}

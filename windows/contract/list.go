@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/tandem-proxy/tandem/windows/hns"
+	"github.com/tandem-proxy/tandem/windows/hns/dll"
 )
 
 // typePrivate is a network without an adapter and without the node.
@@ -67,30 +68,30 @@ func versions() []Experiment {
 }
 
 func reading() []Experiment {
-	gone := func(what string, k Kind, v Verb, code, source string) Experiment {
+	gone := func(what string, k dll.Kind, v dll.Verb, code, source string) Experiment {
 		return Experiment{
 			ID: "not-found/" + what, Asks: what + " that does not exist", Source: source, expect: always(code),
-			run: func(l *lab) string { return text(l.call(Request{Kind: k, Verb: v, ID: nobody}).Code()) },
+			run: func(l *lab) string { return text(hns.CodeOf(l.call(dll.Request{Kind: k, Verb: v, ID: nobody}))) },
 		}
 	}
 	return []Experiment{
-		gone("open-network", Network, Open, "0x490", Assumed),
-		gone("open-endpoint", Endpoint, Open, "0x490", "antrea#2301"),
-		gone("open-balancer", LoadBalancer, Open, "0x490", "antrea#2301"),
-		gone("delete-network", Network, Delete, "0x803b0001", Assumed),
-		gone("delete-endpoint", Endpoint, Delete, "0x803b0002", "azure-container-networking#715"),
-		gone("delete-balancer", LoadBalancer, Delete, "0x490", "kubernetes#139519"),
+		gone("open-network", dll.Network, dll.Open, "0x490", Assumed),
+		gone("open-endpoint", dll.Endpoint, dll.Open, "0x490", "antrea#2301"),
+		gone("open-balancer", dll.LoadBalancer, dll.Open, "0x490", "antrea#2301"),
+		gone("delete-network", dll.Network, dll.Delete, "0x803b0001", Assumed),
+		gone("delete-endpoint", dll.Endpoint, dll.Delete, "0x803b0002", "azure-container-networking#715"),
+		gone("delete-balancer", dll.LoadBalancer, dll.Delete, "0x490", "kubernetes#139519"),
 		{
 			ID: "win32-codes/absent", Asks: "the HRESULT of opening what is not there", Source: "hcsshim, internal/hcs errors", expect: always("HRESULT 0x80070490"),
 			run: func(l *lab) string {
-				return fmt.Sprintf("HRESULT 0x%x", l.call(Request{Kind: LoadBalancer, Verb: Open, ID: nobody}).Result)
+				return fmt.Sprintf("HRESULT 0x%x", l.call(dll.Request{Kind: dll.LoadBalancer, Verb: dll.Open, ID: nobody}).Result)
 			},
 		},
 		{
 			ID: "error-records/absent", Asks: "the error record of opening what is not there", Source: "kubernetes#100384, hcsshim#1043",
 			expect: always("Error, ErrorCode, Success: the HRESULT"),
 			run: func(l *lab) string {
-				out := l.call(Request{Kind: LoadBalancer, Verb: Open, ID: nobody})
+				out := l.call(dll.Request{Kind: dll.LoadBalancer, Verb: dll.Open, ID: nobody})
 				var record map[string]any
 				if json.Unmarshal([]byte(out.Record), &record) != nil {
 					return "no record"
@@ -107,7 +108,7 @@ func reading() []Experiment {
 			run: func(l *lab) string {
 				id := l.pods(1)[0]
 				var record map[string]any
-				if json.Unmarshal([]byte(l.call(Request{Verb: Rest, Text: "GET /endpoints/" + id + "\n"}).Text), &record) != nil {
+				if json.Unmarshal([]byte(l.call(dll.Request{Verb: dll.Rest, Text: "GET /endpoints/" + id + "\n"}).Text), &record) != nil {
 					return "no answer"
 				}
 				return fields(record)
@@ -127,24 +128,24 @@ func networks() []Experiment {
 		{
 			ID: "networks/with-endpoints", Asks: "delete a network that has an endpoint; open the endpoint", Source: Assumed, expect: always("ok; 0x490"),
 			run: func(l *lab) string {
-				n := l.need(Network, "", l.networkSettings(secondName, typePrivate)).id()
-				p := l.need(Endpoint, n, object{"Name": ownName, "SchemaVersion": schema}).id()
-				deleted := l.remove(Network, n)
-				_, opened := l.read(Endpoint, p)
+				n := l.need(dll.Network, "", l.networkSettings(secondName, typePrivate)).id()
+				p := l.need(dll.Endpoint, n, object{"Name": ownName, "SchemaVersion": schema}).id()
+				deleted := l.remove(dll.Network, n)
+				_, opened := l.read(dll.Endpoint, p)
 				return text(deleted) + "; " + text(opened)
 			},
 		},
 		{
 			ID: "networks/same-name", Asks: "a second network of one name", Source: Assumed, expect: always("ok"),
 			run: func(l *lab) string {
-				l.need(Network, "", l.networkSettings(secondName, typePrivate))
-				_, code := l.create(Network, "", l.networkSettings(secondName, typePrivate))
+				l.need(dll.Network, "", l.networkSettings(secondName, typePrivate))
+				_, code := l.create(dll.Network, "", l.networkSettings(secondName, typePrivate))
 				return text(code)
 			},
 		},
 		{
 			ID: "bad-json/network", Asks: "a network of settings that are no JSON", Source: Assumed, expect: always("0x803b001b"),
-			run: func(l *lab) string { _, code := l.create(Network, "", "{"); return text(code) },
+			run: func(l *lab) string { _, code := l.create(dll.Network, "", "{"); return text(code) },
 		},
 	}
 }
@@ -152,7 +153,7 @@ func networks() []Experiment {
 func endpoints() []Experiment {
 	one := func(id, asks, source, answer string, settings func(*lab) object) Experiment {
 		return Experiment{ID: id, Asks: asks, Source: source, expect: always(answer), run: func(l *lab) string {
-			_, code := l.create(Endpoint, l.network, settings(l))
+			_, code := l.create(dll.Endpoint, l.network, settings(l))
 			return text(code)
 		}}
 	}
@@ -161,8 +162,8 @@ func endpoints() []Experiment {
 			ID: "filters/" + what, Asks: "two endpoints, listed by " + what, Source: "hcsshim, hcn (filters)", expect: always(answer),
 			run: func(l *lab) string {
 				ids := l.pods(1)
-				ids = append(ids, l.need(Endpoint, l.network, endpoint(l.pod(20)).with("Name", secondName)).id())
-				listed, code := l.list(Endpoint, filter(l.network, ids[0]))
+				ids = append(ids, l.need(dll.Endpoint, l.network, endpoint(l.pod(20)).with("Name", secondName)).id())
+				listed, code := l.list(dll.Endpoint, filter(l.network, ids[0]))
 				own := 0
 				for _, id := range listed {
 					if slices.ContainsFunc(ids, func(o string) bool { return strings.EqualFold(o, id) }) {
@@ -181,8 +182,8 @@ func endpoints() []Experiment {
 		"LocalPorts": "7", "RemotePorts": "9", "RuleType": "Switch", "Priority": 200,
 	}}}
 	policies := func(l *lab, request, id string) string {
-		code := l.modify(Endpoint, id, object{"ResourceType": "Policy", "RequestType": request, "Settings": object{"Policies": acl}})
-		got, _ := l.read(Endpoint, id)
+		code := l.modify(dll.Endpoint, id, object{"ResourceType": "Policy", "RequestType": request, "Settings": object{"Policies": acl}})
+		got, _ := l.read(dll.Endpoint, id)
 		have, _ := got["Policies"].([]any)
 		n := 0
 		for _, p := range have {
@@ -202,7 +203,7 @@ func endpoints() []Experiment {
 		one("bad-address/remote-outside", "a remote endpoint of an address outside of the network", Assumed, "ok", func(l *lab) object { return l.remote(l.vip(9)) }),
 		one("bad-address/gateway", "an endpoint of the gateway's address", Assumed, "ok", func(*lab) object { return endpoint(ofNetwork(1)) }),
 		one("twins/remote", "a second remote endpoint of one address", Assumed, "0x803b0013", func(l *lab) object {
-			l.need(Endpoint, l.network, l.remote(l.pod(10)))
+			l.need(dll.Endpoint, l.network, l.remote(l.pod(10)))
 			return l.remote(l.pod(10))
 		}),
 		one("twins/local", "a second local endpoint of one address", Assumed, "0x803b0013", func(l *lab) object {
@@ -214,7 +215,7 @@ func endpoints() []Experiment {
 			return l.remote(l.pod(10))
 		}),
 		one("published-port/second", "a second endpoint for a published port", "hcsshim, hcn tests", "0x803b0013", func(l *lab) object {
-			l.need(Endpoint, l.network, endpoint(l.pod(10)).with("Policies", []object{published}))
+			l.need(dll.Endpoint, l.network, endpoint(l.pod(10)).with("Policies", []object{published}))
 			return endpoint(l.pod(11)).with("Policies", []object{published})
 		}),
 		one("given-id/endpoint-in-use", "an endpoint of an id that another one has", Assumed, "0xb7", func(l *lab) object {
@@ -224,14 +225,14 @@ func endpoints() []Experiment {
 			ID: "given-id/endpoint", Asks: "an endpoint with a given ID", Source: "hcsshim, hcn tests", expect: always("kept"),
 			run: func(l *lab) string {
 				want := endpoint(l.pod(10)).with("ID", given)
-				return kept(want, l.need(Endpoint, l.network, want))
+				return kept(want, l.need(dll.Endpoint, l.network, want))
 			},
 		},
 		{
 			ID: "allotted/first", Asks: "an endpoint without an address, beside one that has the first", Source: Assumed, expect: always("the lowest free"),
 			run: func(l *lab) string {
-				l.need(Endpoint, l.network, endpoint(ofNetwork(2)))
-				got := l.need(Endpoint, l.network, object{"Name": ownName, "SchemaVersion": schema})
+				l.need(dll.Endpoint, l.network, endpoint(ofNetwork(2)))
+				got := l.need(dll.Endpoint, l.network, object{"Name": ownName, "SchemaVersion": schema})
 				switch addr := firstAddress(got); {
 				case addr == ofNetwork(3):
 					return "the lowest free"
@@ -251,7 +252,7 @@ func endpoints() []Experiment {
 			ID: "extra-settings/endpoint", Asks: "an endpoint with DNS settings", Source: "hcsshim, hcn tests", expect: always("kept"),
 			run: func(l *lab) string {
 				want := endpoint(l.pod(10)).with("Dns", object{"Domain": "tandem.invalid", "ServerList": []string{l.pod(53)}})
-				return kept(want, l.need(Endpoint, l.network, want))
+				return kept(want, l.need(dll.Endpoint, l.network, want))
 			},
 		},
 		{
@@ -278,19 +279,19 @@ func firstAddress(o object) string {
 func balancers() []Experiment {
 	one := func(id, asks, source, answer string, settings func(l *lab, pods []string) any) Experiment {
 		return Experiment{ID: id, Asks: asks, Source: source, expect: always(answer), run: func(l *lab) string {
-			_, code := l.create(LoadBalancer, "", settings(l, l.pods(2)))
+			_, code := l.create(dll.LoadBalancer, "", settings(l, l.pods(2)))
 			return text(code)
 		}}
 	}
 	echo := func(id, asks, source string, settings func(l *lab, pods []string) object) Experiment {
 		return Experiment{ID: id, Asks: asks, Source: source, expect: always("kept"), run: func(l *lab) string {
 			want := settings(l, l.pods(1))
-			return kept(want, l.need(LoadBalancer, "", want))
+			return kept(want, l.need(dll.LoadBalancer, "", want))
 		}}
 	}
 	flags := func(id, asks string, flags int, describe func(l *lab, pods []string) object) Experiment {
 		return Experiment{ID: id, Asks: asks, Source: "calico#7305", expect: always(fmt.Sprint(flags)), run: func(l *lab) string {
-			got := l.need(LoadBalancer, "", describe(l, l.pods(1)).with("PortMappings", flagged(flags)))
+			got := l.need(dll.LoadBalancer, "", describe(l, l.pods(1)).with("PortMappings", flagged(flags)))
 			return number(portMapping(got)["Flags"])
 		}}
 	}
@@ -310,23 +311,23 @@ func balancers() []Experiment {
 			return balancer(l.vip(10), strings.ToUpper(pods[0]))
 		}),
 		one("one-frontend/same", "a second load balancer of one frontend", "kubernetes#139519", "0x803b0013", func(l *lab, pods []string) any {
-			l.need(LoadBalancer, "", balancer(l.vip(10), pods[0]))
+			l.need(dll.LoadBalancer, "", balancer(l.vip(10), pods[0]))
 			return balancer(l.vip(10), pods[1])
 		}),
 		one("one-frontend/node-port", "a second load balancer of one node port", "kubernetes#139519", "0x803b0013", func(l *lab, pods []string) any {
-			l.need(LoadBalancer, "", onNode(l, pods))
+			l.need(dll.LoadBalancer, "", onNode(l, pods))
 			return onNode(l, pods)
 		}),
 		one("one-frontend/one-of-two", "a load balancer of two VIPs, one of which has another one", Assumed, "0x803b0013", func(l *lab, pods []string) any {
-			l.need(LoadBalancer, "", balancer(l.vip(10), pods[0]))
+			l.need(dll.LoadBalancer, "", balancer(l.vip(10), pods[0]))
 			return balancer(l.vip(10), pods[1]).with("FrontendVIPs", []string{l.vip(11), l.vip(10)})
 		}),
 		one("one-frontend/other-protocol", "load balancers of one VIP and port for TCP and for UDP", "kubernetes.io: a Service may have both", "ok", func(l *lab, pods []string) any {
-			l.need(LoadBalancer, "", balancer(l.vip(10), pods[0]))
+			l.need(dll.LoadBalancer, "", balancer(l.vip(10), pods[0]))
 			return balancer(l.vip(10), pods[1]).with("PortMappings", []object{mapping().with("Protocol", 17)})
 		}),
 		one("given-id/balancer-in-use", "a load balancer of an id that another one has", Assumed, "0xb7", func(l *lab, pods []string) any {
-			id := l.need(LoadBalancer, "", balancer(l.vip(10), pods[0])).id()
+			id := l.need(dll.LoadBalancer, "", balancer(l.vip(10), pods[0])).id()
 			return balancer(l.vip(11), pods[0]).with("ID", id)
 		}),
 		echo("given-id/balancer", "a load balancer with a given ID", "hcsshim, hcn tests", func(l *lab, pods []string) object { return onVIP(l, pods).with("ID", given) }),
@@ -342,7 +343,7 @@ func balancers() []Experiment {
 		{
 			ID: "normalises/source", Asks: "the source VIP of a load balancer that was given none", Source: Assumed, expect: always("none"),
 			run: func(l *lab) string {
-				if s, _ := l.need(LoadBalancer, "", onVIP(l, l.pods(1)))["SourceVIP"].(string); s != "" {
+				if s, _ := l.need(dll.LoadBalancer, "", onVIP(l, l.pods(1)))["SourceVIP"].(string); s != "" {
 					return "one of its own"
 				}
 				return "none"
@@ -353,21 +354,21 @@ func balancers() []Experiment {
 			expect: always("Name absent, Owner absent"),
 			run: func(l *lab) string {
 				want := onVIP(l, l.pods(1)).with("Name", ownName).with("Owner", ownName)
-				return kept(want, l.need(LoadBalancer, "", want))
+				return kept(want, l.need(dll.LoadBalancer, "", want))
 			},
 		},
 		{
 			ID: "degraded/fresh", Asks: "the State of an endpoint and a load balancer that are new", Source: Assumed, expect: always("0; 0"),
 			run: func(l *lab) string {
-				p := l.need(Endpoint, l.network, endpoint(l.pod(10)))
-				lb := l.need(LoadBalancer, "", balancer(l.vip(10), p.id()))
+				p := l.need(dll.Endpoint, l.network, endpoint(l.pod(10)))
+				lb := l.need(dll.LoadBalancer, "", balancer(l.vip(10), p.id()))
 				return number(p["State"]) + "; " + number(lb["State"])
 			},
 		},
 		{
 			ID: "no-limits/endpoints", Asks: "a load balancer over 65 endpoints", Source: "kubernetes.io: 64 once, now 1024", expect: always("ok: 65"),
 			run: func(l *lab) string {
-				got, code := l.create(LoadBalancer, "", balancer(l.vip(10), l.pods(65)...))
+				got, code := l.create(dll.LoadBalancer, "", balancer(l.vip(10), l.pods(65)...))
 				return fmt.Sprintf("%s: %d", text(code), endpointsOf(got))
 			},
 		},
@@ -404,9 +405,9 @@ func changes() []Experiment {
 			},
 			run: func(l *lab) string {
 				pods := l.pods(2)
-				id := l.need(LoadBalancer, "", balancer(l.vip(10), pods[0])).id()
-				code := l.modify(LoadBalancer, id, balancer(l.vip(10), pods...))
-				got, _ := l.read(LoadBalancer, id)
+				id := l.need(dll.LoadBalancer, "", balancer(l.vip(10), pods[0])).id()
+				code := l.modify(dll.LoadBalancer, id, balancer(l.vip(10), pods...))
+				got, _ := l.read(dll.LoadBalancer, id)
 				return fmt.Sprintf("%s: %d", text(code), endpointsOf(got))
 			},
 		},
@@ -415,12 +416,12 @@ func changes() []Experiment {
 			run: func(l *lab) string {
 				pods := l.pods(2)
 				want := balancer(l.vip(10), pods[0]).with("Flags", hns.FlagDSR).with("SourceVIP", l.pod(10)).with("PortMappings", flagged(hns.FlagVIPExternalIP))
-				id := l.need(LoadBalancer, "", want).id()
+				id := l.need(dll.LoadBalancer, "", want).id()
 				want = want.with("HostComputeEndpoints", pods[1:])
-				if code := l.modify(LoadBalancer, id, want); code != 0 {
+				if code := l.modify(dll.LoadBalancer, id, want); code != 0 {
 					return text(code)
 				}
-				got, _ := l.read(LoadBalancer, id)
+				got, _ := l.read(dll.LoadBalancer, id)
 				return kept(want, got)
 			},
 		},
@@ -428,8 +429,8 @@ func changes() []Experiment {
 			ID: "modify-frontends/vip", Asks: "Modify a load balancer to another VIP", Source: Assumed, expect: modifies("0x803b000d"),
 			run: func(l *lab) string {
 				pods := l.pods(1)
-				id := l.need(LoadBalancer, "", balancer(l.vip(10), pods[0])).id()
-				return text(l.modify(LoadBalancer, id, balancer(l.vip(11), pods[0])))
+				id := l.need(dll.LoadBalancer, "", balancer(l.vip(10), pods[0])).id()
+				return text(l.modify(dll.LoadBalancer, id, balancer(l.vip(11), pods[0])))
 			},
 		},
 	}
@@ -439,7 +440,7 @@ func changes() []Experiment {
 func packets() []Experiment {
 	one := func(id, asks, source string, from Origin, to func(*lab) string, answer string, settings func(l *lab, pods []string) object) Experiment {
 		return Experiment{ID: id, Asks: asks, Source: source, Needs: NeedsSwitch, expect: always(answer), run: func(l *lab) string {
-			l.need(LoadBalancer, "", settings(l, l.pods(1)))
+			l.need(dll.LoadBalancer, "", settings(l, l.pods(1)))
 			if l.failed != "" {
 				return ""
 			}
@@ -482,18 +483,18 @@ func deletions() []Experiment {
 	}
 	return []Experiment{
 		repeated("delete-fails/ten", "make and delete a load balancer ten times", Assumed, "10 of 10 are deleted", func(l *lab, pods []string) string {
-			id := l.need(LoadBalancer, "", balancer(l.vip(10), pods[0])).id()
-			if code := l.remove(LoadBalancer, id); code != 0 {
+			id := l.need(dll.LoadBalancer, "", balancer(l.vip(10), pods[0])).id()
+			if code := l.remove(dll.LoadBalancer, id); code != 0 {
 				return text(code)
 			}
 			return ""
 		}),
 		repeated("delete-lies/ten", "make and delete an endpoint ten times, and look for it", "Windows-Containers#631", "10 of 10 are gone", func(l *lab, _ []string) string {
-			id := l.need(Endpoint, l.network, l.remote(l.pod(99))).id()
-			if code := l.remove(Endpoint, id); code != 0 {
+			id := l.need(dll.Endpoint, l.network, l.remote(l.pod(99))).id()
+			if code := l.remove(dll.Endpoint, id); code != 0 {
 				return text(code)
 			}
-			if _, code := l.read(Endpoint, id); code == 0 {
+			if _, code := l.read(dll.Endpoint, id); code == 0 {
 				return "it is there"
 			}
 			return ""
@@ -502,8 +503,8 @@ func deletions() []Experiment {
 			ID: "in-use/endpoint", Asks: "delete an endpoint that a load balancer uses", Source: Assumed, expect: always("0x803b002c"),
 			run: func(l *lab) string {
 				pods := l.pods(1)
-				l.need(LoadBalancer, "", balancer(l.vip(10), pods[0]))
-				code := l.remove(Endpoint, pods[0])
+				l.need(dll.LoadBalancer, "", balancer(l.vip(10), pods[0]))
+				code := l.remove(dll.Endpoint, pods[0])
 				l.revive(code, pods[0])
 				return text(code)
 			},
@@ -513,13 +514,13 @@ func deletions() []Experiment {
 			expect: always("the endpoint cannot be deleted"),
 			run: func(l *lab) string {
 				pods := l.pods(1)
-				id := l.need(LoadBalancer, "", balancer(l.vip(10), pods[0])).id()
-				code := l.remove(Endpoint, pods[0])
+				id := l.need(dll.LoadBalancer, "", balancer(l.vip(10), pods[0])).id()
+				code := l.remove(dll.Endpoint, pods[0])
 				if code != 0 {
 					return "the endpoint cannot be deleted"
 				}
-				lb, _ := l.read(LoadBalancer, id)
-				deleted := l.remove(LoadBalancer, id)
+				lb, _ := l.read(dll.LoadBalancer, id)
+				deleted := l.remove(dll.LoadBalancer, id)
 				if deleted != 0 {
 					l.revive(code, pods[0])
 				}
@@ -535,7 +536,7 @@ func (l *lab) revive(deleted hns.Code, id string) {
 	if deleted != 0 || l.failed != "" {
 		return
 	}
-	if p, code := l.create(Endpoint, l.network, endpoint(l.pod(10)).with("ID", id)); code == 0 && len(l.made) > 1 && strings.EqualFold(p.id(), id) {
+	if p, code := l.create(dll.Endpoint, l.network, endpoint(l.pod(10)).with("ID", id)); code == 0 && len(l.made) > 1 && strings.EqualFold(p.id(), id) {
 		last := len(l.made) - 1 // it goes after the load balancer
 		l.made = slices.Insert(l.made[:last], 0, l.made[last])
 	}
@@ -549,22 +550,22 @@ func restarts() []Experiment {
 		one("stopped/call", "list load balancers while the service is stopped", "kubernetes#139503", "0x6ba", func(l *lab) string {
 			defer l.service(Service.Start)
 			l.service(Service.Stop)
-			return text(l.call(Request{Kind: LoadBalancer, Verb: Enumerate, Text: all()}).Code())
+			return text(hns.CodeOf(l.call(dll.Request{Kind: dll.LoadBalancer, Verb: dll.Enumerate, Text: all()})))
 		}),
 		one("handles/restart", "read a network by a handle from before a restart", Assumed, "0x6", func(l *lab) string {
-			handle, code := l.open(Network, l.network)
+			handle, code := l.open(dll.Network, l.network)
 			if code != 0 {
 				l.fail("opening the network: %s", text(code))
 			}
 			l.restart()
-			return text(l.call(Request{Kind: Network, Verb: Query, Handle: handle, Text: all()}).Code())
+			return text(hns.CodeOf(l.call(dll.Request{Kind: dll.Network, Verb: dll.Query, Handle: handle, Text: all()})))
 		}),
 		one("restarted/objects", "read an endpoint and a load balancer after a restart", "kubernetes#139519; without: kubernetes#110849", "ok; ok", func(l *lab) string {
 			pods := l.pods(1)
-			id := l.need(LoadBalancer, "", balancer(l.vip(10), pods[0])).id()
+			id := l.need(dll.LoadBalancer, "", balancer(l.vip(10), pods[0])).id()
 			l.restart()
-			_, p := l.read(Endpoint, pods[0])
-			_, lb := l.read(LoadBalancer, id)
+			_, p := l.read(dll.Endpoint, pods[0])
+			_, lb := l.read(dll.LoadBalancer, id)
 			return text(p) + "; " + text(lb)
 		}),
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/windows/hns"
+	"github.com/tandem-proxy/tandem/windows/hns/dll"
 )
 
 // Verdict says how an answer compares with the expected one.
@@ -109,7 +110,7 @@ func Run(ctx context.Context, h HNS, o Options) (Report, error) {
 	l.left = nil
 	for _, kind := range o.kinds() {
 		l.kind = kind
-		n, code := l.create(Network, "", l.networkSettings(ownName, kind))
+		n, code := l.create(dll.Network, "", l.networkSettings(ownName, kind))
 		l.made, l.network = nil, n.id() // it goes with the sweep
 		for i, e := range All() {
 			l.number = i + 1
@@ -168,7 +169,7 @@ func judge(found, expected string) Verdict {
 
 // version asks for the version of HNS.
 func (l *lab) version() (v hns.Version, err error) {
-	out := l.call(Request{Verb: Rest, Text: "GET /globals/version\n"})
+	out := l.call(dll.Request{Verb: dll.Rest, Text: "GET /globals/version\n"})
 	var reply struct {
 		Success bool
 		Output  hns.Version
@@ -176,10 +177,10 @@ func (l *lab) version() (v hns.Version, err error) {
 	switch {
 	case l.ended != "":
 		return v, errors.New(l.ended)
-	case out.Code() == 5:
+	case hns.CodeOf(out) == 5:
 		return v, errors.New("HNS denies access: run this as an administrator")
-	case out.Code() != 0:
-		return v, fmt.Errorf("HNS does not tell its version: %s", out.Code())
+	case hns.CodeOf(out) != 0:
+		return v, fmt.Errorf("HNS does not tell its version: %s", hns.CodeOf(out))
 	case json.Unmarshal([]byte(out.Text), &reply) != nil || !reply.Success:
 		return v, errors.New("HNS does not tell its version")
 	}

@@ -240,7 +240,7 @@ func checkInput(path string, rights uint32, kind fault) error {
 	return fmt.Errorf("%s is %s, who could control this machine through it: %s", path, why, kind.advice(path, closed.Root))
 }
 
-// judge names who else has rights to a file or a folder; see untrusted. The flags are those of
+// judge names who else has rights to a file or a folder; see descriptor.untrusted. The flags are those of
 // open. Who asks does not matter: what an administrator's own account owns was made by programs
 // that run without an administrator's rights, since with them it is the administrators' (UAC);
 // and the service, which is the system, would not accept what an installation by that account
@@ -264,11 +264,63 @@ func judge(path string, rights, flags uint32) (why string, err error) {
 	if err != nil {
 		return "", err
 	}
+	described, err := describe(d)
+	if err != nil {
+		return "", err
+	}
 	system, err := ownerOfWindows()
 	if err != nil {
 		return "", err
 	}
-	return untrusted(d.String(), rights, system)
+	return described.untrusted(rights, func(sid string) bool { return sid == system || slices.Contains(domainAdmins(), sid) })
+}
+
+// describe reads a security descriptor. Of an entry of an unknown kind, which is refused, the SID
+// is not read: it may be elsewhere.
+func describe(d *windows.SECURITY_DESCRIPTOR) (to descriptor, err error) {
+	owner, _, err := d.Owner()
+	if err != nil {
+		return to, err
+	}
+	if owner != nil {
+		to.owner = owner.String()
+	}
+	acl, _, err := d.DACL()
+	if err != nil && !errors.Is(err, windows.ERROR_OBJECT_NOT_FOUND) {
+		return to, err
+	}
+	if err != nil || acl == nil {
+		to.open = true
+		return to, nil
+	}
+	for i := range uint32(acl.AceCount) {
+		var ace *windows.ACCESS_ALLOWED_ACE
+		if err := windows.GetAce(acl, i, &ace); err != nil {
+			return to, err
+		}
+		e := entry{kind: ace.Header.AceType, flags: ace.Header.AceFlags, mask: uint32(ace.Mask)}
+		switch e.kind {
+		case allow, deny, allowCallback, denyCallback:
+			e.sid = (*windows.SID)(unsafe.Pointer(&ace.SidStart)).String()
+		}
+		to.entries = append(to.entries, e)
+	}
+	return to, nil
+}
+
+// domainAdmins are the SIDs of the machine's administrator, and of the administrators of its
+// domain and its forest, if it is in one.
+func domainAdmins() (sids []string) {
+	for _, alias := range []string{"LA", "DA", "EA"} {
+		d, err := windows.SecurityDescriptorFromString("O:" + alias)
+		if err != nil {
+			continue // it has none
+		}
+		if owner, _, err := d.Owner(); err == nil && owner != nil {
+			sids = append(sids, owner.String())
+		}
+	}
+	return sids
 }
 
 // ownerOfWindows returns who owns the folder of Windows, and with it the machine:

@@ -165,3 +165,29 @@ func TestFoldersAroundAnInputCount(t *testing.T) {
 		}
 	}
 }
+
+// A descriptor of Windows is read as what it says.
+func TestDescriptorsOfWindowsAreRead(t *testing.T) {
+	for sddl, want := range map[string]string{
+		access: "",
+		"O:BAD:(A;OICI;FA;;;BA)(A;OICIIO;FA;;;WD)":        "",
+		"O:BAD:(D;;FA;;;WD)(A;;0x1200a9;;;BU)":            "",
+		"O:SYD:(A;;FA;;;SY)(A;OICI;0x116;;;BU)":           "writable by users",
+		"O:SYD:P(A;;FA;;;BA)(A;;0x1301bf;;;WD)":           "writable by everybody",
+		"O:S-1-5-21-1-2-3-1001D:(A;;FA;;;SY)(A;;FA;;;BA)": "owned by S-1-5-21-1-2-3-1001",
+		"O:BA":           "writable by everybody",
+		"D:(A;;FA;;;BA)": "",
+	} {
+		d, err := windows.SecurityDescriptorFromString(sddl)
+		if err != nil {
+			t.Fatal(sddl, err)
+		}
+		got, err := describe(d)
+		if err != nil {
+			t.Fatal(sddl, err)
+		}
+		if why, err := got.untrusted(writing, func(string) bool { return false }); why != want || err != nil {
+			t.Errorf("%s: %q (%v), want %q", sddl, why, err, want)
+		}
+	}
+}

@@ -49,9 +49,6 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 			errs[i] = stop
 		}
 	}
-	if len(d.Full()) > 0 { // something may have been repaired
-		d.inspect()
-	}
 	c.logAdopted()
 	return errs
 }
@@ -63,10 +60,7 @@ func (c *commit) claim(ops []ledger.Op[Key, Value]) {
 		if op.Key.Kind != KindBalancer || op.Verb == ledger.Delete {
 			continue
 		}
-		c.table.mu.Lock()
-		have, ok := c.table.balancers[op.Key]
-		c.table.mu.Unlock()
-		if ok && have.single {
+		if have, ok := c.known.balancer(op.Key); ok && have.single {
 			c.adopt(op.Key, have.lb.ID)
 		}
 	}
@@ -155,11 +149,9 @@ func (c *commit) balance(k Key, v Value) error {
 		return err
 	}
 	if len(ids) == 0 {
-		return fmt.Errorf("none of the endpoints is in HNS: %s", list(missing))
+		return fmt.Errorf("none of the endpoints is in HNS: %s", strings.Join(names(missing), ", "))
 	}
-	c.table.mu.Lock()
-	f := c.table.facts
-	c.table.mu.Unlock()
+	f := c.known.current()
 	if f.network.overlay && !f.source(v).IsValid() {
 		return errors.New("the overlay has no source VIP yet")
 	}
@@ -189,7 +181,7 @@ func (c *commit) balance(k Key, v Value) error {
 	}
 	return ledger.LeftError[Value]{
 		Value: without(v, missing), There: true,
-		Err: fmt.Errorf("not in HNS yet, and left out: %s", list(missing)),
+		Err: fmt.Errorf("not in HNS yet, and left out: %s", strings.Join(names(missing), ", ")),
 	}
 }
 
@@ -198,14 +190,6 @@ func without(v Value, missing []Target) Value {
 	b.Endpoints = slices.DeleteFunc(slices.Clone(b.Endpoints), func(t Target) bool { return slices.Contains(missing, t) })
 	v.Balancer = &b
 	return v
-}
-
-func list(ts []Target) string {
-	var names []string
-	for _, t := range ts {
-		names = append(names, t.String())
-	}
-	return strings.Join(names, ", ")
 }
 
 // targets returns the ids of endpoints, and which have none.
@@ -231,11 +215,11 @@ func (c *commit) targets(ts []Target) (ids []string, missing []Target, err error
 }
 
 func (c *commit) lookUp(ts []Target) (ids []string, missing []Target) {
-	c.table.mu.Lock()
-	defer c.table.mu.Unlock()
+	c.known.mu.Lock()
+	defer c.known.mu.Unlock()
 	ids = make([]string, 0, len(ts))
 	for _, t := range ts {
-		if id, ok := c.table.find(t); ok {
+		if id, ok := c.known.find(t); ok {
 			ids = append(ids, id)
 		} else {
 			missing = append(missing, t)
@@ -249,9 +233,7 @@ func (c *commit) lookUp(ts []Target) (ids []string, missing []Target) {
 // has one load balancer for a frontend. An existing one that was made for this
 // frontend alone is adopted: it serves our Service, no matter who made it.
 func (c *commit) install(k Key, want LoadBalancer) error {
-	c.table.mu.Lock()
-	have, ok := c.table.balancers[k]
-	c.table.mu.Unlock()
+	have, ok := c.known.balancer(k)
 	switch {
 	case !ok:
 		return c.create(k, want)
@@ -259,12 +241,12 @@ func (c *commit) install(k Key, want LoadBalancer) error {
 		return fmt.Errorf("the frontend is taken by load balancer %s, which Tandem does not own", have.lb.ID)
 	}
 	c.adopt(k, have.lb.ID) // one that has turned up since
-	c.table.mu.Lock()
-	repair := c.table.retries.repairable(k, have.lb.degraded())
+	c.known.mu.Lock()
+	repair := c.known.repairable(k, have.lb.degraded())
 	if repair {
-		c.table.retries.repairing(k)
+		c.known.repairing(k)
 	}
-	c.table.mu.Unlock()
+	c.known.mu.Unlock()
 	same := differs(have.lb, want) == ""
 	if same && !repair {
 		return nil
@@ -297,7 +279,7 @@ func (c *commit) change(k Key, have, want LoadBalancer) (done bool, err error) {
 		c.settings.Log.Warn("HNS cannot modify load balancers; replacing them from now on", "err", err)
 		return false, nil
 	case is(err, codeNotFound): // the load balancer itself has gone
-		c.note(k, LoadBalancer{})
+		c.known.set(k, LoadBalancer{})
 		return false, nil
 	case err != nil:
 		return false, err
@@ -328,10 +310,7 @@ func (c *commit) create(k Key, want LoadBalancer) error {
 		if err := c.relist(); err != nil {
 			return err
 		}
-		c.table.mu.Lock()
-		_, known := c.table.balancers[k]
-		c.table.mu.Unlock()
-		if known {
+		if _, known := c.known.balancer(k); known {
 			return c.install(k, want)
 		}
 	}
@@ -352,14 +331,14 @@ func (c *commit) accept(k Key, want, got LoadBalancer) {
 		c.echoed = true
 		c.settings.Log.Info("HNS returns load balancers with other settings than requested; comparing with the returned ones", "object", k.String(), "settings", other)
 	}
-	c.note(k, want)
+	c.known.set(k, want)
 }
 
 // remove deletes the load balancer of a frontend.
 func (c *commit) remove(k Key, id string) error {
 	err := c.delete(k, id)
 	if err == nil {
-		c.note(k, LoadBalancer{})
+		c.known.set(k, LoadBalancer{})
 	}
 	return err
 }
@@ -373,10 +352,8 @@ func (c *commit) delete(k Key, id string) error {
 		err = c.calls.deleteBalancer(c.lasting, k, id)
 	}
 	if err != nil && !is(err, codeNotFound) {
-		c.table.mu.Lock()
-		lb := c.table.balancers[k].lb
-		c.table.mu.Unlock()
-		c.failures.count("delete", k, lb, err)
+		have, _ := c.known.balancer(k)
+		c.failures.count("delete", k, have.lb, err)
 	}
 	switch {
 	case is(err, codeEndpointNotFound):
@@ -386,14 +363,12 @@ func (c *commit) delete(k Key, id string) error {
 	case err != nil && !is(err, codeNotFound):
 		return err
 	}
-	c.forget(id)
+	c.written(c.journal.gone(id))
 	return nil
 }
 
 func (c *commit) removeBalancer(k Key) error {
-	c.table.mu.Lock()
-	have, ok := c.table.balancers[k]
-	c.table.mu.Unlock()
+	have, ok := c.known.balancer(k)
 	if !ok || !have.single || !c.journal.owns(have.lb.ID) {
 		return nil
 	}
@@ -402,30 +377,21 @@ func (c *commit) removeBalancer(k Key) error {
 
 // removeSurplus deletes the load balancers of ours that a frontend has beside its own.
 func (c *commit) removeSurplus(k Key) error {
-	c.table.mu.Lock()
-	ids := c.table.surplus[k]
-	c.table.mu.Unlock()
-	for len(ids) > 0 {
-		if err := c.delete(k, ids[0]); err != nil {
+	t := c.known
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for ids := t.surplus[k]; len(ids) > 0; t.surplus[k] = ids {
+		t.mu.Unlock()
+		err := c.delete(k, ids[0])
+		t.mu.Lock()
+		if err != nil {
 			return err
 		}
-		c.table.mu.Lock()
-		c.table.touch(ids[0])
+		t.touch(ids[0])
 		ids = ids[1:]
-		c.table.surplus[k] = ids
-		c.table.mu.Unlock()
 	}
-	c.table.mu.Lock()
-	defer c.table.mu.Unlock()
-	delete(c.table.surplus, k)
+	delete(t.surplus, k)
 	return nil
-}
-
-// note keeps what the load balancer of a frontend is now.
-func (c *commit) note(k Key, lb LoadBalancer) {
-	c.table.mu.Lock()
-	defer c.table.mu.Unlock()
-	c.table.set(k, lb)
 }
 
 // relist reads all load balancers again.
@@ -437,16 +403,16 @@ func (c *commit) relist() error {
 	if err != nil {
 		return errors.Join(errors.New("HNS has another object for the load balancer's frontend"), err)
 	}
-	c.table.mu.Lock()
-	defer c.table.mu.Unlock()
-	by, surplus := c.table.sort(all, c.journal.owns)
+	c.known.mu.Lock()
+	defer c.known.mu.Unlock()
+	by, surplus := c.known.sort(all)
 	for k, found := range by {
-		if c.table.reading {
-			c.table.changed[k] = true
+		if c.known.reading != nil {
+			c.known.reading.changed[k] = true
 		}
-		c.table.balancers[k] = found
+		c.known.balancers[k] = found
 	}
-	c.table.countBalancers()
+	c.known.countBalancers()
 	if len(surplus) > 0 {
 		c.Doubt() // audits delete them
 	}

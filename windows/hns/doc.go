@@ -12,10 +12,10 @@
 //	                     Driver ── ids, MAC and provider addresses, source VIP
 //	                        │       journal of owned load balancers
 //	                        ▼
-//	                   HNS (interface) ── hcn_windows.go, or windows/test/hnsemu
+//	                   HNS (interface) ── functions.go and hcn_windows.go, or windows/test/hnsemu
 //
 // Objects name things by address only. What a name means in one HNS, such as the
-// ids of endpoints, the driver finds out and remembers (table.go). Where such a
+// ids of endpoints, the driver finds out and remembers (inventory.go). Where such a
 // thing is not as desired, Observe says so in the object's Drift, and the ledger
 // repairs the object. Load balancers are listed only at the start, by audits, on doubt
 // and where HNS has another one for a frontend; endpoints also in a Commit that names

@@ -25,20 +25,18 @@ type Driver struct {
 	calls    *calls
 	settings Settings
 	journal  *journal
-	table    *table
-	doubt    atomic.Bool                     // something is not as it was left: read back
-	instance atomic.Uint32                   // of HNS, when it was last looked at
-	problems atomic.Pointer[[]model.Problem] // objects without effect
+	known    *inventory
+	doubt    atomic.Bool   // something is not as it was left: read back
+	instance atomic.Uint32 // of HNS, when it was last looked at
 	failures failures
 
 	// Owned by Observe, of which there is one at a time:
 	states rotation
 
 	// Owned by Commit:
-	listed  pace         // of listings of load balancers
-	modify  bool         // load balancers can be changed in place
-	echoed  bool         // HNS has returned other settings than were requested, and the log says so
-	adopted map[Key]bool // endpoints of others used instead of our own, by the key of those; under table.mu
+	listed pace // of listings of load balancers
+	modify bool // load balancers can be changed in place
+	echoed bool // HNS has returned other settings than were requested, and the log says so
 }
 
 var (
@@ -65,11 +63,10 @@ func newDriver(h HNS, v Version, s Settings, j *journal) *Driver {
 	}
 	d := &Driver{
 		calls:    newCalls(h, s.Log),
-		settings: s, journal: j, table: newTable(s.Root),
-		modify: v.Features().Modify, adopted: map[Key]bool{},
+		settings: s, journal: j, known: newInventory(j, s),
+		modify: v.Features().Modify,
 	}
-	d.table.dsr = s.DSR
-	d.table.facts.askSource = !v.Features().DefaultSource
+	d.known.facts.askSource = !v.Features().DefaultSource
 	for _, f := range model.Families() {
 		d.setNode(f, j.node(f))
 	}
@@ -110,11 +107,11 @@ func (d *Driver) Close() error {
 
 // setNode takes this node's own address of a family.
 func (d *Driver) setNode(f model.Family, a netip.Addr) {
-	d.table.mu.Lock()
-	defer d.table.mu.Unlock()
-	d.table.facts.node[f] = a
+	d.known.mu.Lock()
+	defer d.known.mu.Unlock()
+	d.known.facts.node[f] = a
 	if f == model.IPv4 {
-		d.table.facts.hostMAC = ""
+		d.known.facts.hostMAC = ""
 		d.findMAC()
 	}
 }
@@ -123,15 +120,15 @@ func (d *Driver) setNode(f model.Family, a netip.Addr) {
 // found. When an overlay is made, the node's address moves to another interface,
 // and for some seconds no interface has it.
 func (d *Driver) seekMAC() {
-	d.table.mu.Lock()
-	defer d.table.mu.Unlock()
+	d.known.mu.Lock()
+	defer d.known.mu.Unlock()
 	d.findMAC()
 }
 
 // findMAC finds the hardware address of this node, unless it is known. The
-// caller holds the table's lock.
+// caller holds the inventory's lock.
 func (d *Driver) findMAC() {
-	f := &d.table.facts
+	f := &d.known.facts
 	a := f.node[model.IPv4]
 	if f.hostMAC != "" || !a.IsValid() || d.settings.MAC == nil {
 		return
@@ -145,78 +142,47 @@ func (d *Driver) findMAC() {
 
 // Observe implements dataplane.Driver: all owned objects.
 func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
-	have, err := d.observe(ctx)
-	for k, v := range have {
+	if err := d.observe(ctx); err != nil {
+		return err
+	}
+	for k, v := range d.known.objects() {
 		found(k, v)
 	}
-	return err
+	return nil
 }
 
-func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
+func (d *Driver) observe(ctx context.Context) error {
 	d.states.begin(d.doubt.Swap(false))
 	if d.settings.Instance != nil {
 		if now, err := d.settings.Instance(); err == nil {
 			d.instance.Store(now)
 		}
 	}
-	before, doubts := d.journal.all(), d.journal.doubtful()
-	d.table.begin()
-	r, err := d.read(ctx)
-	if err == nil {
-		d.own(doubts, r.balancers)
-	}
-	d.table.end(r, d.journal.owns)
+	err := d.read(ctx, d.known.begin())
+	d.written(d.known.end(err != nil))
 	if err != nil {
 		d.doubt.Store(true)
-		return nil, fmt.Errorf("HNS: %w", err)
+		return fmt.Errorf("HNS: %w", err)
 	}
-	seen := map[string]bool{}
-	for _, lb := range r.balancers {
-		seen[lb.ID] = true
-	}
-	d.written(d.journal.prune(before, seen))
-	d.inspect()
-	return d.objects(), nil
-}
-
-// own enters into the journal what creations have made of which the outcome was not known
-// when all load balancers were read.
-func (d *Driver) own(doubts map[Key]try, all []LoadBalancer) {
-	if len(doubts) == 0 {
-		return
-	}
-	for _, lb := range all {
-		keys, single := keysOf(lb)
-		if !single {
-			continue
-		}
-		if _, doubtful := doubts[keys[0]]; doubtful {
-			d.written(d.journal.add(lb.ID))
-		}
-	}
-	d.written(d.journal.settle(doubts))
+	return nil
 }
 
 // read reads HNS: the network, the endpoints of this node and those that are not
 // known yet or are to be read again, and all load balancers.
-func (d *Driver) read(ctx context.Context) (*reading, error) {
-	n, err := d.network(ctx)
-	if err != nil {
-		return nil, err
+func (d *Driver) read(ctx context.Context, r *reading) (err error) {
+	if r.network, err = d.network(ctx); err != nil {
+		return err
 	}
-	r := &reading{network: n}
-	if r.endpoints, err = d.endpoints(ctx, n.id, d.states.again); err != nil {
-		return nil, err
+	if r.endpoints, err = d.endpoints(ctx, r.network.id, d.states.again); err != nil {
+		return err
 	}
 	d.states.end()
-	if n.overlay {
+	if r.network.overlay {
 		d.seekMAC()
 		r.sourceVIP = d.settings.sourceVIP(r.endpoints)
 	}
-	if r.balancers, err = d.balancers(ctx); err != nil {
-		return nil, err // not a reading of an HNS without load balancers
-	}
-	return r, nil
+	r.balancers, err = d.balancers(ctx)
+	return err // which is no reading of an HNS without load balancers
 }
 
 func (d *Driver) network(ctx context.Context) (network, error) {
@@ -232,7 +198,7 @@ func (d *Driver) network(ctx context.Context) (network, error) {
 // others that are to be read again; nil is none.
 func (d *Driver) endpoints(ctx context.Context, network string, again func(Endpoint) bool) ([]Endpoint, error) {
 	return readAll(func() ([]string, error) { return d.calls.endpointIDs(ctx, network) }, func(id string) (Endpoint, error) {
-		if e, ok := d.table.known(id); ok && (again == nil || !again(e)) {
+		if e, ok := d.known.endpoint(id); ok && (again == nil || !again(e)) {
 			return e, nil
 		}
 		return d.calls.endpoint(ctx, id)
@@ -288,57 +254,70 @@ func readAll[T any](list func() ([]string, error), read func(id string) (T, erro
 	return all, nil
 }
 
-// objects returns our objects in the table.
-func (d *Driver) objects() map[Key]Value {
-	t := d.table
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	all := make(map[Key]Value, len(t.endpoints)+len(t.balancers))
-	for f, a := range t.facts.node {
-		all[nodeAddress(model.Family(f))] = Value{Node: a}
-	}
-	for _, e := range t.endpoints {
-		if k, ok := ownedKey(e); ok {
-			all[k] = readEndpoint(t.facts, t.retries, k, e)
-		}
-		if a, ok := t.duplicate(e); ok {
-			all[Key{Kind: KindDuplicate, Addr: a}] = Value{}
-		}
-	}
-	if _, ok := t.find(Target{t.facts.sourceVIP, true}); ok && t.facts.network.overlay {
-		all[sourceKey()] = t.readSource()
-	}
-	for k := range d.adopted {
-		if v := t.facts.endpointValue(k); t.adoptable(k, v) {
-			all[k] = v
-		}
-	}
-	for k, have := range t.balancers {
-		if have.single && d.journal.owns(have.lb.ID) {
-			all[k] = t.readBalancer(t.facts, k, have.lb)
-		}
-	}
-	for k, ids := range t.surplus {
-		all[k] = Value{Drift: strings.Join(ids, " ")}
-	}
-	return all
+// pace keeps what takes long to a part of the time, over many Commits or audits: those
+// of a cold start follow one another, each of two seconds.
+type pace struct {
+	ended time.Time
+	took  time.Duration
 }
 
-// inspect publishes the findings that Full reports.
-func (d *Driver) inspect() {
-	d.table.mu.Lock()
-	all := d.table.now.problems(d.table.found)
-	d.table.mu.Unlock()
-	d.problems.Store(&all)
+// paceShare is which part of the time it may take.
+const paceShare = 10
+
+func (p pace) due() bool { return time.Since(p.ended) >= paceShare*p.took }
+
+// done notes a run that began at a time.
+func (p *pace) done(begun time.Time) { p.ended, p.took = time.Now(), time.Since(begun) }
+
+// statesTime bounds how long an audit reads the states of remote endpoints. On a slow
+// node each reads some, in turn.
+const statesTime = time.Minute
+
+// rotation states which endpoints that are known a reading reads again, for their states.
+type rotation struct {
+	pace  pace
+	begun time.Time       // zero: this reading reads none of the remote ones
+	read  map[string]bool // remote ones in this turn, by id
+	cut   bool            // the time was up before all were read
 }
 
-// Full is what HNS holds and what has no effect.
-func (d *Driver) Full() []model.Problem {
-	if all := d.problems.Load(); all != nil {
-		return *all
+// begin begins a reading. On suspicion, missing objects are looked for first.
+func (r *rotation) begin(suspicion bool) {
+	r.begun = time.Time{}
+	if suspicion || !r.pace.due() {
+		return
 	}
-	return nil
+	if !r.cut {
+		r.read = map[string]bool{}
+	}
+	r.begun, r.cut = time.Now(), false
 }
+
+// again reports whether an endpoint is read again: those of this node always, and
+// remote ones as long as there is time.
+func (r *rotation) again(e Endpoint) bool {
+	switch {
+	case !e.remote():
+		return true
+	case r.begun.IsZero(), r.read[e.ID]:
+		return false
+	case time.Since(r.begun) > statesTime:
+		r.cut = true
+		return false
+	}
+	r.read[e.ID] = true
+	return true
+}
+
+// end ends a reading that went well.
+func (r *rotation) end() {
+	if !r.begun.IsZero() {
+		r.pace.done(r.begun)
+	}
+}
+
+// Full implements dataplane.Driver: what HNS holds and what has no effect.
+func (d *Driver) Full() []model.Problem { return d.known.problems() }
 
 // commit is one run of Commit. Facts about HNS that need a read are read
 // once.
@@ -377,8 +356,6 @@ func (c *commit) logAdopted() {
 		c.settings.Log.Info("adopted load balancers of frontends of Services that the journal does not list", "count", n, "balancers", c.taken[:min(n, maxNamed)])
 	}
 }
-
-func (c *commit) forget(id string) { c.written(c.journal.gone(id)) }
 
 // written reports that a fact could not be written to the journal. It holds nevertheless
 // as long as this process lives, and the next write that succeeds has it.
@@ -520,12 +497,16 @@ func (c *calls) networks(ctx context.Context) ([]Network, error) {
 	return do(ctx, c, "list networks", HNS.Networks)
 }
 
-func (c *calls) endpointIDs(ctx context.Context, network string) ([]string, error) {
-	ids, err := do(ctx, c, "list endpoints", func(h HNS) ([]string, error) { return h.EndpointIDs(network) })
+func (c *calls) list(ctx context.Context, what string, f func(HNS) ([]string, error)) ([]string, error) {
+	ids, err := do(ctx, c, what, f)
 	for i := range ids {
 		ids[i] = strings.ToLower(ids[i])
 	}
 	return ids, err
+}
+
+func (c *calls) endpointIDs(ctx context.Context, network string) ([]string, error) {
+	return c.list(ctx, "list endpoints", func(h HNS) ([]string, error) { return h.EndpointIDs(network) })
 }
 
 func (c *calls) endpoint(ctx context.Context, id string) (Endpoint, error) {
@@ -545,11 +526,7 @@ func (c *calls) deleteEndpoint(ctx context.Context, id string) error {
 }
 
 func (c *calls) balancerIDs(ctx context.Context) ([]string, error) {
-	ids, err := do(ctx, c, "list load balancers", HNS.BalancerIDs)
-	for i := range ids {
-		ids[i] = strings.ToLower(ids[i])
-	}
-	return ids, err
+	return c.list(ctx, "list load balancers", HNS.BalancerIDs)
 }
 
 func (c *calls) balancer(ctx context.Context, id string) (LoadBalancer, error) {

@@ -21,15 +21,18 @@ func (c *commit) makeEndpoint(k Key, v Value) error {
 		c.sought = true
 		c.seekMAC()
 	}
-	if err := c.route(k); err != nil {
-		return err
+	if k.Kind == KindRemote && c.known.current().network.overlay {
+		// A node may just have joined, with pods' addresses that another one had.
+		if err := c.reroute(); err != nil {
+			return err
+		}
 	}
 	old, ok := c.inPlace(k, v)
 	if ok {
 		return nil
 	}
 	id, err := c.createEndpoint(k, v)
-	if addressTaken(err) {
+	if exists(err) || is(err, codeAddressReserved) { // another endpoint has the address
 		if old == "" {
 			if err := c.refresh(); err != nil {
 				return err
@@ -54,16 +57,14 @@ func (c *commit) makeEndpoint(k Key, v Value) error {
 // inPlace reports whether the endpoint of a key is there as it should be, and
 // otherwise returns the id of the conflicting one, if any.
 func (c *commit) inPlace(k Key, v Value) (old string, ok bool) {
-	t := c.table
+	t := c.known
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e, have := t.own(k)
 	if have {
-		ok = readEndpoint(t.facts, t.retries, k, e).equal(v)
-	} else if e, have = t.foreign(k); have {
-		if ok = equivalent(t.facts, t.retries, k, v, e); ok {
-			c.adopted[k] = true
-		}
+		ok = t.readEndpoint(k, e).equal(v)
+	} else if e, have, ok = t.adoptable(k, v); ok {
+		t.adopted[k] = true
 	}
 	switch {
 	case ok:
@@ -71,7 +72,7 @@ func (c *commit) inPlace(k Key, v Value) (old string, ok bool) {
 	case !have, !e.remote(): // a pod's is not deleted for a Service
 		return "", false
 	case e.degraded():
-		t.retries.repairing(k)
+		t.repairing(k)
 	}
 	return e.ID, false
 }
@@ -85,13 +86,11 @@ func (c *commit) displace(k Key, v Value, old string) error {
 	var gone []LoadBalancer
 	if is(err, codeHasReferences) {
 		for _, u := range users {
-			c.table.mu.Lock()
-			lb := c.table.balancers[u].lb
-			c.table.mu.Unlock()
-			if err := c.remove(u, lb.ID); err != nil {
+			used, _ := c.known.balancer(u)
+			if err := c.remove(u, used.lb.ID); err != nil {
 				break
 			}
-			gone = append(gone, lb)
+			gone = append(gone, used.lb)
 		}
 		err = c.deleteEndpoint(old)
 	}
@@ -120,19 +119,6 @@ func (c *commit) displace(k Key, v Value, old string) error {
 	return c.repoint(users[len(gone):], old, id)
 }
 
-// route ensures that an overlay's nodes are known before an endpoint is put
-// behind one of them: a node may just have joined, with pods' addresses that
-// another one had.
-func (c *commit) route(k Key) error {
-	c.table.mu.Lock()
-	overlay := c.table.facts.network.overlay
-	c.table.mu.Unlock()
-	if !overlay || k.Kind != KindRemote {
-		return nil
-	}
-	return c.reroute()
-}
-
 // reroute reads the network again. Where pods are behind another node than they
 // were, endpoints that are there already may be wrong.
 func (c *commit) reroute() error {
@@ -144,23 +130,21 @@ func (c *commit) reroute() error {
 		return err
 	}
 	c.rerouted = true
-	c.table.mu.Lock()
-	defer c.table.mu.Unlock()
-	old := c.table.facts.network
+	c.known.mu.Lock()
+	defer c.known.mu.Unlock()
+	old := c.known.facts.network
 	if n.id != old.id {
 		return fmt.Errorf("network %q was re-created: %w", n.name, ledger.ErrUnknown)
 	}
 	if old.moved(n) {
 		c.Doubt()
 	}
-	c.table.facts.network = n
+	c.known.facts.network = n
 	return nil
 }
 
 func (c *commit) createEndpoint(k Key, v Value) (id string, err error) {
-	c.table.mu.Lock()
-	f := c.table.facts
-	c.table.mu.Unlock()
+	f := c.known.current()
 	if k.Kind == KindVIP && (f.hostMAC == "" || !v.Node.IsValid()) {
 		return "", fmt.Errorf("no interface of this node has its address %s, which leads to VIPs", v.Node)
 	}
@@ -171,19 +155,18 @@ func (c *commit) createEndpoint(k Key, v Value) (id string, err error) {
 	case err != nil:
 		return "", err
 	}
-	c.table.mu.Lock()
-	c.table.put(e)
-	delete(c.adopted, k)
-	c.table.mu.Unlock()
+	c.known.mu.Lock()
+	c.known.put(e)
+	delete(c.known.adopted, k)
+	c.known.mu.Unlock()
 	return e.ID, nil
 }
 
 // repoint lets load balancers use another endpoint instead of one.
 func (c *commit) repoint(users []Key, old, new string) error {
 	for _, k := range users {
-		c.table.mu.Lock()
-		lb := c.table.balancers[k].lb
-		c.table.mu.Unlock()
+		have, _ := c.known.balancer(k)
+		lb := have.lb
 		lb.HostComputeEndpoints = exchanged(lb.HostComputeEndpoints, old, new)
 		if err := c.install(k, lb); err != nil {
 			return err
@@ -204,9 +187,9 @@ func exchanged(ids []string, old, new string) []string {
 // users returns the owned load balancers that use an endpoint. It searches
 // all of them: only for rare operations.
 func (c *commit) users(id string) (keys []Key) {
-	c.table.mu.Lock()
-	defer c.table.mu.Unlock()
-	for k, have := range c.table.balancers {
+	c.known.mu.Lock()
+	defer c.known.mu.Unlock()
+	for k, have := range c.known.balancers {
 		if have.single && c.journal.owns(have.lb.ID) && slices.Contains(have.lb.HostComputeEndpoints, id) {
 			keys = append(keys, k)
 		}
@@ -217,10 +200,10 @@ func (c *commit) users(id string) (keys []Key) {
 
 // removeEndpoint deletes an owned endpoint.
 func (c *commit) removeEndpoint(k Key) error {
-	c.table.mu.Lock()
-	delete(c.adopted, k)
-	e, ok := c.table.own(k)
-	c.table.mu.Unlock()
+	c.known.mu.Lock()
+	delete(c.known.adopted, k)
+	e, ok := c.known.own(k)
+	c.known.mu.Unlock()
 	if !ok {
 		return nil
 	}
@@ -233,10 +216,10 @@ func (c *commit) deleteEndpoint(id string) error {
 	if err != nil && !notFound(err) {
 		return err
 	}
-	c.table.mu.Lock()
-	e, known := c.table.endpoints[id]
-	c.table.drop(id)
-	c.table.mu.Unlock()
+	c.known.mu.Lock()
+	e, known := c.known.endpoints[id]
+	c.known.drop(id)
+	c.known.mu.Unlock()
 	if _, own := ownedKey(e); err == nil && known && !own && !isSource(e) {
 		c.settings.Log.Info("deleted an endpoint of another program that was in the way", "endpoint", e.Name, "id", id, "addresses", addresses(e))
 	}
@@ -249,10 +232,7 @@ func (c *commit) refresh() error {
 	if c.refreshed {
 		return nil
 	}
-	c.table.mu.Lock()
-	network := c.table.facts.network.id
-	c.table.mu.Unlock()
-	all, err := c.endpoints(c.ctx, network, nil)
+	all, err := c.endpoints(c.ctx, c.known.current().network.id, nil)
 	if notFound(err) {
 		return fmt.Errorf("the network has gone: %w: %w", err, ledger.ErrUnknown)
 	}
@@ -263,9 +243,9 @@ func (c *commit) refresh() error {
 		return err
 	}
 	c.refreshed = true
-	c.table.mu.Lock()
-	defer c.table.mu.Unlock()
-	c.table.refresh(all)
+	c.known.mu.Lock()
+	defer c.known.mu.Unlock()
+	c.known.merge(all, nil)
 	return nil
 }
 
@@ -274,7 +254,7 @@ func (c *commit) refresh() error {
 // (Windows-Containers#631), and HNS may pick the wrong one (kubernetes#130963).
 // Load balancers that use one use the pod's own from now on.
 func (c *commit) removeDuplicates(a netip.Addr) error {
-	t := c.table
+	t := c.known
 	t.mu.Lock()
 	pod, there := t.find(Target{a, true})
 	var remote []string
@@ -298,7 +278,7 @@ func (c *commit) removeDuplicates(a netip.Addr) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(remote) > 0 {
-		c.adopted[Key{Kind: KindRemote, Addr: a}] = true // a user of the key has the pod's own
+		t.adopted[Key{Kind: KindRemote, Addr: a}] = true // a user of the key has the pod's own
 	}
 	return nil
 }
@@ -310,7 +290,7 @@ func (c *commit) makeSource() error {
 		return err
 	}
 	c.seekMAC()
-	t := c.table
+	t := c.known
 	t.mu.Lock()
 	if !t.facts.sourceVIP.IsValid() {
 		t.facts.sourceVIP = c.settings.sourceVIP(slices.Collect(maps.Values(t.endpoints)))
@@ -319,7 +299,7 @@ func (c *commit) makeSource() error {
 	_, there := t.find(Target{f.sourceVIP, true})
 	degraded := t.readSource().Drift != ""
 	if degraded {
-		t.retries.repairing(sourceKey())
+		t.repairing(sourceKey())
 	}
 	t.mu.Unlock()
 	if degraded {
@@ -353,14 +333,14 @@ func (c *commit) makeSource() error {
 
 // removeSource deletes the source VIP's endpoint if it is owned.
 func (c *commit) removeSource() error {
-	c.table.mu.Lock()
+	c.known.mu.Lock()
 	var own []string
-	for id, e := range c.table.endpoints {
+	for id, e := range c.known.endpoints {
 		if isSource(e) {
 			own = append(own, id)
 		}
 	}
-	c.table.mu.Unlock()
+	c.known.mu.Unlock()
 	for _, id := range own {
 		if err := c.deleteEndpoint(id); err != nil {
 			return err

@@ -18,8 +18,7 @@ import (
 
 // Findings that are kept up to date are those of a table that is looked at as a whole.
 func TestFindingsFollowChanges(t *testing.T) {
-	table := newTable("root")
-	table.dsr = true
+	table := newInventory(newJournal(), Settings{Root: "root", DSR: true})
 	random := rand.New(rand.NewPCG(1, 2))
 	loopback := Policy{Type: "OutBoundNAT", Settings: json.RawMessage(`{"Destinations":["10.244.0.1"]}`)}
 	for range 20_000 {
@@ -39,7 +38,7 @@ func TestFindingsFollowChanges(t *testing.T) {
 		case 0:
 			table.drop(e.ID)
 		case 1:
-			table.refresh([]Endpoint{e})
+			table.merge([]Endpoint{e}, nil)
 		case 2:
 			table.set(k, LoadBalancer{})
 		case 3:
@@ -68,12 +67,12 @@ func TestACommitBesideFindingsLooksAtNothingElse(t *testing.T) {
 	cost := func(pods int) float64 {
 		d := newDriver(nil, Version{Major: 15, Minor: 4}, Settings{DSR: true}, newJournal())
 		for n := range pods {
-			d.table.put(Endpoint{
+			d.known.put(Endpoint{
 				ID: fmt.Sprint(n), Name: "pod", State: EndpointDegraded, IpConfigurations: []IpConfig{{IpAddress: "10.244.0.1"}},
 				Policies: []Policy{{Type: "OutBoundNAT", Settings: json.RawMessage(`{"Destinations":["10.244.0.9"]}`)}},
 			})
 		}
-		d.inspect()
+		d.known.found = d.known.now
 		op := []ledger.Op[Key, Value]{{Key: nodeAddress(model.IPv6)}}
 		return testing.AllocsPerRun(10, func() {
 			if err := d.Commit(t.Context(), op)[0]; err != nil || len(d.Full()) != 2 {
@@ -184,4 +183,18 @@ func size(t *testing.T, path string) int64 {
 		t.Fatal(err)
 	}
 	return info.Size()
+}
+
+// A file that is larger than any journal is not read into memory: it is an error that names it.
+func TestAJournalThatIsTooLarge(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	if err := os.WriteFile(path, []byte(header), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, 128<<20+1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readJournal(path); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("read: %v", err)
+	}
 }

@@ -56,13 +56,13 @@ func FuzzReadBalancer(f *testing.F) {
 		if json.Unmarshal(text, &lb) != nil {
 			return
 		}
-		table := newTable("")
+		table := newInventory(newJournal(), Settings{})
 		table.put(Endpoint{ID: "a", IpConfigurations: []IpConfig{{IpAddress: "10.0.0.9"}}})
 		keys, single := keysOf(lb)
 		if !single {
 			return
 		}
-		v := table.readBalancer(facts{}, keys[0], lb)
+		v := table.readBalancer(keys[0], lb)
 		if v.Drift == "" && differs(lb, facts{}.balancer(keys[0], v, lb.HostComputeEndpoints)) != "" {
 			t.Errorf("%+v is not what was read of it: %+v", lb, v.Balancer)
 		}
@@ -82,7 +82,7 @@ func FuzzReadEndpoints(f *testing.F) {
 		if json.Unmarshal(text, &all) != nil {
 			return
 		}
-		table := newTable("root")
+		table := newInventory(newJournal(), Settings{Root: "root"})
 		for _, e := range all {
 			table.put(e)
 		}
@@ -105,8 +105,8 @@ func FuzzReadEndpoints(f *testing.F) {
 				}
 				want := f.endpoint(k, f.endpointValue(k))
 				table.facts = f
-				if key, ok := ownedKey(want); !ok || key != k || readEndpoint(f, table.retries, k, want).Drift != "" {
-					t.Errorf("%+v of %s is read as %+v of %s", want, id, readEndpoint(f, table.retries, k, want), key)
+				if key, ok := ownedKey(want); !ok || key != k || table.readEndpoint(k, want).Drift != "" {
+					t.Errorf("%+v of %s is read as %+v of %s", want, id, table.readEndpoint(k, want), key)
 				}
 			}
 		}

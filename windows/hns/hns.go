@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/windows/hns/dll"
 )
 
 // HNS is the Host Networking Service. Calls cannot be cancelled and may take
@@ -249,10 +250,22 @@ func (e *Error) Error() string {
 // bits, else all of it.
 type Code uint32
 
+// CodeOf returns the code in what a function returned: 0 if it is a success.
+func CodeOf(r dll.Response) Code {
+	switch {
+	case int32(r.Result) >= 0:
+		return 0
+	case r.Result&0x1fff0000 == 7<<16:
+		return Code(r.Result & 0xffff)
+	}
+	return Code(r.Result)
+}
+
 // The codes that are distinguished.
 const (
 	codeInvalidHandle    Code = 6
 	codeModuleNotFound   Code = 0x7e
+	codeNoFunction       Code = 0x7f
 	codeAlreadyExists    Code = 0xb7
 	codeServiceStopped   Code = 0x426
 	codeNotFound         Code = 0x490
@@ -285,6 +298,7 @@ func (c Code) String() string {
 		text string
 	}{
 		{codeModuleNotFound, "this system has no HNS"},
+		{codeNoFunction, "this HNS has no such function"},
 		{codeAlreadyExists, "exists already"},
 		{codeServiceStopped, "the service of HNS is stopped"},
 		{codeNotFound, "not found"},
@@ -334,17 +348,12 @@ func exists(err error) bool {
 	return is(err, codeAlreadyExists, codeObjectExists, codePolicyExists, codePortExists)
 }
 
-// addressTaken: there is another endpoint with the address.
-func addressTaken(err error) bool {
-	return exists(err) || is(err, codeAddressReserved)
-}
-
 // notImplemented: this HNS cannot do it, and never will.
 func notImplemented(err error) bool { return is(err, codeNotImplemented, codeUnsupported) }
 
 // down: HNS itself is not there. Whether the call was carried out is not known.
 func down(err error) bool {
-	return errors.Is(err, ledger.ErrUnknown) || is(err, codeModuleNotFound, codeServiceStopped, codeTimeout,
+	return errors.Is(err, ledger.ErrUnknown) || is(err, codeModuleNotFound, codeNoFunction, codeServiceStopped, codeTimeout,
 		codeServerGone, codeCallFailed, codeCallNotExecuted, codeManagerStopped)
 }
 
@@ -354,13 +363,4 @@ func unknown(err error) error {
 		return fmt.Errorf("%w: %w", err, ledger.ErrUnknown)
 	}
 	return err
-}
-
-// HandleLost reports whether a call with a handle failed in a way after which the
-// handle must not be used again: it or its object no longer exists, or HNS was
-// restarted, whose new process does not know it. With again the call was not
-// carried out, and may be made once more with a new handle.
-func HandleLost(err error) (lost, again bool) {
-	again = is(err, codeInvalidHandle, codeNetworkNotFound, codeNotFound)
-	return again || down(err), again
 }

@@ -74,6 +74,9 @@ const (
 	maxExtended = 16 * maxGrown
 )
 
+// maxJournal is how large a file is read: that of 100,000 load balancers, each with an echo.
+const maxJournal = 128 << 20
+
 const header = "tandem-hns 1\n"
 
 // headerError reports why a text that does not begin with header is rejected. Taken for
@@ -91,14 +94,12 @@ func headerError(text []byte) error {
 // replacement ends the name of what is to replace the file.
 const replacement = ".new"
 
-func plainFolder(dir string, _ ...string) error { return os.MkdirAll(dir, 0o700) }
-
 // openJournal reads a journal, or starts one. An empty path keeps it in memory.
 // Its folder is made first, as in Settings: files that this removes are not read. It writes
 // nothing: on a full disk load balancers are programmed all the same.
 func openJournal(path string, folder func(dir string, files ...string) error) (*journal, error) {
 	if folder == nil {
-		folder = plainFolder
+		folder = func(dir string, _ ...string) error { return os.MkdirAll(dir, 0o700) }
 	}
 	if path != "" {
 		if err := folder(filepath.Dir(path), path, path+replacement); err != nil {
@@ -124,7 +125,14 @@ func readJournal(path string) (*journal, error) {
 	if path == "" {
 		return j, nil
 	}
-	text, err := os.ReadFile(path)
+	var text []byte
+	info, err := os.Stat(path)
+	switch {
+	case err == nil && info.Size() > maxJournal:
+		err = fmt.Errorf("%s has %d bytes: no journal is larger than %d", path, info.Size(), maxJournal)
+	case err == nil:
+		text, err = os.ReadFile(path)
+	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("journal of load balancers: %w", err)
 	}
@@ -403,6 +411,23 @@ func (j *journal) doubtful() map[Key]try {
 	all := maps.Clone(j.tries)
 	maps.DeleteFunc(all, func(_ Key, t try) bool { return t.doubt == 0 })
 	return all
+}
+
+// own enters the load balancers of doubtful frontends, when all were read, and ends those
+// doubts.
+func (j *journal) own(doubts map[Key]try, all []LoadBalancer) error {
+	if len(doubts) == 0 {
+		return nil
+	}
+	var failed error
+	for _, lb := range all {
+		if keys, single := keysOf(lb); single {
+			if _, doubtful := doubts[keys[0]]; doubtful {
+				failed = errors.Join(failed, j.add(lb.ID))
+			}
+		}
+	}
+	return errors.Join(failed, j.settle(doubts))
 }
 
 // settle ends the doubts of before HNS was read; later ones about the same frontends stay.

@@ -33,35 +33,25 @@ func Mode() dataplane.Mode {
 // plan is for a current Windows and an l2bridge network: what the node has is
 // not known here.
 func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
-	o := Newest()
-	o.ClientDSR, o.Probes, o.Trust, o.Failover = c.Windows.DSR, probes(c), trust(c), failover(c)
+	o := Newest().asked(c)
 	return dataplane.PlanOf(NewCompiler(o), host, ports, func(objects map[Key]Value) string { return Script(objects, o.Overlay) })
 }
 
 // options are the configured options that this HNS supports.
 func options(v Version, n Network, c *config.Config) Options {
 	f := v.Features()
-	return Options{
-		Overlay: describe(n).overlay, DSR: f.DSR, ClientDSR: c.Windows.DSR,
-		Affinity: f.Affinity, DualStack: f.DualStack, Probes: probes(c), Trust: trust(c), Failover: failover(c),
-	}
+	return Options{Overlay: describe(n).overlay, DSR: f.DSR, Affinity: f.Affinity, DualStack: f.DualStack}.asked(c)
 }
 
-// trust reports whether source ranges are left to the cloud.
-func trust(c *config.Config) bool { return c.Windows.SourceRanges == config.TrustRanges }
-
-// failover reports whether the configuration requests what auto leaves out where it cannot be.
-func failover(c *config.Config) bool {
-	return c.Failover == config.FailoverOn || c.Failover == config.FailoverObserve
-}
-
-// probes are the configured health checks.
-func probes(c *config.Config) Probes {
-	p := Probes{Forward: c.Windows.ForwardHealthCheckVIP}
+// asked returns the options with what a configuration asks for.
+func (o Options) asked(c *config.Config) Options {
+	o.ClientDSR, o.Trust = c.Windows.DSR, c.Windows.SourceRanges == config.TrustRanges
+	o.Failover = c.Failover == config.FailoverOn || c.Failover == config.FailoverObserve // auto leaves out what cannot be
+	o.Probes = Probes{Forward: c.Windows.ForwardHealthCheckVIP}
 	if a, err := netip.ParseAddrPort(c.HealthAddress); err == nil {
-		p.Port = a.Port()
+		o.Probes.Port = a.Port()
 	}
-	return p
+	return o
 }
 
 // asking is how long a pause is between two questions to an HNS that is not
@@ -70,15 +60,12 @@ const asking = time.Second
 
 // Open opens the data plane of an HNS, which it owns from now on. It waits for
 // HNS and for the network until ctx ends.
-func Open(ctx context.Context, h HNS, c *config.Config, s Settings) (dataplane.Backend, error) {
-	b, err := open(ctx, h, c, s)
-	if err != nil {
-		return nil, errors.Join(err, h.Close())
-	}
-	return b, nil
-}
-
-func open(ctx context.Context, h HNS, c *config.Config, s Settings) (dataplane.Backend, error) {
+func Open(ctx context.Context, h HNS, c *config.Config, s Settings) (_ dataplane.Backend, err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, h.Close())
+		}
+	}()
 	s, v, n, err := find(ctx, h, c, s)
 	if err != nil {
 		return nil, err
@@ -301,7 +288,7 @@ func (c *commit) removeBalancers() error {
 	if err != nil {
 		return fmt.Errorf("HNS: %w", err)
 	}
-	c.own(doubts, all)
+	c.written(c.journal.own(doubts, all))
 	var failed []error
 	for _, lb := range all {
 		if err := c.ctx.Err(); err != nil {

@@ -465,30 +465,6 @@ func (f facts) endpointValue(k Key) (v Value) {
 	return v
 }
 
-// readEndpoint returns the object that an owned remote endpoint is.
-func readEndpoint(f facts, r retries, k Key, e Endpoint) Value {
-	v := f.endpointValue(k)
-	switch want := f.endpoint(k, v); {
-	case !sameMAC(e, want):
-		v.Drift = "MAC address " + e.MacAddress
-	case !sameProvider(e, want):
-		v.Drift = "behind " + providerOf(e).String()
-	case r.repairable(k, e.degraded()):
-		v.Drift = "degraded"
-	}
-	return v
-}
-
-// equivalent reports whether an endpoint that others have made leads where the one of a
-// key would.
-func equivalent(f facts, r retries, k Key, v Value, e Endpoint) bool {
-	want := f.endpoint(k, v)
-	if k.Kind == KindVIP && !sameMAC(e, want) {
-		return false
-	}
-	return !e.remote() || sameProvider(e, want) && !r.repairable(k, e.degraded())
-}
-
 // Fields that HNS does not return cannot be compared.
 
 func sameMAC(have, want Endpoint) bool {

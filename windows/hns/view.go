@@ -18,7 +18,7 @@ import (
 // View is what an HNS and a journal held when they were looked at. It is
 // immutable.
 type View struct {
-	driver  *Driver // whose HNS is closed: only its last reading is used
+	known   *inventory // nobody else uses it: its lock is not needed
 	version Version
 	network Network
 	config  *config.Config
@@ -40,10 +40,10 @@ func Look(ctx context.Context, h HNS, c *config.Config, s Settings) (_ *View, er
 		return nil, err
 	}
 	d := newDriver(h, v, s, j)
-	if _, err := d.observe(ctx); err != nil {
+	if err := d.observe(ctx); err != nil {
 		return nil, err
 	}
-	return &View{driver: d, version: v, network: n, config: c}, nil
+	return &View{known: d.known, version: v, network: n, config: c}, nil
 }
 
 // The owners of objects.
@@ -76,7 +76,7 @@ type Item struct {
 // Dump lists the contents: endpoints, load balancers, and objects that only the
 // journal knows.
 func (v *View) Dump() Dump {
-	t := v.driver.table
+	t := v.known
 	d := Dump{Version: v.version.String(), Network: v.network.Name, Type: v.network.Type, Objects: []Item{}}
 	for _, e := range t.endpoints {
 		d.Objects = append(d.Objects, endpointItem(e))
@@ -90,46 +90,25 @@ func (v *View) Dump() Dump {
 			d.Objects = append(d.Objects, Item{Object: k.String(), Owner: ownerTandem, ID: id})
 		}
 	}
-	for _, id := range v.absent() {
+	for _, id := range v.known.absent() {
 		d.Objects = append(d.Objects, Item{Object: "journal", Owner: ownerTandem, ID: id, Detail: "HNS has no such load balancer"})
 	}
-	n := t.now
-	d.WithoutDSR, d.Degraded, d.DegradedEndpoints = t.withoutDSR(), n.balancers, n.remote+n.local
+	d.WithoutDSR, d.Degraded, d.DegradedEndpoints = t.now.withoutDSR, t.now.balancers, t.now.remote+t.now.local
 	return d
 }
 
 func (v *View) balancerItem(k Key) Item {
-	t := v.driver.table
+	t := v.known
 	have := t.balancers[k]
 	i := Item{Object: k.String(), Owner: ownerOther, ID: have.lb.ID, Detail: "of several frontends"}
 	if have.single {
-		i.Detail = t.readBalancer(t.facts, k, have.lb).String()
+		i.Detail = t.readBalancer(k, have.lb).String()
 	}
-	if v.driver.journal.owns(have.lb.ID) {
+	if t.journal.owns(have.lb.ID) {
 		i.Owner = ownerTandem
 	}
 	i.Detail += have.lb.Health.String()
 	return i
-}
-
-// absent returns the load balancers that the journal remembers and HNS does not
-// have.
-func (v *View) absent() (ids []string) {
-	there := map[string]bool{}
-	for _, have := range v.driver.table.balancers {
-		there[have.lb.ID] = true
-	}
-	for _, ids := range v.driver.table.surplus {
-		for _, id := range ids {
-			there[id] = true
-		}
-	}
-	for _, id := range slices.Sorted(maps.Keys(v.driver.journal.all())) {
-		if !there[id] {
-			ids = append(ids, id)
-		}
-	}
-	return ids
 }
 
 func endpointItem(e Endpoint) Item {
@@ -186,7 +165,7 @@ func (v *View) Diff(host *model.Host, ports []*model.Port) Diff {
 	want, _ := dataplane.Compile(compiler, host, ports)
 	delete(want, nodeAddress(model.IPv4)) // no objects of HNS: what follows from them is compared
 	delete(want, nodeAddress(model.IPv6))
-	have := v.driver.objects()
+	have := v.known.objects()
 	d := Diff{Wanted: len(want), Changes: []Change{}}
 	for _, k := range slices.SortedFunc(maps.Keys(want), Key.compare) {
 		got, owned := have[k]
@@ -209,7 +188,7 @@ func (v *View) Diff(host *model.Host, ports []*model.Port) Diff {
 			d.Changes = append(d.Changes, Change{Object: k.String(), State: Left, Found: have[k].String()})
 		}
 	}
-	for _, id := range v.absent() {
+	for _, id := range v.known.absent() {
 		d.Changes = append(d.Changes, Change{Object: "load balancer " + id, State: Lost})
 	}
 	return d
@@ -217,9 +196,10 @@ func (v *View) Diff(host *model.Host, ports []*model.Port) Diff {
 
 // stateOf judges one wanted object; empty is as it should be.
 func (v *View) stateOf(k Key, want, got Value, owned bool) State {
-	_, taken := v.driver.table.balancers[k]
+	_, taken := v.known.balancers[k]
+	_, _, adoptable := v.known.adoptable(k, want)
 	switch {
-	case owned && got.equal(want), !owned && k.Kind != KindBalancer && v.driver.table.adoptable(k, want):
+	case owned && got.equal(want), !owned && k.Kind != KindBalancer && adoptable:
 		return ""
 	case owned:
 		return Differs
@@ -231,13 +211,13 @@ func (v *View) stateOf(k Key, want, got Value, owned bool) State {
 
 // found describes the object found for a key.
 func (v *View) found(k Key) string {
-	t := v.driver.table
+	t := v.known
 	if e, ok := t.own(k); ok {
-		return readEndpoint(t.facts, t.retries, k, e).String()
+		return t.readEndpoint(k, e).String()
 	}
 	have := t.balancers[k]
 	if !have.single {
 		return fmt.Sprintf("load balancer %s of several frontends", have.lb.ID)
 	}
-	return t.readBalancer(t.facts, k, have.lb).String()
+	return t.readBalancer(k, have.lb).String()
 }

@@ -4,22 +4,19 @@ package hnsemu
 
 import (
 	"encoding/json"
-	"sync"
 
 	"github.com/tandem-proxy/tandem/windows/hns"
 )
 
-// Client is the emulator as the product sees it (hns.HNS): it makes the calls
-// that the real adapter makes, in the same order, through hcsshim or not.
+// Client is the emulator as the product sees it (hns.HNS): by the same functions, and in the
+// place of hcsshim by those that it calls, in the same order.
 type Client struct {
-	e       *Emulator
-	mu      sync.Mutex
-	network string // that is held open
-	handle  uint64
+	*hns.Functions
+	e *Emulator
 }
 
 // Client returns a client.
-func (e *Emulator) Client() *Client { return &Client{e: e} }
+func (e *Emulator) Client() *Client { return &Client{hns.NewFunctions(e), e} }
 
 var _ hns.HNS = (*Client)(nil)
 
@@ -28,7 +25,7 @@ func (c *Client) do(r Request) (Response, error) {
 	if out.Result == 0 {
 		return out, nil
 	}
-	return out, &hns.Error{Call: r.Function(), Code: out.Code()}
+	return out, &hns.Error{Call: r.Function(), Code: hns.CodeOf(out)}
 }
 
 func (c *Client) Version() (v hns.Version, err error) {
@@ -56,21 +53,6 @@ func (c *Client) Networks() (all []hns.Network, err error) {
 	return all, err
 }
 
-func (c *Client) BalancerIDs() ([]string, error) {
-	return c.ids(LoadBalancer, text(map[string]any{"SchemaVersion": hns.Version{Major: 2}}))
-}
-
-func (c *Client) Balancer(id string) (hns.LoadBalancer, error) {
-	return get[hns.LoadBalancer](c, LoadBalancer, id)
-}
-
-func (c *Client) EndpointIDs(network string) ([]string, error) {
-	filter := text(map[string]string{"VirtualNetwork": network})
-	return c.ids(Endpoint, text(map[string]any{"SchemaVersion": hns.Version{Major: 2}, "Filter": filter}))
-}
-
-func (c *Client) Endpoint(id string) (hns.Endpoint, error) { return get[hns.Endpoint](c, Endpoint, id) }
-
 func (c *Client) ids(k Kind, query string) (ids []string, err error) {
 	out, err := c.do(Request{Kind: k, Verb: Enumerate, Text: query})
 	if err == nil {
@@ -97,61 +79,6 @@ func finish[T any](c *Client, k Kind, h uint64) (v T, err error) {
 		err = json.Unmarshal([]byte(out.Text), &v)
 	}
 	return v, err
-}
-
-// CreateEndpoint implements hns.HNS. A network that was held open may be no
-// more, or HNS was restarted: it is opened once again.
-func (c *Client) CreateEndpoint(p hns.Endpoint) (hns.Endpoint, error) {
-	made, err := c.create(p)
-	lost, again := hns.HandleLost(err)
-	if lost {
-		c.release()
-	}
-	if again {
-		made, err = c.create(p)
-	}
-	return made, err
-}
-
-func (c *Client) create(p hns.Endpoint) (hns.Endpoint, error) {
-	h, err := c.hold(p.HostComputeNetwork)
-	if err != nil {
-		return p, err
-	}
-	out, err := c.do(Request{Kind: Endpoint, Verb: Create, Handle: h, Text: text(p)})
-	if err != nil {
-		return p, err
-	}
-	return finish[hns.Endpoint](c, Endpoint, out.Handle)
-}
-
-// hold opens a network, and keeps it open for the next endpoint.
-func (c *Client) hold(network string) (uint64, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.network == network {
-		return c.handle, nil
-	}
-	c.let()
-	out, err := c.do(Request{Kind: Network, Verb: Open, ID: network})
-	if err != nil {
-		return 0, err
-	}
-	c.network, c.handle = network, out.Handle
-	return c.handle, nil
-}
-
-func (c *Client) release() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.let()
-}
-
-func (c *Client) let() {
-	if c.network != "" {
-		c.network = ""
-		c.do(Request{Kind: Network, Verb: Close, Handle: c.handle}) // it may be gone already
-	}
 }
 
 func (c *Client) DeleteEndpoint(id string) error {
@@ -182,9 +109,4 @@ func (c *Client) ModifyBalancer(id string, to hns.LoadBalancer) (hns.LoadBalance
 func (c *Client) DeleteBalancer(id string) error {
 	_, err := c.do(Request{Kind: LoadBalancer, Verb: Delete, ID: id})
 	return err
-}
-
-func (c *Client) Close() error {
-	c.release()
-	return nil
 }

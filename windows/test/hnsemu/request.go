@@ -8,34 +8,34 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tandem-proxy/tandem/windows/contract"
 	"github.com/tandem-proxy/tandem/windows/hns"
+	"github.com/tandem-proxy/tandem/windows/hns/dll"
 )
 
-// What is called and returned has the form of the contract.
+// What is called and returned has the form of the dll.
 type (
-	Kind     = contract.Kind
-	Verb     = contract.Verb
-	Request  = contract.Request
-	Response = contract.Response
+	Kind     = dll.Kind
+	Verb     = dll.Verb
+	Request  = dll.Request
+	Response = dll.Response
 )
 
 // The kinds and verbs.
 const (
-	Network      = contract.Network
-	Endpoint     = contract.Endpoint
-	Namespace    = contract.Namespace
-	LoadBalancer = contract.LoadBalancer
-	SdnRoute     = contract.SdnRoute
+	Network      = dll.Network
+	Endpoint     = dll.Endpoint
+	Namespace    = dll.Namespace
+	LoadBalancer = dll.LoadBalancer
+	SdnRoute     = dll.SdnRoute
 
-	Enumerate = contract.Enumerate
-	Create    = contract.Create
-	Open      = contract.Open
-	Modify    = contract.Modify
-	Query     = contract.Query
-	Delete    = contract.Delete
-	Close     = contract.Close
-	Rest      = contract.Rest
+	Enumerate = dll.Enumerate
+	Create    = dll.Create
+	Open      = dll.Open
+	Modify    = dll.Modify
+	Query     = dll.Query
+	Delete    = dll.Delete
+	Close     = dll.Close
+	Rest      = dll.Rest
 )
 
 // Call is a call in the log.

@@ -4,6 +4,7 @@ package hns
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -15,29 +16,31 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// table is the known state of HNS: the last reading, and the changes
-// since. Reading takes long and changes do not wait for it, so a reading is
-// merged in at its end, except for objects changed meanwhile. It is safe for
-// concurrent use; methods in lower case of other types that take a table hold
-// its lock.
-type table struct {
+// inventory is the one record of HNS: the objects that it had at the last reading and those
+// written since, which of them are ours, and which have no effect. What is ours shows by the
+// name of an endpoint, and by the journal of load balancers.
+//
+// Reading takes long and changes do not wait for it, so a reading is merged in at its end,
+// except for objects changed meanwhile. It is safe for concurrent use: the methods that say
+// so take its lock, and the callers of all others hold it.
+type inventory struct {
+	journal  *journal // has a lock of its own
+	rootName string   // of the endpoint that represents this node; constant
+	dsr      bool     // pods need loopback DSR; constant
+
 	mu        sync.Mutex
 	endpoints map[string]Endpoint     // by id
 	byAddr    map[netip.Addr][]string // ids; nearly always one
+	root      string                  // id of the endpoint that represents this node; empty where it is not there
+	adopted   map[Key]bool            // endpoints of others used instead of our own, by the key of those
 	balancers map[Key]installed       // by frontend, of any owner
 	surplus   map[Key][]string        // ids of our own beside those, by KindSurplus
 	facts     facts
-	rootName  string // of the endpoint that represents this node; constant
-	root      string // its id; empty where it is not there
 
-	retries retries
-	dsr     bool     // pods need loopback DSR; constant
-	now     findings // kept up to date with each change
-	found   findings // of the last reading
-
-	reading bool            // a reading is on its way
-	touched map[string]bool // ids that came and went meanwhile
-	changed map[Key]bool    // frontends that were written meanwhile
+	retries map[Key]retry // of degraded objects that were re-created
+	now     findings      // kept up to date with each change
+	found   findings      // of the last reading
+	reading *reading      // that is on its way; nil for none
 }
 
 // installed is the load balancer of a frontend.
@@ -48,12 +51,30 @@ type installed struct {
 	single bool
 }
 
-func newTable(root string) *table {
-	return &table{rootName: root, endpoints: map[string]Endpoint{}, byAddr: map[netip.Addr][]string{}, balancers: map[Key]installed{}, retries: retries{}}
+// reading is a reading of HNS: what it has read, and what must be known of before it began
+// and of the time since.
+type reading struct {
+	network   network
+	sourceVIP netip.Addr
+	endpoints []Endpoint
+	balancers []LoadBalancer
+
+	owned   map[string]bool // ids in the journal
+	doubts  map[Key]try     // frontends with a load balancer that may be ours
+	touched map[string]bool // ids that came and went since
+	changed map[Key]bool    // frontends that were written since
+}
+
+func newInventory(j *journal, s Settings) *inventory {
+	return &inventory{
+		journal: j, rootName: s.Root, dsr: s.DSR,
+		endpoints: map[string]Endpoint{}, byAddr: map[netip.Addr][]string{}, adopted: map[Key]bool{},
+		balancers: map[Key]installed{}, retries: map[Key]retry{},
+	}
 }
 
 // put adds or replaces an endpoint.
-func (t *table) put(e Endpoint) {
+func (t *inventory) put(e Endpoint) {
 	t.drop(e.ID)
 	t.touch(e.ID)
 	t.endpoints[e.ID] = e
@@ -67,7 +88,7 @@ func (t *table) put(e Endpoint) {
 }
 
 // drop removes an endpoint.
-func (t *table) drop(id string) {
+func (t *inventory) drop(id string) {
 	t.touch(id)
 	e, ok := t.endpoints[id]
 	if !ok {
@@ -86,33 +107,56 @@ func (t *table) drop(id string) {
 	}
 }
 
-func (t *table) touch(id string) {
-	if t.reading {
-		t.touched[id] = true
+func (t *inventory) touch(id string) {
+	if t.reading != nil {
+		t.reading.touched[id] = true
 	}
 }
 
-// set notes the load balancer of a frontend; the zero value for none.
-func (t *table) set(k Key, lb LoadBalancer) {
-	if t.reading {
-		t.changed[k] = true
+// set takes the lock, and notes the load balancer of a frontend; the zero value for none.
+func (t *inventory) set(k Key, lb LoadBalancer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.reading != nil {
+		t.reading.changed[k] = true
 	}
-	if t.balancers[k].lb.degraded() {
-		t.now.balancers--
-	}
+	t.countBalancer(t.balancers[k].lb, -1)
+	t.countBalancer(lb, 1)
 	if lb.ID == "" {
 		delete(t.balancers, k)
 		return
 	}
-	if t.balancers[k] = (installed{lb, true}); lb.degraded() {
-		t.now.balancers++
-	}
+	t.balancers[k] = installed{lb, true}
+}
+
+// balancer takes the lock, and returns the load balancer of a frontend.
+func (t *inventory) balancer(k Key) (have installed, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	have, ok = t.balancers[k]
+	return have, ok
+}
+
+// current takes the lock, and returns the facts as they are now.
+func (t *inventory) current() facts {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.facts
+}
+
+// endpoint takes the lock, and returns an endpoint that was read before. An endpoint's address
+// and MAC never change, so only its state needs to be read again.
+func (t *inventory) endpoint(id string) (Endpoint, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e, ok := t.endpoints[id]
+	return e, ok
 }
 
 // find returns the endpoint for a target: for a local one this node's, and for a
 // remote one any that exists, this node's first. An owned endpoint that
 // has the address of a pod that is now on this node must not be taken for the pod's.
-func (t *table) find(target Target) (id string, ok bool) {
+func (t *inventory) find(target Target) (id string, ok bool) {
 	if target.Addr.IsUnspecified() {
 		return t.root, t.root != ""
 	}
@@ -128,7 +172,7 @@ func (t *table) find(target Target) (id string, ok bool) {
 }
 
 // own returns the owned endpoint that a key names.
-func (t *table) own(k Key) (Endpoint, bool) {
+func (t *inventory) own(k Key) (Endpoint, bool) {
 	for _, id := range t.byAddr[k.Addr] {
 		if key, ok := ownedKey(t.endpoints[id]); ok && key == k {
 			return t.endpoints[id], true
@@ -139,7 +183,7 @@ func (t *table) own(k Key) (Endpoint, bool) {
 
 // foreign returns an endpoint that others have made for the address of a key: of a
 // pod of this node, else a remote one.
-func (t *table) foreign(k Key) (e Endpoint, ok bool) {
+func (t *inventory) foreign(k Key) (e Endpoint, ok bool) {
 	for _, id := range t.byAddr[k.Addr] {
 		o := t.endpoints[id]
 		if _, own := ownedKey(o); own {
@@ -152,16 +196,20 @@ func (t *table) foreign(k Key) (e Endpoint, ok bool) {
 	return e, ok
 }
 
-// adoptable reports whether an endpoint that others have made is as good as the one
-// of a key.
-func (t *table) adoptable(k Key, v Value) bool {
-	e, ok := t.foreign(k)
-	return ok && equivalent(t.facts, t.retries, k, v, e)
+// adoptable returns the endpoint that others have made for the address of a key, if any, and
+// whether it leads where the one of the key would.
+func (t *inventory) adoptable(k Key, v Value) (e Endpoint, there, ok bool) {
+	if e, there = t.foreign(k); !there {
+		return e, false, false
+	}
+	want := t.facts.endpoint(k, v)
+	ok = k.Kind != KindVIP || sameMAC(e, want)
+	return e, true, ok && (!e.remote() || sameProvider(e, want) && !t.repairable(k, e.degraded()))
 }
 
 // duplicate returns the address of a remote endpoint that a pod of this node has,
 // too.
-func (t *table) duplicate(e Endpoint) (netip.Addr, bool) {
+func (t *inventory) duplicate(e Endpoint) (netip.Addr, bool) {
 	if !e.remote() {
 		return netip.Addr{}, false
 	}
@@ -173,19 +221,23 @@ func (t *table) duplicate(e Endpoint) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// targetAddr returns which of an endpoint's addresses a frontend's family needs.
-func (t *table) targetAddr(e Endpoint, frontend netip.Addr) netip.Addr {
-	for _, a := range addresses(e) {
-		if a.Is4() == frontend.Is4() {
-			return a
-		}
+// readEndpoint returns the object that an owned remote endpoint is.
+func (t *inventory) readEndpoint(k Key, e Endpoint) Value {
+	v := t.facts.endpointValue(k)
+	switch want := t.facts.endpoint(k, v); {
+	case !sameMAC(e, want):
+		v.Drift = "MAC address " + e.MacAddress
+	case !sameProvider(e, want):
+		v.Drift = "behind " + providerOf(e).String()
+	case t.repairable(k, e.degraded()):
+		v.Drift = "degraded"
 	}
-	return netip.Addr{}
+	return v
 }
 
 // readBalancer returns the object of an installed load balancer. Anything that an
 // object cannot express is its Drift.
-func (t *table) readBalancer(f facts, k Key, lb LoadBalancer) Value {
+func (t *inventory) readBalancer(k Key, lb LoadBalancer) Value {
 	m := lb.PortMappings[0]
 	b := &Balancer{
 		Port:                m.InternalPort,
@@ -194,7 +246,7 @@ func (t *table) readBalancer(f facts, k Key, lb LoadBalancer) Value {
 		SessionAffinity:     m.DistributionType == DistributeBySource,
 		PreserveDestination: m.Flags&FlagPreserveDIP != 0,
 	}
-	v := Value{Node: f.node[model.FamilyOf(k.Addr)], Balancer: b}
+	v := Value{Node: t.facts.node[model.FamilyOf(k.Addr)], Balancer: b}
 	var lost int
 	for _, id := range lb.HostComputeEndpoints {
 		e, ok := t.endpoints[id]
@@ -202,7 +254,11 @@ func (t *table) readBalancer(f facts, k Key, lb LoadBalancer) Value {
 			lost++
 			continue
 		}
-		target := Target{t.targetAddr(e, k.Addr), !e.remote()}
+		target := Target{Local: !e.remote()}
+		all := addresses(e)
+		if i := slices.IndexFunc(all, func(a netip.Addr) bool { return a.Is4() == k.Addr.Is4() }); i >= 0 {
+			target.Addr = all[i]
+		}
 		if id == t.root && !b.External {
 			target = self(model.FamilyOf(k.Addr))
 		}
@@ -216,47 +272,82 @@ func (t *table) readBalancer(f facts, k Key, lb LoadBalancer) Value {
 		v.Drift = fmt.Sprintf("%d of its endpoints are gone or replaced", lost)
 		return v
 	}
-	v.Drift = differs(lb, f.balancer(k, v, lb.HostComputeEndpoints))
-	if v.Drift == "" && t.retries.repairable(k, lb.degraded()) {
+	v.Drift = differs(lb, t.facts.balancer(k, v, lb.HostComputeEndpoints))
+	if v.Drift == "" && t.repairable(k, lb.degraded()) {
 		v.Drift = "degraded"
 	}
 	return v
 }
 
-// begin starts a reading.
-func (t *table) begin() {
+// objects takes the lock, and returns our objects.
+func (t *inventory) objects() map[Key]Value {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.reading, t.touched, t.changed = true, map[string]bool{}, map[Key]bool{}
+	all := make(map[Key]Value, len(t.endpoints)+len(t.balancers))
+	for f, a := range t.facts.node {
+		all[nodeAddress(model.Family(f))] = Value{Node: a}
+	}
+	for _, e := range t.endpoints {
+		if k, ok := ownedKey(e); ok {
+			all[k] = t.readEndpoint(k, e)
+		}
+		if a, ok := t.duplicate(e); ok {
+			all[Key{Kind: KindDuplicate, Addr: a}] = Value{}
+		}
+	}
+	if _, ok := t.find(Target{t.facts.sourceVIP, true}); ok && t.facts.network.overlay {
+		all[sourceKey()] = t.readSource()
+	}
+	for k := range t.adopted {
+		v := t.facts.endpointValue(k)
+		if _, _, ok := t.adoptable(k, v); ok {
+			all[k] = v
+		}
+	}
+	for k, have := range t.balancers {
+		if have.single && t.journal.owns(have.lb.ID) {
+			all[k] = t.readBalancer(k, have.lb)
+		}
+	}
+	for k, ids := range t.surplus {
+		all[k] = Value{Drift: strings.Join(ids, " ")}
+	}
+	return all
 }
 
-// known returns an endpoint that was read before. An endpoint's address and MAC
-// never change, so only its state needs to be read again.
-func (t *table) known(id string) (Endpoint, bool) {
+// absent returns the load balancers that are ours by the journal and that HNS does not have.
+func (t *inventory) absent() []string {
+	ids := t.journal.all()
+	for _, have := range t.balancers {
+		delete(ids, have.lb.ID)
+	}
+	for _, surplus := range t.surplus {
+		for _, id := range surplus {
+			delete(ids, id)
+		}
+	}
+	return slices.Sorted(maps.Keys(ids))
+}
+
+// begin takes the lock, and begins a reading.
+func (t *inventory) begin() *reading {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	e, ok := t.endpoints[id]
-	return e, ok
-}
-
-// reading is the result of a read.
-type reading struct {
-	network   network
-	sourceVIP netip.Addr
-	endpoints []Endpoint
-	balancers []LoadBalancer
+	t.reading = &reading{owned: t.journal.all(), doubts: t.journal.doubtful(), touched: map[string]bool{}, changed: map[Key]bool{}}
+	return t.reading
 }
 
 // sort sorts load balancers by frontend. One of ours goes before those of others, and the
 // one that was known before any that has turned up since; what remains of ours is surplus.
 // Those that were deleted meanwhile are left out.
-func (t *table) sort(all []LoadBalancer, own func(id string) bool) (by map[Key]installed, surplus map[Key][]string) {
+func (t *inventory) sort(all []LoadBalancer) (by map[Key]installed, surplus map[Key][]string) {
 	by, surplus = make(map[Key]installed, len(all)), map[Key][]string{}
+	own := t.journal.owns
 	for _, lb := range all {
 		keys, single := keysOf(lb)
 		ours := own(lb.ID)
 		switch {
-		case t.touched[lb.ID]:
+		case t.reading != nil && t.reading.touched[lb.ID]:
 			continue
 		case ours && !single:
 			k := surplusKey(lb)
@@ -279,36 +370,41 @@ func (t *table) sort(all []LoadBalancer, own func(id string) bool) (by map[Key]i
 	return by, surplus
 }
 
-// end merges a reading in; nil when it failed. Own reports whether a load balancer is ours.
-func (t *table) end(r *reading, own func(id string) bool) {
+// end takes the lock, and merges in the reading that has begun, or gives it up where it failed.
+// An error is one of writing the journal.
+func (t *inventory) end(failed bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.reading = false
-	if r == nil {
-		return
+	r := t.reading
+	defer func() { t.reading = nil }()
+	if failed {
+		return nil
 	}
+	err := t.journal.own(r.doubts, r.balancers)
 	t.facts.network = r.network
-	t.merge(r.endpoints, t.touched)
+	t.merge(r.endpoints, r.touched)
 	// One that was made meanwhile was not read. A pod with its address is none.
 	if _, made := t.source(); r.sourceVIP.IsValid() || !made {
 		t.facts.sourceVIP = r.sourceVIP
 	}
 	before, surplus := t.balancers, t.surplus
-	t.now.unmapped = 0
-	for _, lb := range r.balancers {
-		if len(lb.PortMappings) == 0 && !own(lb.ID) {
-			t.now.unmapped++
-		}
-	}
-	t.balancers, t.surplus = t.sort(r.balancers, own)
-	for k := range t.changed {
+	t.balancers, t.surplus = t.sort(r.balancers)
+	for k := range r.changed {
 		keep(t.balancers, before, k)
 		keep(t.surplus, surplus, k.surplus())
 	}
 	t.countBalancers()
-	t.now.crowded = t.withoutDSR() > manyWithoutDSR
+	t.now.unmapped = 0
+	seen := make(map[string]bool, len(r.balancers))
+	for _, lb := range r.balancers {
+		seen[lb.ID] = true
+		if len(lb.PortMappings) == 0 && !t.journal.owns(lb.ID) {
+			t.now.unmapped++
+		}
+	}
 	t.found = t.now
-	t.forgetRetries()
+	maps.DeleteFunc(t.retries, func(k Key, r retry) bool { return time.Now().After(r.at) && !t.degraded(k) })
+	return errors.Join(err, t.journal.prune(r.owned, seen))
 }
 
 // keep gives a key in a map what it has in another: maybe nothing.
@@ -319,12 +415,9 @@ func keep[V any](in, of map[Key]V, k Key) {
 	}
 }
 
-// refresh takes the endpoints that there are.
-func (t *table) refresh(read []Endpoint) { t.merge(read, nil) }
-
 // merge takes the endpoints that were read, except those created or deleted
 // meanwhile.
-func (t *table) merge(read []Endpoint, meanwhile map[string]bool) {
+func (t *inventory) merge(read []Endpoint, meanwhile map[string]bool) {
 	seen := make(map[string]bool, len(read))
 	for _, e := range read {
 		seen[e.ID] = true
@@ -349,13 +442,8 @@ func (t *table) merge(read []Endpoint, meanwhile map[string]bool) {
 	}
 }
 
-// forgetRetries forgets the attempts at objects that are in order.
-func (t *table) forgetRetries() {
-	maps.DeleteFunc(t.retries, func(k Key, r retry) bool { return time.Now().After(r.at) && !t.degraded(k) })
-}
-
 // degraded reports whether the object of a key is degraded.
-func (t *table) degraded(k Key) bool {
+func (t *inventory) degraded(k Key) bool {
 	if k.Kind == KindBalancer {
 		return t.balancers[k].lb.degraded()
 	}
@@ -368,7 +456,7 @@ func (t *table) degraded(k Key) bool {
 }
 
 // source returns the endpoint of the source VIP if it is owned.
-func (t *table) source() (e Endpoint, ok bool) {
+func (t *inventory) source() (e Endpoint, ok bool) {
 	id, _ := t.find(Target{t.facts.sourceVIP, true})
 	e = t.endpoints[id]
 	return e, isSource(e)
@@ -376,8 +464,8 @@ func (t *table) source() (e Endpoint, ok bool) {
 
 // readSource returns the object that the endpoint of the source VIP is. It is as it
 // should be, no matter who made it; when degraded, it is re-created only if it is owned.
-func (t *table) readSource() (v Value) {
-	if e, ok := t.source(); ok && t.retries.repairable(sourceKey(), e.degraded()) {
+func (t *inventory) readSource() (v Value) {
+	if e, ok := t.source(); ok && t.repairable(sourceKey(), e.degraded()) {
 		v.Drift = "degraded"
 	}
 	return v
@@ -387,49 +475,36 @@ func (t *table) readSource() (v Value) {
 // DSR reserves 64 (Azure/AKS#1375): beyond half of them pods are at risk.
 const manyWithoutDSR = 16384 / 64 / 2
 
-// withoutDSR counts the load balancers that answers go back through, regardless of their owner.
-func (t *table) withoutDSR() (n int) {
-	seen := map[string]bool{}
-	for _, have := range t.balancers {
-		if !seen[have.lb.ID] && have.lb.Flags&FlagDSR == 0 {
-			n++
-		}
-		seen[have.lb.ID] = true
-	}
-	return n
-}
-
-// What of a table has no effect, or soon costs pods theirs.
-
-// findingsOf returns what an endpoint adds to the findings.
-func (t *table) findingsOf(e Endpoint) (n findings) {
+// count adds what an endpoint is counted as to the findings, or takes it away (-1).
+func (t *inventory) count(e Endpoint, by int) {
 	switch {
 	case e.degraded() && e.remote():
-		n.remote = 1
+		t.now.remote += by
 	case e.degraded():
-		n.local = 1
+		t.now.local += by
 	}
 	if t.dsr && t.withoutLoopback(e) {
-		n.loopback = 1
+		t.now.loopback += by
 	}
-	return n
 }
 
-// count adds the findings of an endpoint that comes, or takes away those of one that goes.
-func (t *table) count(e Endpoint, by int) {
-	n := t.findingsOf(e)
-	t.now.remote += by * n.remote
-	t.now.local += by * n.local
-	t.now.loopback += by * n.loopback
+// countBalancer does the same of a load balancer, regardless of its owner.
+func (t *inventory) countBalancer(lb LoadBalancer, by int) {
+	if lb.degraded() {
+		t.now.balancers += by
+	}
+	if lb.ID != "" && lb.Flags&FlagDSR == 0 {
+		t.now.withoutDSR += by
+	}
 }
 
-// countBalancers counts those of load balancers, regardless of their owner.
-func (t *table) countBalancers() {
-	t.now.balancers = 0
+// countBalancers counts all of them anew: some have several frontends.
+func (t *inventory) countBalancers() {
+	t.now.balancers, t.now.withoutDSR = 0, 0
 	seen := map[string]bool{}
 	for _, have := range t.balancers {
-		if have.lb.degraded() && !seen[have.lb.ID] {
-			t.now.balancers++
+		if !seen[have.lb.ID] {
+			t.countBalancer(have.lb, 1)
 		}
 		seen[have.lb.ID] = true
 	}
@@ -439,13 +514,12 @@ func (t *table) countBalancers() {
 // reaching itself through a Service (Azure/AKS#2608, calico#5522). The CNI plug-ins
 // win-bridge and win-overlay allow it, with loopbackDSR, by a policy OutBoundNAT
 // whose destination is the pod itself.
-func (t *table) withoutLoopback(e Endpoint) bool {
-	return !e.remote() && e.Name != t.rootName && !slices.Contains(sourceNames[:], e.Name) && !hasLoopback(e)
-}
-
-func hasLoopback(e Endpoint) bool {
+func (t *inventory) withoutLoopback(e Endpoint) bool {
+	if e.remote() || e.Name == t.rootName || slices.Contains(sourceNames[:], e.Name) {
+		return false
+	}
 	own := addresses(e)
-	return slices.ContainsFunc(e.Policies, func(p Policy) bool {
+	return !slices.ContainsFunc(e.Policies, func(p Policy) bool {
 		var s struct{ Destinations []string }
 		return p.Type == "OutBoundNAT" && json.Unmarshal(p.Settings, &s) == nil && slices.ContainsFunc(s.Destinations, func(to string) bool {
 			a, err := netip.ParseAddr(to)
@@ -472,110 +546,49 @@ const (
 	lastRetry  = time.Hour
 )
 
-// retries are those of degraded objects that were re-created.
-type retries map[Key]retry
-
 // repairing notes that a degraded object is re-created.
-func (r retries) repairing(k Key) {
-	next := r[k]
+func (t *inventory) repairing(k Key) {
+	next := t.retries[k]
 	next.wait = min(max(2*next.wait, firstRetry), lastRetry)
 	next.at = time.Now().Add(next.wait)
-	r[k] = next
+	t.retries[k] = next
 }
 
 // repairable reports whether an object may be re-created now if it is degraded.
-func (r retries) repairable(k Key, degraded bool) bool {
-	return degraded && !time.Now().Before(r[k].at)
+func (t *inventory) repairable(k Key, degraded bool) bool {
+	return degraded && !time.Now().Before(t.retries[k].at)
 }
 
-// findings count the objects of each kind without effect, regardless of their owner, and say
-// whether load balancers take too many of the node's ports.
+// findings count the objects of each kind without effect, and the load balancers that take
+// ports of the node, regardless of their owner.
 type findings struct {
 	balancers, remote, local, unmapped, loopback int
 
-	crowded bool
+	withoutDSR int
 }
 
-// problems describes findings with the numbers of the last reading, so that the texts
-// stay the same while objects are repaired one by one.
-func (n findings) problems(read findings) (all []model.Problem) {
-	add := func(now, read int, format string) { // an object may have come since
-		if now > 0 {
-			all = append(all, model.Problem{Object: "HNS", Why: model.WhyDegraded, Detail: fmt.Sprintf(format, max(1, read))})
+// problems takes the lock, and describes what the last reading has found and is still there,
+// with the numbers of that reading, so that the texts stay the same while objects are repaired
+// one by one.
+func (t *inventory) problems() (all []model.Problem) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	add := func(now, found int, format string) {
+		if now > 0 && found > 0 {
+			all = append(all, model.Problem{Object: "HNS", Why: model.WhyDegraded, Detail: fmt.Sprintf(format, found)})
 		}
 	}
+	n, read := t.now, t.found
 	add(n.balancers, read.balancers, "%d load balancers are degraded: their rules are not in the virtual switch; those of tandem are re-created, with back-off")
 	add(n.remote, read.remote, "%d remote endpoints are degraded: connections to them fail; those that Services use are re-created, with back-off")
 	add(n.local, read.local, "%d endpoints of pods are degraded: they have lost their port of the virtual switch and belong to the CNI plug-in; delete their pods, or run the CNI plug-in's repair")
 	add(n.unmapped, read.unmapped, "%d load balancers without port mappings (kubernetes#141488) serve nothing: delete them with hnsdiag")
 	add(n.loopback, read.loopback, "%d pods cannot reach themselves through a Service: DSR is on, and their CNI plug-in has not set up loopback DSR; set loopbackDSR in its configuration or turn enableDSR off")
-	if n.crowded {
+	if read.withoutDSR > manyWithoutDSR {
 		all = append(all, model.Problem{
 			Object: "HNS", Why: model.WhyDegraded,
 			Detail: fmt.Sprintf("more than %d load balancers without DSR reserve 64 of the node's ports each: allow DSR (--enable-dsr) or widen the dynamic port range", manyWithoutDSR),
 		})
 	}
 	return all
-}
-
-// pace keeps what takes long to a part of the time, over many Commits or audits: those
-// of a cold start follow one another, each of two seconds.
-type pace struct {
-	ended time.Time
-	took  time.Duration
-}
-
-// paceShare is which part of the time it may take.
-const paceShare = 10
-
-func (p pace) due() bool { return time.Since(p.ended) >= paceShare*p.took }
-
-// done notes a run that began at a time.
-func (p *pace) done(begun time.Time) { p.ended, p.took = time.Now(), time.Since(begun) }
-
-// statesTime bounds how long an audit reads the states of remote endpoints. On a slow
-// node each reads some, in turn.
-const statesTime = time.Minute
-
-// rotation states which endpoints that are known a reading reads again, for their states.
-type rotation struct {
-	pace  pace
-	begun time.Time       // zero: this reading reads none of the remote ones
-	read  map[string]bool // remote ones in this turn, by id
-	cut   bool            // the time was up before all were read
-}
-
-// begin begins a reading. On suspicion, missing objects are looked for first.
-func (r *rotation) begin(suspicion bool) {
-	r.begun = time.Time{}
-	if suspicion || !r.pace.due() {
-		return
-	}
-	if !r.cut {
-		r.read = map[string]bool{}
-	}
-	r.begun, r.cut = time.Now(), false
-}
-
-// again reports whether an endpoint is read again: those of this node always, and
-// remote ones as long as there is time.
-func (r *rotation) again(e Endpoint) bool {
-	switch {
-	case !e.remote():
-		return true
-	case r.begun.IsZero(), r.read[e.ID]:
-		return false
-	case time.Since(r.begun) > statesTime:
-		r.cut = true
-		return false
-	}
-	r.read[e.ID] = true
-	return true
-}
-
-// end ends a reading that went well.
-func (r *rotation) end() {
-	if !r.begun.IsZero() {
-		r.pace.done(r.begun)
-	}
 }
