@@ -221,10 +221,12 @@ const (
 	// mostFixed bounds what a turn may take instead where each sync takes longer than that: as
 	// much again, so that large changes of one namespace do not take many times as long.
 	mostFixed = 4 * turnBudget
-	// turnEntries is how many entries a turn has at most, and so how many of other namespaces a change waits for: they
-	// take some milliseconds. Where a sync takes longer than quickSync by itself, there may be more in proportion.
+	// turnEntries is how many entries a turn has at most: they take some 10 ms, of resolving, compiling and writing. Where
+	// a sync takes longer than quickSync by itself, there may be more in proportion.
 	turnEntries = 2000
 	quickSync   = 5 * time.Millisecond
+	// parts of a turn: a sync takes one of the backlog beside its turn.
+	parts = 4
 	// shares is how many namespaces a turn has room for at least.
 	shares = 16
 	// routeEntries is what a route or grant counts, whose Services are resolved again.
@@ -385,8 +387,8 @@ func (t *turns) weigh(w *task, tr *track.Tracker) (n int, of model.ServiceName, 
 	return 1 + after.entries - before.entries, of, after
 }
 
-// cut takes the changes that a turn has come to, and returns those that its sync programs: all, or what there is
-// room for.
+// cut takes the changes that a turn has come to, and returns those that its sync programs: all, or what the backlog
+// leaves for now.
 func (t *turns) cut(deltas []model.Delta, all bool) (now []model.Delta) {
 	room := t.limit
 	if all || t.whole {
@@ -422,8 +424,8 @@ func (t *turns) end(took time.Duration, work dataplane.Work) {
 	}
 }
 
-// backlog has the changes of Service ports for which no sync had room yet. Each sync takes as many as it has room
-// for, shared by namespace (start-time fair queueing), so that changes of others come in between.
+// backlog has the changes of turns that are larger than a sync has room for. Each sync takes a part of them beside
+// its own turn, shared by namespace (start-time fair queueing), so that changes of others come in between.
 //
 // A port stays whole, and what moves between ports stays together, to be written in one transaction: those
 // that have a frontend in common, before or after, are one lot.
@@ -440,6 +442,7 @@ type lot struct {
 	deltas  []model.Delta
 	entries int
 	begin   int  // in the order of service
+	fresh   bool // of a turn that a sync has room for
 	gone    bool // to a sync, or into another lot
 }
 
@@ -450,31 +453,40 @@ type place struct {
 	at    netip.AddrPort
 }
 
-// next adds changes, and returns those to program now, with how many entries they have.
+// next adds the changes of a turn, and returns those to program now, with how many entries they have: all
+// where there is room for them, and a part of what waits.
 func (b *backlog) next(deltas []model.Delta, room int) (now []model.Delta, entries int) {
 	for _, d := range deltas {
 		entries += entriesOf(d)
 	}
-	if len(b.lots) == 0 && entries <= room { // nearly always
+	fit := entries <= room
+	if len(b.lots) == 0 && fit { // nearly always
 		return deltas, entries
 	}
 	for _, d := range deltas {
-		b.put(d)
+		b.put(d, fit)
 	}
-	b.lots = slices.DeleteFunc(b.lots, func(l *lot) bool { return l.gone })
 	slices.SortStableFunc(b.lots, func(x, y *lot) int { return cmp.Compare(x.begin, y.begin) })
-	n := 0
-	for entries = 0; n < len(b.lots) && (n == 0 || entries+b.lots[n].entries <= room); n++ {
-		l := b.lots[n]
-		now, entries = append(now, l.deltas...), entries+l.entries
-		b.clock, l.gone = l.begin, true
+	all, late := b.lots, 0 // late are the entries of what has waited
+	b.lots, b.since, entries = nil, time.Now(), 0
+	for _, l := range all {
+		switch {
+		case l.gone:
+			continue
+		case l.fresh:
+		case late > 0 && late+l.entries > room/parts:
+			b.lots = append(b.lots, l)
+			continue
+		default:
+			late, b.clock = late+l.entries, l.begin
+		}
+		now, entries, l.gone = append(now, l.deltas...), entries+l.entries, true
 		for _, d := range l.deltas {
 			for p := range placesOf(d) {
 				delete(b.places, p)
 			}
 		}
 	}
-	b.lots, b.since = slices.Delete(b.lots, 0, n), time.Now()
 	if len(b.lots) == 0 {
 		*b = backlog{}
 	}
@@ -504,8 +516,8 @@ func (b *backlog) services() map[model.ServiceName]bool {
 	return names
 }
 
-// put adds a change. With an earlier one of its port that waits it becomes one.
-func (b *backlog) put(d model.Delta) {
+// put adds a change, which is fresh or may wait. With an earlier one of its port that waits it becomes one.
+func (b *backlog) put(d model.Delta, fresh bool) {
 	if b.places == nil {
 		b.places, b.served = map[place]*lot{}, map[string]int{}
 	}
@@ -527,7 +539,7 @@ func (b *backlog) put(d model.Delta) {
 		}
 		n = entriesOf(d)
 	}
-	l.deltas, l.entries = append(l.deltas, d), l.entries+n
+	l.deltas, l.entries, l.fresh = append(l.deltas, d), l.entries+n, l.fresh || fresh
 	for p := range placesOf(d) {
 		if other := b.find(p); other != nil && other != l {
 			l = b.join(l, other)
@@ -554,7 +566,8 @@ func (b *backlog) join(x, y *lot) *lot {
 			b.places[p] = x
 		}
 	}
-	x.deltas, x.entries, x.begin = append(x.deltas, y.deltas...), x.entries+y.entries, min(x.begin, y.begin)
+	x.deltas, x.entries = append(x.deltas, y.deltas...), x.entries+y.entries
+	x.begin, x.fresh = min(x.begin, y.begin), x.fresh || y.fresh
 	y.deltas, y.gone = nil, true
 	return x
 }
