@@ -136,13 +136,14 @@ type Engine struct {
 	lateTriggers []track.Trigger              // of changes that failed so far
 	states       serviceStates                // of the Services
 	turns        turns
-	done         Changes   // changes of the inputs that were applied
-	full         bool      // everything is to be recompiled
-	endpoints    int       // programmed until the first sync that succeeded
-	drift        int       // objects found changed since the last sync that succeeded
-	drifts       []Drift   // the latest, oldest first
-	programmed   Since     // of frontends and endpoints that came after the first sync
-	auditBefore  time.Time // start of the last audit that succeeded
+	waiting      map[model.ServiceName]bool // Services of which the last sync left something for the next
+	done         Changes                    // changes of the inputs that were applied
+	full         bool                       // everything is to be recompiled
+	endpoints    int                        // programmed until the first sync that succeeded
+	drift        int                        // objects found changed since the last sync that succeeded
+	drifts       []Drift                    // the latest, oldest first
+	programmed   Since                      // of frontends and endpoints that came after the first sync
+	auditBefore  time.Time                  // start of the last audit that succeeded
 	waiters      []auditWaiter
 	pending      bool      // something was applied since the last sync began
 	since        time.Time // arrival of the oldest event that is pending

@@ -57,19 +57,22 @@ func TestTheInboxKeepsTheLatest(t *testing.T) {
 // SetTurn sets how many entries are in a turn. It is for the engine's goroutine.
 func (e *Engine) SetTurn(entries int) { e.turns.limit, e.turns.most = entries, entries }
 
-// A turn has as many entries as fit 50 ms by what turns have taken; where every sync takes long, as many as take as
+// A turn has as many entries as fit 50 ms by what turns have taken, but never so many that others wait longer than a few
+// milliseconds; where every sync takes long, as many as take as
 // much again, so that large changes are not slowed down many times; and one slow turn is made up for.
 func TestTurnsLearnWhatFits(t *testing.T) {
 	for _, c := range []struct {
 		fixed, entry time.Duration // of a sync, and of each of its entries
 		least, most  int           // entries in a turn, once that is known
 	}{
-		{time.Millisecond, time.Microsecond, resolve.MaxEntries, resolve.MaxEntries},
-		{time.Millisecond, 10 * time.Microsecond, 2500, 5000},
+		{time.Millisecond, time.Microsecond, turnEntries, turnEntries},
+		{time.Millisecond, 10 * time.Microsecond, turnEntries, turnEntries},
+		{3 * quickSync, time.Microsecond, 3 * turnEntries, 3 * turnEntries},
+		{time.Millisecond, 50 * time.Microsecond, 500, 1000},
 		{time.Millisecond, time.Millisecond, 25, 50},
 		{150 * time.Millisecond, 10 * time.Microsecond, 7500, 15_000},
 		{10 * time.Second, 100 * time.Microsecond, 1, 2000},
-		{0, 0, resolve.MaxEntries, resolve.MaxEntries},
+		{0, 0, turnEntries, turnEntries},
 	} {
 		turns := newTurns()
 		sync := func(entries int, disturbed time.Duration) {

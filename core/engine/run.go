@@ -5,6 +5,9 @@ package engine
 import (
 	"cmp"
 	"context"
+	"iter"
+	"math"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -56,7 +59,7 @@ func (e *Engine) turn(ctx context.Context) (next time.Time) {
 	}
 	e.check(ctx)
 	retry := e.backend().Next()
-	if e.pending || !retry.IsZero() && !time.Now().Before(retry) {
+	if e.pending || len(e.turns.backlog.lots) > 0 || !retry.IsZero() && !time.Now().Before(retry) {
 		e.sync(ctx)
 	}
 	if !e.turns.idle() || e.tracker.HasDue() {
@@ -158,24 +161,25 @@ func (e *Engine) processInbox() {
 	e.publish(func(s *Status) { s.SourceSynced, s.QueuedAt = e.sourceSynced, e.since })
 }
 
-// turns decide which of the changes that have arrived the next sync programs: as many as fit
-// turnBudget, and mostly that is all. The rest waits by namespace, and the next turns share their
+// turns decide which of the changes that have arrived the next sync programs: as many as a sync has room
+// for, and mostly that is all. The rest waits by namespace, and the next turns share their
 // room among the namespaces (deficit round robin). So a namespace waits for its own changes: one with
 // few has them in the next turn, however many another has.
 //
-//	inbox ──▶ lanes, one for each namespace ──round robin──▶ tracker ──▶ sync
+//	inbox ──▶ lanes, one for each namespace ──round robin──▶ tracker ──▶ backlog ──▶ sync
 //	  └─────────── about the whole node ───────────────────────▲
 //
 // Room is counted in entries of a data plane (resolve.Entries), by the objects alone. How many fit
 // is learnt from the time that syncs take, as most of it is spent behind the tracker; it is never more
-// than a single Service may have.
+// than what delays others little, or takes as long as a sync takes anyway. One Service may have many times that:
+// its ports wait in the backlog.
 //
 // All that a change entails is in its turn: an address that moves from one Service to another is
 // written in one transaction. A change of the host is one turn, too. Of an object the latest version
 // waits, in the place of the first: a lane is bounded by the objects of its namespace.
 type turns struct {
 	limit int                           // entries in a turn, unless it has one task alone
-	most  int                           // that limit may be
+	most  int                           // that limit may be where a sync takes hardly any time by itself
 	fixed time.Duration                 // that a sync takes with hardly anything to do
 	used  int                           // entries in this turn so far
 	seen  map[model.ServiceName]touched // those that this turn resolves
@@ -184,6 +188,9 @@ type turns struct {
 	ring   []*lane   // those, in the order of their turns
 	held   []waiting // until all that arrived before is done
 	number uint64    // of the last task that came by
+
+	backlog backlog
+	whole   bool // the sync of this turn is to leave nothing
 }
 
 // touched is a Service that a turn resolves: as it will be, and what it counts so far.
@@ -214,6 +221,12 @@ const (
 	// mostFixed bounds what a turn may take instead where each sync takes longer than that: as
 	// much again, so that large changes of one namespace do not take many times as long.
 	mostFixed = 4 * turnBudget
+	// turnEntries is how many entries a turn has at most: they take some 10 ms, of resolving, compiling and writing. Where
+	// a sync takes longer than quickSync by itself, there may be more in proportion.
+	turnEntries = 2000
+	quickSync   = 5 * time.Millisecond
+	// parts of a turn: a sync takes one of the backlog beside its turn.
+	parts = 4
 	// shares is how many namespaces a turn has room for at least.
 	shares = 16
 	// routeEntries is what a route or grant counts, whose Services are resolved again.
@@ -221,14 +234,17 @@ const (
 )
 
 func newTurns() turns {
-	return turns{limit: resolve.MaxEntries, most: resolve.MaxEntries, seen: map[model.ServiceName]touched{}, lanes: map[string]*lane{}}
+	return turns{limit: turnEntries, most: turnEntries, seen: map[model.ServiceName]touched{}, lanes: map[string]*lane{}}
 }
 
 // idle reports whether nothing waits.
-func (t *turns) idle() bool { return len(t.ring) == 0 && len(t.held) == 0 }
+func (t *turns) idle() bool {
+	return len(t.ring) == 0 && len(t.held) == 0 && len(t.backlog.lots) == 0
+}
 
 // oldest is since when a namespace has waited for a turn; zero when none does.
 func (t *turns) oldest() (since time.Time) {
+	since = t.backlog.since
 	for _, l := range t.ring {
 		if since.IsZero() || l.since.Before(since) {
 			since = l.since
@@ -255,9 +271,9 @@ func (t *turns) next(arrived []task, since time.Time, tr *track.Tracker) (now []
 	for _, l := range t.ring {
 		first = min(first, l.queue[0].number)
 	}
-	free := 0
-	for free < len(t.held) && t.held[free].number < first {
-		free++
+	free := 0 // all that arrived before is in this turn at the latest, and in its sync
+	for len(t.backlog.lots) == 0 && t.used <= t.limit && free < len(t.held) && t.held[free].number < first {
+		free, t.whole = free+1, true
 	}
 	now, t.held = append(now, t.held[:free]...), slices.Delete(t.held, 0, free)
 	slices.SortFunc(now, func(a, b waiting) int { return cmp.Compare(a.number, b.number) })
@@ -284,7 +300,7 @@ func (t *turns) put(w waiting) {
 
 // take moves what the turn has room for from the lanes to now, and at least one task of all.
 func (t *turns) take(now []waiting, tr *track.Tracker) []waiting {
-	for len(t.ring) > 0 && t.used < t.limit {
+	for late := 0; late < len(t.ring) && t.used < t.limit; { // the last ones of the ring are too large for now
 		l := t.ring[0]
 		before := len(now)
 		now = t.visit(l, now, tr)
@@ -296,13 +312,21 @@ func (t *turns) take(now []waiting, tr *track.Tracker) []waiting {
 			t.ring = t.ring[1:]
 			continue
 		}
-		if n, _, _ := t.weigh(&l.queue[0].task, tr); l.credit >= min(n, t.limit) { // the turn is full
-			break
+		switch n, _, _ := t.weigh(&l.queue[0].task, tr); {
+		case t.tooLarge(n):
+			late++
+		case l.credit >= min(n, t.limit): // the turn is full
+			return now
+		default:
+			late = 0
 		}
 		t.ring = append(t.ring[1:], l)
 	}
 	return now
 }
+
+// tooLarge reports whether a task has to wait until the backlog is empty, which another one like it has filled.
+func (t *turns) tooLarge(n int) bool { return n > t.limit && len(t.backlog.lots) > 0 }
 
 // visit lets a lane take its share of a turn.
 func (t *turns) visit(l *lane, now []waiting, tr *track.Tracker) []waiting {
@@ -310,10 +334,14 @@ func (t *turns) visit(l *lane, now []waiting, tr *track.Tracker) []waiting {
 		w := l.queue[0]
 		n, of, after := t.weigh(&w.task, tr)
 		price := min(n, t.limit)
+		_, again := t.seen[of] // its Service is resolved and compiled anyway: several changes cost little more than one
+		if again = again && t.used > t.limit; again {
+			price = 1
+		}
 		if price > l.credit && !topped {
 			l.credit, topped = l.credit+max(1, t.limit/shares), true
 		}
-		if price > l.credit || t.used > 0 && t.used+n > t.limit {
+		if price > l.credit || t.used > 0 && t.used+n > t.limit && !again || t.tooLarge(n) {
 			break
 		}
 		l.credit -= price
@@ -359,6 +387,17 @@ func (t *turns) weigh(w *task, tr *track.Tracker) (n int, of model.ServiceName, 
 	return 1 + after.entries - before.entries, of, after
 }
 
+// cut takes the changes that a turn has come to, and returns those that its sync programs: all, or what the backlog
+// leaves for now.
+func (t *turns) cut(deltas []model.Delta, all bool) (now []model.Delta) {
+	room := t.limit
+	if all || t.whole {
+		deltas, room, t.whole = append(t.backlog.all(), deltas...), math.MaxInt, false
+	}
+	now, t.used = t.backlog.next(deltas, room)
+	return now
+}
+
 // end ends a turn with the sync that it led to, and learns from what that took. What the data
 // plane has deferred takes as much again.
 func (t *turns) end(took time.Duration, work dataplane.Work) {
@@ -368,14 +407,201 @@ func (t *turns) end(took time.Duration, work dataplane.Work) {
 	used := t.used
 	t.used = 0
 	clear(t.seen)
+	most := min(t.most*int(max(1, t.fixed/quickSync)), max(t.most, resolve.MaxEntries))
 	budget := max(turnBudget, t.fixed)
+	t.limit = min(t.limit, most)
 	switch spent := took - t.fixed; {
 	case used == 0:
 	case used <= t.limit/shares:
-		t.fixed = min(took, mostFixed)
+		if took = min(took, mostFixed); t.fixed > 0 && took > t.fixed { // a busy machine is no slow data plane
+			took = t.fixed + (took-t.fixed)/8
+		}
+		t.fixed = took
 	case spent > budget:
-		t.limit = max(1, min(int(float64(max(t.limit, used))*float64(budget)/float64(spent)), t.most))
+		t.limit = max(1, min(int(float64(max(t.limit, used))*float64(budget)/float64(spent)), most))
 	case used >= t.limit/2:
-		t.limit = min(2*t.limit, t.most)
+		t.limit = min(2*t.limit, most)
 	}
+}
+
+// backlog has the changes of turns that are larger than a sync has room for. Each sync takes a part of them beside
+// its own turn, shared by namespace (start-time fair queueing), so that changes of others come in between.
+//
+// A port stays whole, and what moves between ports stays together, to be written in one transaction: those
+// that have a frontend in common, before or after, are one lot.
+type backlog struct {
+	lots   []*lot
+	places map[place]*lot
+	served map[string]int // by namespace: where its next lot begins
+	clock  int            // where the last lot that was taken began
+	since  time.Time      // of the last sync; zero when nothing waits
+}
+
+// lot are changes that belong together.
+type lot struct {
+	deltas  []model.Delta
+	entries int
+	begin   int  // in the order of service
+	fresh   bool // of a turn that a sync has room for
+	gone    bool // to a sync, or into another lot
+}
+
+// place is what a lot is found by: a port, or a frontend.
+type place struct {
+	port  model.PortID
+	proto model.Proto
+	at    netip.AddrPort
+}
+
+// next adds the changes of a turn, and returns those to program now, with how many entries they have: all
+// where there is room for them, and a part of what waits.
+func (b *backlog) next(deltas []model.Delta, room int) (now []model.Delta, entries int) {
+	for _, d := range deltas {
+		entries += entriesOf(d)
+	}
+	fit := entries <= room
+	if len(b.lots) == 0 && fit { // nearly always
+		return deltas, entries
+	}
+	for _, d := range deltas {
+		b.put(d, fit)
+	}
+	slices.SortStableFunc(b.lots, func(x, y *lot) int { return cmp.Compare(x.begin, y.begin) })
+	all, late := b.lots, 0 // late are the entries of what has waited
+	b.lots, b.since, entries = nil, time.Now(), 0
+	for _, l := range all {
+		switch {
+		case l.gone:
+			continue
+		case l.fresh:
+		case late > 0 && late+l.entries > room/parts:
+			b.lots = append(b.lots, l)
+			continue
+		default:
+			late, b.clock = late+l.entries, l.begin
+		}
+		now, entries, l.gone = append(now, l.deltas...), entries+l.entries, true
+		for _, d := range l.deltas {
+			for p := range placesOf(d) {
+				delete(b.places, p)
+			}
+		}
+	}
+	if len(b.lots) == 0 {
+		*b = backlog{}
+	}
+	return now, entries
+}
+
+// all returns all that waits, and forgets it.
+func (b *backlog) all() (deltas []model.Delta) {
+	for _, l := range b.lots {
+		deltas = append(deltas, l.deltas...)
+	}
+	*b = backlog{}
+	return deltas
+}
+
+// services are those of which something waits.
+func (b *backlog) services() map[model.ServiceName]bool {
+	if len(b.lots) == 0 {
+		return nil
+	}
+	names := map[model.ServiceName]bool{}
+	for _, l := range b.lots {
+		for _, d := range l.deltas {
+			names[d.ID().Service] = true
+		}
+	}
+	return names
+}
+
+// put adds a change, which is fresh or may wait. With an earlier one of its port that waits it becomes one.
+func (b *backlog) put(d model.Delta, fresh bool) {
+	if b.places == nil {
+		b.places, b.served = map[place]*lot{}, map[string]int{}
+	}
+	id, n := d.ID(), entriesOf(d)
+	l := b.find(place{port: id})
+	if l == nil {
+		begin := max(b.clock, b.served[id.Service.Namespace])
+		b.served[id.Service.Namespace] = begin + n
+		l = &lot{begin: begin}
+		b.lots = append(b.lots, l)
+	} else {
+		i := slices.IndexFunc(l.deltas, func(o model.Delta) bool { return o.ID() == id })
+		l.entries -= entriesOf(l.deltas[i])
+		d.Old = l.deltas[i].Old
+		l.deltas = slices.Delete(l.deltas, i, i+1)
+		if d.Old == nil && d.New == nil { // it has come and gone meanwhile
+			delete(b.places, place{port: id})
+			return
+		}
+		n = entriesOf(d)
+	}
+	l.deltas, l.entries, l.fresh = append(l.deltas, d), l.entries+n, l.fresh || fresh
+	for p := range placesOf(d) {
+		if other := b.find(p); other != nil && other != l {
+			l = b.join(l, other)
+		}
+		b.places[p] = l
+	}
+}
+
+// find returns the lot that waits for a place; nil for none.
+func (b *backlog) find(p place) *lot {
+	if l := b.places[p]; l != nil && !l.gone {
+		return l
+	}
+	return nil
+}
+
+// join makes one lot of two.
+func (b *backlog) join(x, y *lot) *lot {
+	if len(x.deltas) < len(y.deltas) {
+		x, y = y, x
+	}
+	for _, d := range y.deltas {
+		for p := range placesOf(d) {
+			b.places[p] = x
+		}
+	}
+	x.deltas, x.entries = append(x.deltas, y.deltas...), x.entries+y.entries
+	x.begin, x.fresh = min(x.begin, y.begin), x.fresh || y.fresh
+	y.deltas, y.gone = nil, true
+	return x
+}
+
+// placesOf are the port of a change and its frontends, before and after.
+func placesOf(d model.Delta) iter.Seq[place] {
+	return func(yield func(place) bool) {
+		if !yield(place{port: d.ID()}) {
+			return
+		}
+		for _, p := range []*model.Port{d.Old, d.New} {
+			if p == nil {
+				continue
+			}
+			for i := range p.Frontends {
+				if !yield(place{proto: p.ID.Proto, at: p.Frontends[i].At}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// entriesOf counts a change like resolve.Entries.
+func entriesOf(d model.Delta) (n int) {
+	for _, p := range []*model.Port{d.Old, d.New} {
+		if p == nil {
+			continue
+		}
+		entries := len(p.Frontends) * (resolve.MaxEntries/resolve.MaxFrontends + widest(p))
+		for i := range p.Frontends {
+			entries += len(p.Frontends[i].Allow)
+		}
+		n = max(n, entries)
+	}
+	return n
 }

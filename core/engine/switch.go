@@ -172,6 +172,7 @@ func (e *Engine) cutOver(ctx context.Context, next *candidate, seen desired) cut
 	e.repaired = next.repaired
 	e.tracker.KeepSlots(next.Slots) // and nothing refers to the old one
 	clear(e.reported)
+	e.notApplied(e.turns.backlog.all()) // until the next sync: it has them
 	e.states.recheck = true
 	e.reportFull()
 	at := time.Now()

@@ -22,7 +22,12 @@ func (e *Engine) sync(ctx context.Context) {
 	if e.pending {
 		r.Waiting = start.Sub(e.since)
 	}
-	deltas := e.withhold(e.tracker.FlushTouched())
+	all := e.full || !e.status.Load().Synced || e.unread.Endpoints || len(e.withheld) > 0
+	deltas := e.turns.cut(e.withhold(e.tracker.FlushTouched()), all)
+	for name := range e.waiting {
+		e.states.stale = append(e.states.stale, name) // gaps of its ports may be known now
+	}
+	e.waiting = e.turns.backlog.services()
 	resolved := time.Now()
 	e.backend().Update(deltas)
 	compiled := time.Now()
@@ -133,6 +138,9 @@ func (e *Engine) logChanges(ctx context.Context, r *Sync) {
 		if !services.Add(name) {
 			continue
 		}
+		if e.waiting[name] {
+			continue
+		}
 		if n++; n > maxChanges {
 			continue
 		}
@@ -217,17 +225,7 @@ func (e *Engine) applied(deltas []model.Delta, failing failures) []model.Delta {
 	if !failing.unknown && len(failing.ports) == 0 && len(e.unapplied) == 0 {
 		return deltas
 	}
-	for _, d := range deltas {
-		id := d.ID()
-		if first, ok := e.unapplied[id]; ok {
-			d.Old = first.Old
-		}
-		if d.Old == nil && d.New == nil { // deleted before it ever was in effect
-			delete(e.unapplied, id)
-			continue
-		}
-		e.unapplied[id] = d
-	}
+	e.notApplied(deltas)
 	if failing.unknown {
 		return nil
 	}
@@ -239,6 +237,21 @@ func (e *Engine) applied(deltas []model.Delta, failing failures) []model.Delta {
 		}
 	}
 	return applied
+}
+
+// notApplied notes changes that are not in effect yet.
+func (e *Engine) notApplied(deltas []model.Delta) {
+	for _, d := range deltas {
+		id := d.ID()
+		if first, ok := e.unapplied[id]; ok {
+			d.Old = first.Old
+		}
+		if d.Old == nil && d.New == nil { // deleted before it ever was in effect
+			delete(e.unapplied, id)
+			continue
+		}
+		e.unapplied[id] = d
+	}
 }
 
 // record publishes a sync, and reports whether it is the first that succeeded. While
@@ -258,7 +271,10 @@ func (e *Engine) record(end time.Time, r Sync, failing failures) (first bool) {
 		case more:
 			s.QueuedAt = end
 		default:
-			s.Synced, s.SyncedAt, s.QueuedAt, s.Done = true, end, e.turns.oldest(), e.done
+			s.Synced, s.SyncedAt, s.QueuedAt = true, end, e.turns.oldest()
+			if len(e.waiting) == 0 {
+				s.Done = e.done
+			}
 		}
 	})
 	if first {
@@ -368,7 +384,7 @@ func (e *Engine) stateOf(name model.ServiceName, s track.View, failing error) St
 }
 
 // triggered returns the triggers whose changes are in effect now, and keeps
-// those of Services that fail for later.
+// those of Services that fail or wait for later.
 func (e *Engine) triggered(f failures) []track.Trigger {
 	const most = 4096 // they only feed a histogram
 	all := append(e.lateTriggers, e.tracker.Triggered()...)
@@ -383,7 +399,7 @@ func (e *Engine) triggered(f failures) []track.Trigger {
 	failing := f.services
 	now := all[:0]
 	for _, t := range all {
-		if failing[t.Service] == nil {
+		if failing[t.Service] == nil && !e.waiting[t.Service] {
 			now = append(now, t)
 		} else if len(e.lateTriggers) < most {
 			e.lateTriggers = append(e.lateTriggers, t)

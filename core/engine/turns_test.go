@@ -175,6 +175,49 @@ func TestAddressesThatGoFillATurn(t *testing.T) {
 	}
 }
 
+// Source ranges are entries of a data plane, too.
+func TestSourceRangesFillATurn(t *testing.T) {
+	const services, ranges, most = 20, 1500, 2000
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		set := func(i, n int) {
+			s := in("tenant", service(fmt.Sprint("s", i), fmt.Sprintf("10.96.1.%d", i)))
+			s.Type, s.Restricted, s.LoadBalancerIPs = model.LoadBalancer, true, []netip.Addr{netip.AddrFrom4([4]byte{203, 0, 113, byte(i)})}
+			for a := netip.MustParseAddr("100.64.0.0"); len(s.SourceRanges) < n; a = a.Next().Next() {
+				s.SourceRanges = append(s.SourceRanges, netip.PrefixFrom(a, 32))
+			}
+			b.SetService(s)
+		}
+		for i := range services {
+			set(i, 1)
+			b.SetSlice(endpoints("tenant", fmt.Sprint("s", i), readyEndpoints(1)))
+		}
+		b.Synced(true)
+		synctest.Wait()
+		b.syncs = nil
+		b.atOnce(t, func() {
+			for i := range services {
+				set(i, ranges)
+			}
+		})
+		synctest.Wait()
+		for i, s := range b.syncs {
+			n := 0
+			for _, d := range s.Applied {
+				for f := range d.New.Frontends {
+					n += len(d.New.Frontends[f].Allow)
+				}
+			}
+			if n > most {
+				t.Errorf("sync %d wrote %d source ranges, want %d at most", i+1, n, most)
+			}
+		}
+		if len(b.syncs) < services*ranges/most {
+			t.Errorf("%d syncs", len(b.syncs))
+		}
+	})
+}
+
 // One Service that is larger than a turn teaches how much an entry costs, and not that a turn has room for
 // nothing: many small changes of another namespace fit the turn after it.
 func TestALargeServiceLeavesTurnsTheirSize(t *testing.T) {
@@ -336,13 +379,17 @@ func FuzzTenant(f *testing.F) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 0))
 			n, most := 1+int(objects)%40, 1+int(size)%40
-			all := readyEndpoints(most)
+			pool := readyEndpoints(most)
 			entries := map[model.ServiceName]int{}
 			const turn = 100
-			b := start(t, nil)
+			var all []engine.Sync
+			var b *bench
+			b = start(t, func(o *engine.Options) {
+				o.Hooks.Synced = func(s engine.Sync) { b.syncs, all = append(b.syncs, s), append(all, s) }
+			})
 			b.atOnce(t, func() { b.SetTurn(turn) })
 			b.SetService(in("victim", service("v", "10.96.0.1")))
-			b.SetSlice(endpoints("victim", "v", all[:1]))
+			b.SetSlice(endpoints("victim", "v", pool[:1]))
 			write := func(i, what int) {
 				name := fmt.Sprint("s", i)
 				switch what {
@@ -357,7 +404,7 @@ func FuzzTenant(f *testing.F) {
 					}
 					b.SetService(s)
 				default:
-					b.SetSlice(endpoints("tenant", name, all[:1+rng.IntN(most)]))
+					b.SetSlice(endpoints("tenant", name, pool[:1+rng.IntN(most)]))
 				}
 			}
 			for i := range n {
@@ -395,6 +442,7 @@ func FuzzTenant(f *testing.F) {
 					break
 				}
 			}
+			inEffect(t, all)
 			t.Logf("%d entries of %d Services came before, in %d syncs", before, len(entries), len(b.syncs))
 			// The old state of a port counts as well as the new one.
 			if limit := 2 * (turn + most); before > limit {

@@ -29,6 +29,23 @@ func withPorts(n int) *model.Service {
 	return s
 }
 
+// Source ranges count as what they are in a data plane.
+func TestEntriesOfSourceRanges(t *testing.T) {
+	s := withPorts(10)
+	s.Type, s.LoadBalancerIPs = model.LoadBalancer, addrs("203.0.113.1", 1)
+	before := resolve.Entries(s, 5)
+	for _, a := range addrs("100.64.0.0", 1000) {
+		s.SourceRanges = append(s.SourceRanges, netip.PrefixFrom(a, 32))
+	}
+	if got := resolve.Entries(s, 5); got != before {
+		t.Errorf("%d entries where ranges are not restricting, want %d", got, before)
+	}
+	s.Restricted = true
+	if got := resolve.Entries(s, 5); got != before+10_000 {
+		t.Errorf("%d entries, want %d", got, before+10_000)
+	}
+}
+
 func TestExcess(t *testing.T) {
 	with := func(s *model.Service, change func(*model.Service)) *model.Service {
 		change(s)

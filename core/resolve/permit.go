@@ -477,17 +477,22 @@ func Entries(svc *model.Service, endpoints int) int {
 	if svc == nil {
 		return 0
 	}
-	return min(min(frontendsOf(svc), MaxFrontends)*(MaxEntries/MaxFrontends+min(endpoints, MaxEntries)), MaxEntries)
+	entries := min(frontendsOf(svc), MaxFrontends) * (MaxEntries/MaxFrontends + min(endpoints, MaxEntries))
+	return min(entries+rangesOf(svc), MaxEntries)
+}
+
+// rangesOf is how many source ranges the frontends of a Service have together.
+func rangesOf(svc *model.Service) int {
+	if !svc.Restricted {
+		return 0
+	}
+	return len(svc.LoadBalancerIPs) * len(svc.Ports) * len(svc.SourceRanges)
 }
 
 // Excess reports which limit a Service exceeds by itself, whatever its endpoints. It
 // is rejected as a whole.
 func Excess(svc *model.Service) (p model.Problem, over bool) {
 	all := len(svc.ClusterIPs) + len(svc.ExternalIPs) + len(svc.LoadBalancerIPs)
-	restricted := 0
-	if svc.Restricted {
-		restricted = len(svc.LoadBalancerIPs) * len(svc.Ports)
-	}
 	for _, l := range []struct {
 		what       string
 		found, max int
@@ -495,7 +500,7 @@ func Excess(svc *model.Service) (p model.Problem, over bool) {
 		{"addresses", all, MaxAddresses},
 		{"ports", len(svc.Ports), MaxPorts},
 		{"frontends (ports x addresses)", frontendsOf(svc), MaxFrontends},
-		{"source ranges of frontends (ports x load balancer IPs x loadBalancerSourceRanges)", restricted * len(svc.SourceRanges), MaxEntries},
+		{"source ranges of frontends (ports x load balancer IPs x loadBalancerSourceRanges)", rangesOf(svc), MaxEntries},
 	} {
 		if l.found > l.max {
 			return model.Problem{
