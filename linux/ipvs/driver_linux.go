@@ -78,24 +78,22 @@ func (d *Driver) Close() error {
 		}
 	}
 	if d.tables != nil {
-		return d.tables.close()
+		return d.tables.Close()
 	}
 	return nil
 }
 
-func (d *Driver) Prune(ctx context.Context) error {
-	return d.tables.ns.Do(func() error { return d.tables.DeleteBare(ctx, d.tables.Families, ownedTables[:]...) })
-}
+func (d *Driver) Prune(ctx context.Context) error { return d.tables.Prune(ctx) }
 
 // sweep deletes what a killed probe has left.
 func (d *Driver) sweep(ctx context.Context) error {
-	return d.tables.ns.Do(func() error {
+	return d.tables.Namespace.Do(func() error {
 		lock, err := host.LockProbe(ctx)
 		if err != nil {
 			return err
 		}
 		defer lock.Close()
-		return d.kernel.sweep(ctx, d.tables.Commands, d.options.families())
+		return d.kernel.sweep(ctx, d.tables.Tools, d.tables.Families, d.options.families())
 	})
 }
 
@@ -209,7 +207,7 @@ func (d *Driver) Disturbed(context.Context) (bool, error) { return d.poll.Due(ti
 // are still marked, delivered locally and forwarded.
 func (d *Driver) Drain(ctx context.Context) error {
 	var own []netip.Addr
-	err := d.tables.ns.Do(func() (err error) { own, err = nodeAddresses(); return err })
+	err := d.tables.Namespace.Do(func() (err error) { own, err = nodeAddresses(); return err })
 	if err := errors.Join(err, d.kernel.preferNodeSource(own), d.skipNewConnections(ctx)); err != nil {
 		return fmt.Errorf("ipvs: start draining: %w", err)
 	}
