@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -54,7 +55,7 @@ func (d *Driver) Close() error { return errors.Join(d.tables.Close(), d.liberal.
 
 func (d *Driver) Full() []model.Problem { return d.liberal.Lost() }
 
-// Limits implements dataplane.Driver. Each table of each family is written as a whole
+// Limits: each table of each family is written as a whole
 // or not at all. If one fails after another was written, ops can be repeated, also in
 // parts, since chains are always written as a whole.
 //
@@ -71,13 +72,13 @@ func (d *Driver) Limits() dataplane.Limits {
 const maxOpsNFT = 20000
 
 func (d *Driver) Commit(ctx context.Context, ops []op) []error {
-	errs := make([]error, len(ops))
 	if err := ctx.Err(); err != nil {
-		return all(errs, err)
+		return slices.Repeat([]error{err}, len(ops))
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.tables.Watch.BeforeWrite()
+	errs := make([]error, len(ops))
 	var err error
 	done, failed, locked := 0, 0, false
 	for _, f := range model.Families() {
@@ -89,7 +90,8 @@ func (d *Driver) Commit(ctx context.Context, ops []op) []error {
 			if !locked {
 				err = d.commit(ctx, f, t, part)
 			}
-			locked = busy(err) // then it is for the other tables, too
+			var busy ledger.BusyError
+			locked = errors.As(err, &busy) // then it is for the other tables, too
 			if err == nil {
 				done++
 			} else {
@@ -105,18 +107,6 @@ func (d *Driver) Commit(ctx context.Context, ops []op) []error {
 		// The recorded state may differ from the kernel's: by an external change, or
 		// by ops reported as failed that were written.
 		d.tables.Watch.Invalidate()
-	}
-	return errs
-}
-
-func busy(err error) bool {
-	var b ledger.BusyError
-	return errors.As(err, &b)
-}
-
-func all(errs []error, err error) []error {
-	for i := range errs {
-		errs[i] = err
 	}
 	return errs
 }

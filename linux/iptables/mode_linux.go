@@ -62,7 +62,7 @@ func (b *backend) Sync(ctx context.Context) (dataplane.Work, error) {
 
 func (b *backend) Packets() dataplane.Packets { return b.packets.packets() }
 
-// Remove implements dataplane.Backend, for both variants.
+// Remove removes the rules of both variants.
 func (b *backend) Remove(ctx context.Context) error {
 	return removeOwned(ctx, b.installed, b.driver.tables.Namespace)
 }
