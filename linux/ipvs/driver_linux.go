@@ -62,12 +62,11 @@ func Open(o Options, exclude []netip.Prefix, c *xtables.Commands, log *slog.Logg
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
-	d.servers = &servers{d.kernel, d.marks, d.drains, exclude, refusesWhileDraining(o.scheduler())}
+	d.servers = &servers{d.kernel, d.marks, d.drains, exclude, o.scheduler() == "dh"}
 	return d, nil
 }
 
-// Close implements dataplane.Driver. Draining destinations stay unchanged; the next
-// driver continues.
+// Close leaves draining destinations unchanged; the next driver continues.
 func (d *Driver) Close() error {
 	if d.drains != nil {
 		d.drains.stop()
@@ -97,11 +96,9 @@ func (d *Driver) sweep(ctx context.Context) error {
 	})
 }
 
-var _ dataplane.Driver[Key, Value] = (*Driver)(nil)
-
 func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{} }
 
-// Commit implements dataplane.Driver: op by op, except that consecutive ops on
+// Commit goes op by op, except that consecutive ops on
 // entries, or on chains, are written together.
 func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []error {
 	errs := make([]error, len(ops))
@@ -126,7 +123,9 @@ type commit struct {
 
 func (c *commit) apply(ops []ledger.Op[Key, Value], errs []error) {
 	if err := c.ctx.Err(); err != nil {
-		fill(errs, err)
+		for i := range errs {
+			errs[i] = err
+		}
 		return
 	}
 	switch batchKind(ops[0].Key.Kind) {
@@ -138,12 +137,6 @@ func (c *commit) apply(ops []ledger.Op[Key, Value], errs []error) {
 		if err := c.one(ops[0]); err != nil {
 			errs[0] = fmt.Errorf("ipvs: %w", err)
 		}
-	}
-}
-
-func fill(errs []error, err error) {
-	for i := range errs {
-		errs[i] = err
 	}
 }
 
@@ -177,7 +170,7 @@ func (c *commit) entries(ops []ledger.Op[Key, Value], errs []error) {
 	for i, op := range ops {
 		change := ipset.Change{
 			Set: op.Key.Set.Name(op.Key.Family), Entry: entryOf(op.Key),
-			Delete: op.Verb == ledger.Delete, Net: op.Key.Set.kind() == hashNet,
+			Delete: op.Verb == ledger.Delete, Net: op.Key.Set.kind() == ipset.HashNet,
 		}
 		if op.Key.Set.marks() && !change.Delete {
 			m, err := c.marks.entry(op.Key, op.New)

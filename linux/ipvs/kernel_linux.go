@@ -368,7 +368,11 @@ type servers struct {
 	marks   *fwmarks
 	drains  *drains
 	exclude []netip.Prefix // foreign virtual servers with these addresses are never touched
-	refuses bool           // the scheduler chooses what drains, too: see refusesWhileDraining
+
+	// refuses is set for a scheduler that refuses new connections for which it chooses a
+	// destination of weight 0, and has no flag to choose another: dh sends all clients of an
+	// address to one destination (ip_vs_dh_schedule, Linux net/netfilter/ipvs/ip_vs_dh.c).
+	refuses bool
 }
 
 // serverCommit are the ops of one Commit on virtual servers and destinations.
@@ -550,12 +554,6 @@ func deletedExternally(err error) error {
 	}
 	return err
 }
-
-// refusesWhileDraining reports whether a scheduler refuses new connections for which it
-// chooses a destination of weight 0, and has no flag to choose another: dh sends all
-// clients of an address to one destination (ip_vs_dh_schedule, Linux
-// net/netfilter/ipvs/ip_vs_dh.c).
-func refusesWhileDraining(scheduler string) bool { return scheduler == "dh" }
 
 // removeDest drains a TCP destination, so that its connections can end, and deletes
 // any other at once.

@@ -217,7 +217,7 @@ func (f *followed) SetHost(h *model.Host) {
 	f.Backend.SetHost(&all)
 }
 
-// Disturbed implements dataplane.Backend. A change of addresses is not drift; it
+// Disturbed: a change of addresses is not drift; it
 // causes a sync.
 func (f *followed) Disturbed(ctx context.Context) (bool, error) {
 	f.stale = f.stale || f.host != nil && f.addresses.Changed()
