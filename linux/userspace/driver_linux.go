@@ -82,7 +82,7 @@ func (d *Driver) Others(ctx context.Context) ([]string, error) { return d.table.
 
 func (d *Driver) Full() []model.Problem { return d.relays.server.Limited() }
 
-// Commit implements dataplane.Driver: it creates targets of rules, then writes the
+// Commit creates targets of rules, then writes the
 // rules in one transaction per family, then removes targets without rules.
 func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []error {
 	d.mu.Lock()

@@ -175,30 +175,20 @@ func remove(ctx context.Context, _ *config.Config) error {
 	return errors.Join(failed...)
 }
 
-// tryNAT writes one rule of each kind to a chain that no packet meets.
-func tryNAT(ctx context.Context, t table, f model.Family) (err error) {
-	const chain = xtables.ScratchChain
-	lock, err := host.LockProbe(ctx)
-	if err != nil {
-		return err
-	}
-	defer lock.Close()
-	k, rules := probeRules(f)
-	k.Chain = chain
-	b, clean := &batch{}, &batch{}
-	b.Rewrite(chain, xtables.List(rules[1:]...))
-	b.put(k, rules[0])
-	clean.Drop(chain)
+// tryNAT writes one rule of each kind to a chain that no packet meets, and reads them back.
+func tryNAT(ctx context.Context, t table, f model.Family) error {
 	nat := t.(natTable)
-	deleteNew, err := nat.Tools.KeepTables(ctx, f, xtables.Filter, xtables.NAT)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, deleteNew(context.WithoutCancel(ctx))) }()
-	if err := nat.Write(ctx, f, b.Text(xtables.NAT)); err != nil {
-		return err
-	}
-	return nat.Write(context.WithoutCancel(ctx), f, clean.Text(xtables.NAT))
+	return nat.Namespace.Do(func() error {
+		lock, err := host.LockProbe(ctx)
+		if err != nil {
+			return err
+		}
+		defer lock.Close()
+		return nat.commands.Try(ctx, f, func(f model.Family, _ xtables.Table, _ bool) []xtables.Rule {
+			_, rules := probeRules(f)
+			return rules
+		}, xtables.NAT)
+	})
 }
 
 // tryNFT writes everything to a scratch table that no packet meets.

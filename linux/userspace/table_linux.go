@@ -44,7 +44,10 @@ var (
 )
 
 // natTable is the nat table of iptables, in the variant that this host uses.
-type natTable struct{ *xtables.Driver }
+type natTable struct {
+	*xtables.Driver
+	commands *xtables.Commands
+}
 
 func openNAT(ctx context.Context) (table, error) {
 	runtime.LockOSThread() // commands belong to the namespace of this thread
@@ -54,7 +57,7 @@ func openNAT(ctx context.Context) (table, error) {
 		return nil, err
 	}
 	d, err := xtables.Open(c.Tools, c.Families, xtables.NAT)
-	return natTable{d}, err
+	return natTable{d, c}, err
 }
 
 func (t natTable) Served() []model.Family { return t.Families }
