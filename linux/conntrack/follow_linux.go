@@ -306,7 +306,7 @@ type NewFlow struct {
 func (f NewFlow) Translated() bool { return f.To != f.Dst }
 
 // NewFlows receives notices of new flows, in the network namespace of the thread that opens it.
-type NewFlows struct{ listener *netlink.Listener }
+type NewFlows struct{ *netlink.Listener }
 
 // ListenNew opens it. It receives flows from then on.
 func ListenNew() (*NewFlows, error) {
@@ -317,12 +317,9 @@ func ListenNew() (*NewFlows, error) {
 	return &NewFlows{l}, nil
 }
 
-// Close ends it.
-func (n *NewFlows) Close() error { return n.listener.Close() }
-
 // Each calls handle for new flows until ctx ends, or handle returns done.
 func (n *NewFlows) Each(ctx context.Context, handle func(NewFlow) (done bool)) error {
-	return n.listener.Each(ctx, func(m netlink.Message) bool {
+	return n.Listener.Each(ctx, func(m netlink.Message) bool {
 		flow, ok := newFlow(m)
 		return ok && handle(flow)
 	})

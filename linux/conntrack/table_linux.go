@@ -50,7 +50,7 @@ func (t *Table) Close() error {
 	return errors.Join(t.dumps.Close(), t.deletes.Close())
 }
 
-// Delete implements flows.Table. Entries that another process deletes at the same
+// Delete is flows.Table's. Entries that another process deletes at the same
 // time are not counted. It uses constant memory, whatever the size of the table.
 func (t *Table) Delete(ctx context.Context, matches []flows.Match, stale func(flows.Flow) bool) (deleted int, err error) {
 	deleted, err = t.deleteAll(ctx, matches, stale)

@@ -384,18 +384,15 @@ func (l *Listeners) dump(proto model.Proto) (all []listeningSocket, err error) {
 		states = 1 << tcpClose
 	}
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		const attempts = 3 // of a list that changed while it was read
 		var msgs [][]byte
-		for range attempts {
+		err := RetryInterrupted(func() (err error) {
 			req := nl.NewNetlinkRequest(unix.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
 			req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_INET_DIAG: {Socket: l.socket}}
 			req.AddData(diagRequest{family, byte(proto), states})
-			if msgs, err = req.Execute(unix.NETLINK_INET_DIAG, 0); !errors.Is(err, netlink.ErrDumpInterrupted) {
-				break
-			}
-		}
+			msgs, err = req.Execute(unix.NETLINK_INET_DIAG, 0)
+			return err
+		})
 		if errors.Is(err, syscall.EAFNOSUPPORT) && family == unix.AF_INET6 {
-			err = nil
 			continue
 		}
 		if err != nil {

@@ -23,7 +23,7 @@ import (
 func Facts() *diagnosis.Facts {
 	f := &diagnosis.Facts{
 		System: "linux", Sysctls: sysctls(), Conntrack: conntrackFacts(), Processes: processes(), Clock: clockFacts(),
-		Neighbours: max(0, countLines("/proc/thread-self/net/arp")-1), Listening: listening(),
+		Neighbours: max(0, strings.Count(readText("/proc/thread-self/net/arp"), "\n")-1), Listening: listening(),
 	}
 	var name unix.Utsname
 	if unix.Uname(&name) == nil {
@@ -81,8 +81,13 @@ func interfaces() (all []diagnosis.Interface, routes [2]bool) {
 			continue
 		}
 		for _, r := range list {
-			if r.Type != unix.RTN_UNICAST || r.Dst != nil && !(r.Dst.IP.IsUnspecified() && len(r.Dst.Mask) > 0 && isZero(r.Dst.Mask)) {
+			if r.Type != unix.RTN_UNICAST {
 				continue
+			}
+			if r.Dst != nil {
+				if ones, bits := r.Dst.Mask.Size(); !r.Dst.IP.IsUnspecified() || ones > 0 || bits == 0 {
+					continue
+				}
 			}
 			routes[f] = true
 			uplinks[r.LinkIndex] = true
@@ -99,10 +104,6 @@ func interfaces() (all []diagnosis.Interface, routes [2]bool) {
 		}
 	}
 	return all, routes
-}
-
-func isZero(mask []byte) bool {
-	return !slices.ContainsFunc(mask, func(b byte) bool { return b != 0 })
 }
 
 func conntrackFacts() (c diagnosis.Conntrack) {
@@ -258,8 +259,6 @@ func readText(name string) string {
 	return b.String()
 }
 
-func countLines(name string) int { return strings.Count(readText(name), "\n") }
-
 // numbers are the decimal numbers in a text.
 func numbers(text string) (all []uint64) {
 	for _, w := range strings.Fields(text) {
@@ -272,15 +271,4 @@ func numbers(text string) (all []uint64) {
 
 // PossibleCPUs is how many CPUs the kernel keeps counters for: those that it could ever
 // have. Where that cannot be read it is taken for many.
-func PossibleCPUs() int {
-	const many = 1024
-	b, err := os.ReadFile("/sys/devices/system/cpu/possible")
-	if err != nil {
-		return many
-	}
-	n, err := countCPUs(string(b))
-	if err != nil {
-		return many
-	}
-	return n
-}
+func PossibleCPUs() int { return cpusIn("/sys/devices/system/cpu/possible", 1024) }

@@ -281,7 +281,7 @@ func (u *user) Keep(proto model.Proto, at netip.AddrPort, socket syscall.Conn) {
 	u.kept[at] = true
 }
 
-// Forget implements relay.Handover: it removes a socket that no user needs any more from the
+// Forget removes a socket that no user needs any more from the
 // service manager's store.
 func (u *user) Forget(proto model.Proto, at netip.AddrPort, socket syscall.Conn) {
 	u.mu.Lock()
@@ -309,7 +309,7 @@ func (h *Handover) remove(at netip.AddrPort) {
 	}
 }
 
-// Release implements relay.Handover: it closes inherited sockets that are unused.
+// Release closes inherited sockets that are unused.
 func (u *user) Release() {
 	u.mu.Lock()
 	defer u.mu.Unlock()

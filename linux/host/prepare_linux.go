@@ -47,23 +47,23 @@ func Prepare(root string, c *config.Config, log *slog.Logger) (failed []error) {
 const oomScore = "proc/self/oom_score_adj"
 
 func settings(root string, c *config.Config) []Setting {
-	all := Conntrack(c.Conntrack, cpus(root))
+	// The Go runtime counts only the CPUs that this process may use (kubernetes issue 99225).
+	all := Conntrack(c.Conntrack, cpusIn(filepath.Join(root, "sys/devices/system/cpu/online"), runtime.NumCPU()))
 	if c.OOMScoreAdj != nil {
 		all = append(all, Setting{Path: oomScore, Want: *c.OOMScoreAdj})
 	}
 	return all
 }
 
-// cpus counts the machine's CPUs. The Go runtime counts only those that this process
-// may use (kubernetes issue 99225).
-func cpus(root string) int {
-	b, err := os.ReadFile(filepath.Join(root, "sys/devices/system/cpu/online"))
+// cpusIn counts the CPUs that a file lists; otherwise is for one that cannot be read.
+func cpusIn(file string, otherwise int) int {
+	b, err := os.ReadFile(file)
 	if err != nil {
-		return runtime.NumCPU()
+		return otherwise
 	}
 	n, err := countCPUs(string(b))
 	if err != nil {
-		return runtime.NumCPU()
+		return otherwise
 	}
 	return n
 }
@@ -72,36 +72,23 @@ func cpus(root string) int {
 // states what to do by hand. The file is below root, and of the calling thread's network
 // namespace.
 func (s Setting) Apply(root string, log *slog.Logger) error {
-	changed, err := s.apply(root)
-	if changed {
-		log.Info("kernel setting changed", "setting", s.name(), "value", s.Want)
-	}
-	return err
+	return s.write(root, os.O_TRUNC, func(f *os.File) error {
+		_, err := f.WriteString(strconv.Itoa(s.Want))
+		if err == nil {
+			log.Info("kernel setting changed", "setting", s.name(), "value", s.Want)
+		}
+		return err
+	})
 }
 
-func (s Setting) apply(root string) (changed bool, err error) {
-	file := filepath.Join(root, s.Path)
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return false, s.explain(err)
-	}
-	if ok, err := s.fits(string(b)); ok || err != nil {
-		return false, err
-	}
-	// Without O_CREATE: a missing file means a missing kernel feature.
-	f, err := os.OpenFile(file, os.O_WRONLY|os.O_TRUNC, 0)
-	if err == nil {
-		_, err = f.WriteString(strconv.Itoa(s.Want))
-		err = errors.Join(err, f.Close())
-	}
-	if err != nil {
-		return false, fmt.Errorf("it is %s: %w", strings.TrimSpace(string(b)), s.explain(err))
-	}
-	return true, nil
-}
-
-// Check returns the error that Apply would, and changes nothing.
+// Check returns the error that Apply would, and changes nothing: where the file is
+// read-only, it cannot be opened.
 func (s Setting) Check(root string) error {
+	return s.write(root, 0, func(*os.File) error { return nil })
+}
+
+// write opens the file for fill to write, unless its value is good enough.
+func (s Setting) write(root string, flag int, fill func(*os.File) error) error {
 	file := filepath.Join(root, s.Path)
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -110,9 +97,10 @@ func (s Setting) Check(root string) error {
 	if ok, err := s.fits(string(b)); ok || err != nil {
 		return err
 	}
-	f, err := os.OpenFile(file, os.O_WRONLY, 0) // where it is read-only, this fails
+	// Without O_CREATE: a missing file means a missing kernel feature.
+	f, err := os.OpenFile(file, os.O_WRONLY|flag, 0)
 	if err == nil {
-		err = f.Close()
+		err = errors.Join(fill(f), f.Close())
 	}
 	if err != nil {
 		return fmt.Errorf("it is %s: %w", strings.TrimSpace(string(b)), s.explain(err))

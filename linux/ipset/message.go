@@ -70,7 +70,7 @@ func (w writer) addr(kind uint16, a netip.Addr) {
 
 // familyOf is the address family of a set on the wire.
 func (s Set) familyOf() byte {
-	if s.Type == bitmapPort {
+	if s.Type == BitmapPort {
 		return 0
 	}
 	return netlink.FamilyOf(s.Family)
@@ -82,7 +82,7 @@ func (w writer) create(s Set) {
 	w.Uint8(attrRevision, revision(s.Type))
 	w.Uint8(attrFamily, s.familyOf())
 	at := w.Nest(attrData)
-	if s.Type == bitmapPort {
+	if s.Type == BitmapPort {
 		w.port(dataPort, 0)
 		w.port(dataPortTo, 65535)
 	} else {

@@ -14,30 +14,38 @@ import (
 // interchangeable.
 type Set struct {
 	Name       string
-	Type       string       // such as "hash:ip,port"
+	Type       string       // such as HashIPPort
 	Family     model.Family // without meaning for bitmap:port
 	MaxEntries uint32       // of hash types
 	Marks      bool         // entries have a mark (skbinfo)
 }
 
+// The types of sets.
+const (
+	HashIP        = "hash:ip"
+	HashNet       = "hash:net"
+	HashIPPort    = "hash:ip,port"
+	HashIPPortIP  = "hash:ip,port,ip"
+	HashIPPortNet = "hash:ip,port,net"
+	BitmapPort    = "bitmap:port"
+)
+
 // revision is the first revision of a type that supports marks (Linux 3.18).
 func revision(setType string) uint8 {
 	switch setType {
-	case bitmapPort:
+	case BitmapPort:
 		return 3
-	case "hash:ip":
+	case HashIP:
 		return 4
-	case "hash:ip,port", "hash:ip,port,ip":
+	case HashIPPort, HashIPPortIP:
 		return 5
-	case "hash:net":
+	case HashNet:
 		return 6
-	case "hash:ip,port,net":
+	case HashIPPortNet:
 		return 7
 	}
 	return 0
 }
-
-const bitmapPort = "bitmap:port"
 
 // Entry is an entry of a set. Which fields it has depends on the type; all
 // others are zero.
@@ -97,7 +105,7 @@ func errorOf(errno int) error {
 // Text returns what "ipset restore" reads to make a set.
 func (s Set) Text() string {
 	d := "create " + s.Name + " " + s.Type
-	if s.Type == bitmapPort {
+	if s.Type == BitmapPort {
 		d += " range 0-65535"
 	} else {
 		d += fmt.Sprintf(" family %s maxelem %d", [...]string{model.IPv4: "inet", model.IPv6: "inet6"}[s.Family], s.MaxEntries)
@@ -121,15 +129,15 @@ func (s Set) AddText(e Entry) string {
 func (e Entry) Text(setType string) string {
 	port := fmt.Sprintf("%s:%d", e.Proto, e.Port)
 	switch setType {
-	case "hash:ip":
+	case HashIP:
 		return e.IP.String()
-	case bitmapPort:
+	case BitmapPort:
 		return fmt.Sprint(e.Port)
-	case "hash:ip,port,ip":
+	case HashIPPortIP:
 		return fmt.Sprintf("%s,%s,%s", e.IP, port, e.IP2)
-	case "hash:ip,port,net":
+	case HashIPPortNet:
 		return fmt.Sprintf("%s,%s,%s", e.IP, port, netip.PrefixFrom(e.IP2, int(e.Bits)))
-	case "hash:net":
+	case HashNet:
 		return netip.PrefixFrom(e.IP, int(e.Bits)).String()
 	}
 	return fmt.Sprintf("%s,%s", e.IP, port)

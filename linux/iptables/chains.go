@@ -73,14 +73,6 @@ func (p *portCompiler) usePool(pool *model.Pool) *poolChain {
 	return p.pools[i]
 }
 
-// sorted returns a pool's endpoints by address, so that their order is the same after
-// a restart.
-func sorted(pool *model.Pool) []model.Endpoint {
-	es := slices.Clone(pool.Endpoints)
-	slices.SortFunc(es, func(a, b model.Endpoint) int { return a.Addr.Compare(b.Addr) })
-	return es
-}
-
 // isNodePort reports whether a frontend is for all addresses of the host.
 func isNodePort(f *model.Frontend) bool { return f.Kind == model.KindNodePort }
 
@@ -99,14 +91,6 @@ func (p *portCompiler) leaf(t *tree, f *model.Frontend) chainID {
 		return t.byPort(p.port.ID.Family, p.port.ID.Proto, f.At.Port(), p.emit)
 	}
 	return t.byAddress(f.At.Addr(), p.branches, p.emit)
-}
-
-// dispatchTree is where the nat table looks up a frontend.
-func dispatchTree(f *model.Frontend) *tree {
-	if isNodePort(f) {
-		return portTree
-	}
-	return vipTree
 }
 
 func balances(a model.Action) bool { return a.Verdict == model.Balance }
@@ -194,14 +178,8 @@ func sameActions(a, b [model.Origins]model.Action) bool {
 	return true
 }
 
-// emitExternals emits the KUBE-EXT- chains. Packets of origins that are not balanced
+// externalRules are those of a KUBE-EXT- chain. Packets of origins that are not balanced
 // return, and the filter table rejects or drops them.
-func (p *portCompiler) emitExternals() {
-	for _, c := range p.externals {
-		emitChain(p.chain(xtables.NAT, c.name), p.emit, p.externalRules(c.on)...)
-	}
-}
-
 func (p *portCompiler) externalRules(on [model.Origins]model.Action) (rules []xtables.Rule) {
 	last := on[model.FromOutside]
 	if sameActions(on, [...]model.Action{last, last, last}) {
@@ -296,7 +274,8 @@ func (p *portCompiler) emitPools() {
 		if !c.used {
 			continue
 		}
-		endpoints := sorted(c.pool)
+		endpoints := slices.Clone(c.pool.Endpoints)
+		slices.SortFunc(endpoints, func(a, b model.Endpoint) int { return a.Addr.Compare(b.Addr) }) // the same after a restart
 		p.emit(Key{chainID: p.chain(xtables.NAT, c.name)}, p.poolRules(c, endpoints))
 		for _, e := range endpoints {
 			if p.hasOwnChain(e) && !own[e.Addr] {

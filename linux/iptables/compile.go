@@ -3,8 +3,10 @@
 package iptables
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -39,13 +41,6 @@ func optionsOf(c *config.Config) Options {
 	return Options{Mark: 1 << c.MasqueradeBit, Liberal: c.Conntrack.TCPBeLiberal}
 }
 
-func (o Options) bit() uint32 {
-	if o.Mark == 0 {
-		return defaultMark
-	}
-	return o.Mark
-}
-
 // Compiler turns ports into objects (dataplane.Compiler). It is safe for
 // concurrent use.
 type Compiler struct {
@@ -65,12 +60,9 @@ func NewCompiler(o Options) *Compiler {
 	return c
 }
 
-func (c *Compiler) serves(f model.Family) bool { return slices.Contains(c.families, f) }
-
-// Equal implements dataplane.Compiler.
 func (c *Compiler) Equal(a, b Value) bool { return a == b }
 
-// Rank implements dataplane.Compiler: chains come before the rules that jump to them,
+// Rank: chains come before the rules that jump to them,
 // those in built-in chains last.
 func (c *Compiler) Rank(k Key) int {
 	switch classOf(k.Chain) {
@@ -89,18 +81,20 @@ func (c *Compiler) Rank(k Key) int {
 }
 
 func wholeRank(chain string) int {
-	for rank, prefix := range []string{prefixEndpoint, prefixCluster, prefixExternal, prefixFirewall} {
-		if len(chain) > len(prefix) && chain[:len(prefix)] == prefix {
-			return 2 + rank
-		}
-	}
-	if len(chain) > len(prefixLocal) && chain[:len(prefixLocal)] == prefixLocal {
+	switch {
+	case strings.HasPrefix(chain, prefixEndpoint):
+		return 2
+	case strings.HasPrefix(chain, prefixCluster), strings.HasPrefix(chain, prefixLocal):
 		return 3
+	case strings.HasPrefix(chain, prefixExternal):
+		return 4
+	case strings.HasPrefix(chain, prefixFirewall):
+		return 5
 	}
 	return 1
 }
 
-// Base implements dataplane.Compiler: the objects that do not depend on Services.
+// Base emits the objects that do not depend on Services.
 func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 	for _, f := range c.families {
 		for _, j := range jumps {
@@ -124,7 +118,7 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 
 // constant emits the chains that do not depend on Services.
 func (c *Compiler) constant(f model.Family, emit func(Key, Value)) {
-	bit := c.options.bit()
+	bit := cmp.Or(c.options.Mark, defaultMark)
 	marked := xtables.HasMark{Value: bit, Mask: bit}
 	unmarked := xtables.HasMark{Value: bit, Mask: bit, Not: true}
 	emitChain(nat(f, chainMark), emit, xtables.Rule{Target: xtables.SetMark{Value: bit, Mask: bit}})
@@ -194,9 +188,8 @@ func (c *Compiler) ServiceCIDRs(k Key, v Value) (all []netip.Prefix) {
 // sayUnallocated is the comment of rules that drop packets to unallocated cluster IPs.
 const sayUnallocated = "for cluster IPs, and none of them"
 
-// Port implements dataplane.Compiler.
 func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) []model.Gap {
-	if !c.serves(port.ID.Family) {
+	if !slices.Contains(c.families, port.ID.Family) {
 		return []model.Gap{{Missing: true, Detail: port.ID.Family.String() + " is not served: this node has none, or no iptables for it"}}
 	}
 	p := &portCompiler{
@@ -208,7 +201,9 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 	for i := range port.Frontends {
 		p.frontend(&port.Frontends[i])
 	}
-	p.emitExternals()
+	for _, c := range p.externals {
+		emitChain(p.chain(xtables.NAT, c.name), p.emit, p.externalRules(c.on)...)
+	}
 	p.emitPools()
 	p.healthPort()
 	return p.gaps
@@ -264,7 +259,11 @@ func (p *portCompiler) balance(f *model.Frontend) {
 	if f.Restricted {
 		r.Target = p.firewall(f, r.Target)
 	}
-	emitRule(p.leaf(dispatchTree(f), f), r, p.emit)
+	dispatch := vipTree
+	if isNodePort(f) {
+		dispatch = portTree
+	}
+	emitRule(p.leaf(dispatch, f), r, p.emit)
 }
 
 // directPool returns the chain of a cluster IP's pool if all clients use the same

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -23,12 +24,8 @@ import (
 // use it at a time, except Observe, which any thread may call.
 type Driver struct {
 	dataplane.SimpleDriver[Key, Value]
-	tools    xtables.Tools
-	families []model.Family
-	ns       *host.Namespace
-	readOnly bool // never creates a table, not even by reading it
-	watch    *xtables.Watch
-	liberal  *host.Liberal // nil where it does not matter
+	tables  *xtables.Driver
+	liberal *host.Liberal // nil where it does not matter
 
 	mu     sync.Mutex
 	shared sharedChains
@@ -46,25 +43,19 @@ var (
 // the commands of a variant. The rules of the legacy variant are read again at
 // intervals of again, 0 for never. Close it after use; programmed objects stay.
 func open(t xtables.Tools, families []model.Family, again time.Duration) (*Driver, error) {
-	ns, err := host.OpenNamespace()
+	d, err := xtables.Open(t, families, tables()...)
 	if err != nil {
 		return nil, err
 	}
-	w, err := xtables.OpenWatch(t.Variant, families)
-	if err != nil {
-		return nil, errors.Join(err, ns.Close())
-	}
-	w.Poll.Every = again
-	return &Driver{tools: t, families: families, ns: ns, watch: w, shared: sharedChains{}}, nil
+	d.Watch.Poll.Every = again
+	return &Driver{tables: d, shared: sharedChains{}}, nil
 }
 
-func (d *Driver) Close() error {
-	return errors.Join(d.watch.Close(), d.ns.Close(), d.liberal.Close())
-}
+func (d *Driver) Close() error { return errors.Join(d.tables.Close(), d.liberal.Close()) }
 
 func (d *Driver) Full() []model.Problem { return d.liberal.Lost() }
 
-// Limits implements dataplane.Driver. Each table of each family is written as a whole
+// Limits: each table of each family is written as a whole
 // or not at all. If one fails after another was written, ops can be repeated, also in
 // parts, since chains are always written as a whole.
 //
@@ -72,7 +63,7 @@ func (d *Driver) Full() []model.Problem { return d.liberal.Lost() }
 // time of the nft variant grows faster than the number of rules, so they are limited.
 func (d *Driver) Limits() dataplane.Limits {
 	l := dataplane.Limits{Atomic: true}
-	if d.tools.Variant == xtables.NFT {
+	if d.tables.Tools.Variant == xtables.NFT {
 		l.Batch = maxOpsNFT
 	}
 	return l
@@ -81,13 +72,13 @@ func (d *Driver) Limits() dataplane.Limits {
 const maxOpsNFT = 20000
 
 func (d *Driver) Commit(ctx context.Context, ops []op) []error {
-	errs := make([]error, len(ops))
 	if err := ctx.Err(); err != nil {
-		return all(errs, err)
+		return slices.Repeat([]error{err}, len(ops))
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.watch.BeforeWrite()
+	d.tables.Watch.BeforeWrite()
+	errs := make([]error, len(ops))
 	var err error
 	done, failed, locked := 0, 0, false
 	for _, f := range model.Families() {
@@ -99,7 +90,8 @@ func (d *Driver) Commit(ctx context.Context, ops []op) []error {
 			if !locked {
 				err = d.commit(ctx, f, t, part)
 			}
-			locked = busy(err) // then it is for the other tables, too
+			var busy ledger.BusyError
+			locked = errors.As(err, &busy) // then it is for the other tables, too
 			if err == nil {
 				done++
 			} else {
@@ -110,23 +102,11 @@ func (d *Driver) Commit(ctx context.Context, ops []op) []error {
 			}
 		}
 	}
-	d.watch.AfterWrite(done)
+	d.tables.Watch.AfterWrite(done)
 	if failed > 0 && (done > 0 || !locked) {
 		// The recorded state may differ from the kernel's: by an external change, or
 		// by ops reported as failed that were written.
-		d.watch.Invalidate()
-	}
-	return errs
-}
-
-func busy(err error) bool {
-	var b ledger.BusyError
-	return errors.As(err, &b)
-}
-
-func all(errs []error, err error) []error {
-	for i := range errs {
-		errs[i] = err
+		d.tables.Watch.Invalidate()
 	}
 	return errs
 }
@@ -144,7 +124,7 @@ func opsOf(ops []op, f model.Family, t xtables.Table) (part []op, places []int) 
 // commit writes one table.
 func (d *Driver) commit(ctx context.Context, f model.Family, t xtables.Table, ops []op) error {
 	s, shared := d.shared.apply(ops)
-	if err := d.ns.Do(func() error { return d.tools.Restore(ctx, f, s.Text(t)) }); err != nil {
+	if err := d.tables.Restore(ctx, f, s.Text(t)); err != nil {
 		return fmt.Errorf("iptables: %s table %s: %w", f, t, err)
 	}
 	d.shared.update(shared)
@@ -158,24 +138,15 @@ func (d *Driver) commit(ctx context.Context, f model.Family, t xtables.Table, op
 }
 
 func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
-	have, err := d.observe(ctx)
-	for k, v := range have {
-		found(k, v)
-	}
-	return err
-}
-
-func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	d.mu.Lock()
 	d.committed = map[chainID]bool{}
-	d.watch.BeforeRead()
 	d.mu.Unlock()
 	objects, shared, err := d.read(ctx)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	defer func() { d.committed = nil }()
 	if err != nil {
-		return nil, fmt.Errorf("iptables: read back: %w", err)
+		return fmt.Errorf("iptables: read back: %w", err)
 	}
 	if len(d.committed) == 0 {
 		d.counts.reset(objects)
@@ -187,48 +158,32 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 		}
 	}
 	d.shared = shared
-	d.watch.AfterRead()
-	return objects, nil
+	for k, v := range objects {
+		found(k, v)
+	}
+	return nil
 }
 
 func (d *Driver) read(ctx context.Context) (objects map[Key]Value, shared sharedChains, err error) {
 	objects, shared = map[Key]Value{}, sharedChains{}
-	for _, f := range d.families {
-		var text string
-		err := d.ns.Do(func() (err error) {
-			all := tables()
-			which := all[:]
-			if d.readOnly {
-				if which, err = d.tools.Present(f, which...); err != nil {
-					return err
-				}
-			}
-			text, err = d.tools.Save(ctx, f, which...)
-			return err
-		})
-		if err != nil {
-			return nil, nil, err
-		}
+	err = d.tables.Read(ctx, func(f model.Family, text string) error {
 		r, err := read(f, text)
-		if err != nil {
-			return nil, nil, err
+		if err == nil {
+			maps.Copy(objects, r.objects)
+			maps.Copy(shared, r.chains)
 		}
-		maps.Copy(objects, r.objects)
-		maps.Copy(shared, r.chains)
-	}
-	return objects, shared, nil
+		return err
+	})
+	return objects, shared, err
 }
 
-func (d *Driver) Prune(ctx context.Context) error {
-	all := tables()
-	return d.ns.Do(func() error { return d.tools.DeleteBare(ctx, d.families, all[:]...) })
-}
+func (d *Driver) Prune(ctx context.Context) error { return d.tables.Prune(ctx) }
 
 // rules counts those of each table, and those that were written since the last call.
 func (d *Driver) rules() (counts []dataplane.Rules) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, f := range d.families {
+	for _, f := range d.tables.Families {
 		for _, t := range tables() {
 			counts = append(counts, dataplane.Rules{Table: t.String(), Family: f, Total: d.counts.total[f][t], Written: d.counts.written[f][t]})
 		}
@@ -240,25 +195,17 @@ func (d *Driver) rules() (counts []dataplane.Rules) {
 // packets returns how many packets a rule has matched. It is safe for concurrent
 // use, also with Close.
 func (d *Driver) packets(ctx context.Context, id chainID, r xtables.Rule) (n uint64, err error) {
-	err = d.ns.Do(func() (err error) {
-		n, err = d.tools.Packets(ctx, id, r)
+	err = d.tables.Namespace.Do(func() (err error) {
+		n, err = d.tables.Tools.Packets(ctx, id, r)
 		return err
 	})
 	return n, err
 }
 
-func (d *Driver) Disturbed(context.Context) (bool, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.watch.Disturbed()
-}
+func (d *Driver) Disturbed(ctx context.Context) (bool, error) { return d.tables.Disturbed(ctx) }
 
-func (d *Driver) Others(ctx context.Context) (texts []string, err error) {
-	err = d.ns.Do(func() error {
-		texts, err = d.tools.Others(ctx, d.families, func(chain string) bool { return strings.HasPrefix(chain, "KUBE-") })
-		return err
-	})
-	return texts, err
+func (d *Driver) Others(ctx context.Context) ([]string, error) {
+	return d.tables.Others(ctx, func(chain string) bool { return strings.HasPrefix(chain, "KUBE-") })
 }
 
 // ruleCounts are numbers of rules, by family and table.
@@ -289,8 +236,8 @@ func (b *backend) Connections(ctx context.Context, endpoints bool, found func(da
 	if endpoints {
 		return false, nil
 	}
-	for _, f := range b.driver.families {
-		err := b.driver.tools.Counts(ctx, f, xtables.NAT, func(chain string, r xtables.Line, packets uint64) {
+	for _, f := range b.driver.tables.Families {
+		err := b.driver.tables.Tools.Counts(ctx, f, xtables.NAT, func(chain string, r xtables.Line, packets uint64) {
 			if at, proto, ok := dispatches(f, chain, r); ok {
 				found(dataplane.Connections{Proto: proto, At: at, New: packets})
 			}

@@ -187,7 +187,7 @@ func invalid() xtables.Rule {
 }
 
 // tables are the tables with our chains, in the order in which they are written.
-func tables() [2]xtables.Table { return [...]xtables.Table{xtables.Filter, xtables.NAT} }
+func tables() []xtables.Table { return []xtables.Table{xtables.Filter, xtables.NAT} }
 
 // Key names an object: a whole chain, of one port or the same for all such as
 // KUBE-MARK-MASQ, or one rule of a shared chain. A shared chain's rules are its objects in the order of Position.

@@ -62,9 +62,9 @@ func (b *backend) Sync(ctx context.Context) (dataplane.Work, error) {
 
 func (b *backend) Packets() dataplane.Packets { return b.packets.packets() }
 
-// Remove implements dataplane.Backend, for both variants.
+// Remove removes the rules of both variants.
 func (b *backend) Remove(ctx context.Context) error {
-	return removeOwned(ctx, b.installed, b.driver.ns)
+	return removeOwned(ctx, b.installed, b.driver.tables.Namespace)
 }
 
 // remove is Mode.Remove, with what killed probes of this mode and of userspace have left.
@@ -105,21 +105,20 @@ func removeOwned(ctx context.Context, installed []xtables.Tools, ns *host.Namesp
 }
 
 func removeAll(ctx context.Context, d *Driver) error {
-	return dataplane.New(NewCompiler(Options{Families: d.families}), d).Remove(ctx)
+	return dataplane.New(NewCompiler(Options{Families: d.tables.Families}), d).Remove(ctx)
 }
 
 // removeUnused deletes the chains that only Tandem creates, to which no rule leads:
 // kube-proxy rewrites the chains that it knows when it starts.
 func removeUnused(ctx context.Context, d *Driver) error {
-	have, err := d.observe(ctx)
-	if err != nil {
-		return err
-	}
 	var ops []op
-	for k, v := range have {
+	err := d.Observe(ctx, func(k Key, v Value) {
 		if isTandemChain(k.Chain) {
 			ops = append(ops, op{Verb: ledger.Delete, Key: k, Old: v})
 		}
+	})
+	if err != nil {
+		return err
 	}
 	return errors.Join(d.Commit(ctx, ops)...)
 }
@@ -134,7 +133,8 @@ func eachInUse(ctx context.Context, installed []xtables.Tools, ns *host.Namespac
 	read := 0
 	for _, t := range installed {
 		for _, family := range t.Installed() {
-			d := &Driver{tools: t, families: []model.Family{family}, ns: ns, shared: sharedChains{}, watch: xtables.NoWatch(), readOnly: true}
+			d := &Driver{tables: xtables.OpenIn(ns, t, []model.Family{family}, tables()...), shared: sharedChains{}}
+			d.tables.Existing = true
 			have, _, err := d.read(ctx)
 			switch {
 			case err != nil && (t.Variant == xtables.Legacy || errors.Is(err, xtables.ErrIncompatible)):
@@ -184,7 +184,7 @@ func kubeProxy(ctx context.Context) (left dataplane.Leftovers, err error) {
 	left.Remove = func(ctx context.Context) error { return eachKubeProxy(ctx, removeAll) }
 	err = eachKubeProxy(ctx, func(ctx context.Context, d *Driver) error {
 		have, _, err := d.read(ctx)
-		left.Found = append(left.Found, fmt.Sprintf("%d chains and rules of iptables (%s, %s)", len(have), d.tools.Variant, d.families[0]))
+		left.Found = append(left.Found, fmt.Sprintf("%d chains and rules of iptables (%s, %s)", len(have), d.tables.Tools.Variant, d.tables.Families[0]))
 		return err
 	})
 	return left, err

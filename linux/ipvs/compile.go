@@ -3,6 +3,7 @@
 package ipvs
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/ipset"
 	"github.com/tandem-proxy/tandem/linux/virtualserver"
 )
 
@@ -47,12 +49,7 @@ func (o Options) families() []model.Family {
 	return both[:]
 }
 
-func (o Options) scheduler() string {
-	if o.Scheduler == "" {
-		return "rr"
-	}
-	return o.Scheduler
-}
+func (o Options) scheduler() string { return cmp.Or(o.Scheduler, "rr") }
 
 // Compiler turns ports into objects (dataplane.Compiler). It is safe for
 // concurrent use.
@@ -65,7 +62,7 @@ type Compiler struct {
 // NewCompiler returns a compiler.
 func NewCompiler(o Options) *Compiler { return &Compiler{options: o, bits: bitsFor(o.Mark)} }
 
-// Equal implements dataplane.Compiler. A weighted scheduler is equivalent to the
+// Equal: a weighted scheduler is equivalent to the
 // unweighted one while all weights are the same, so that an existing server is kept.
 func (c *Compiler) Equal(a, b Value) bool {
 	if !a.Weighted && !b.Weighted && (weighted[a.Scheduler] == b.Scheduler || weighted[b.Scheduler] == a.Scheduler) {
@@ -74,7 +71,7 @@ func (c *Compiler) Equal(a, b Value) bool {
 	return a == b
 }
 
-// Rank implements dataplane.Compiler: no packet is marked before its virtual server
+// Rank: no packet is marked before its virtual server
 // exists, so chains and the jumps to them come last; and source ranges come before
 // the frontend that they restrict. Node ports are the exception: their addresses are the
 // node's, so that IPVS serves them without a mark, and their entry may deny that; and
@@ -116,7 +113,7 @@ func (c *Compiler) Rank(k Key) int {
 
 var _ ledger.Guards[Key] = (*Compiler)(nil)
 
-// Admits implements ledger.Guards: source ranges do, to a restricted frontend.
+// Admits: source ranges do, to a restricted frontend.
 func (*Compiler) Admits(k Key) (guard Key, clients netip.Prefix) {
 	if k.Kind != kindEntry || k.Set != SourceRanges {
 		return guard, clients
@@ -126,7 +123,6 @@ func (*Compiler) Admits(k Key) (guard Key, clients netip.Prefix) {
 	return k, clients
 }
 
-// Port implements dataplane.Compiler.
 func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) []model.Gap {
 	if !slices.Contains(c.options.families(), port.ID.Family) {
 		return []model.Gap{{Missing: true, Detail: port.ID.Family.String() + " is not served: this node has none, or no iptables for it"}}
@@ -181,7 +177,7 @@ func (p *portCompiler) frontend(f *frontendAddr) {
 	p.exceptions(f, common)
 	entry := p.key(kindEntry, f.at)
 	entry.Set = p.markSet(f.Kind)
-	if entry.Set.kind() == bitmapPort {
+	if entry.Set.kind() == ipset.BitmapPort {
 		entry.Dst = dstPort(f.at.Port())
 		entry.Proto = 0
 		if !f.first {

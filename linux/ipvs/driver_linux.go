@@ -62,12 +62,11 @@ func Open(o Options, exclude []netip.Prefix, c *xtables.Commands, log *slog.Logg
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
-	d.servers = &servers{d.kernel, d.marks, d.drains, exclude, refusesWhileDraining(o.scheduler())}
+	d.servers = &servers{d.kernel, d.marks, d.drains, exclude, o.scheduler() == "dh"}
 	return d, nil
 }
 
-// Close implements dataplane.Driver. Draining destinations stay unchanged; the next
-// driver continues.
+// Close leaves draining destinations unchanged; the next driver continues.
 func (d *Driver) Close() error {
 	if d.drains != nil {
 		d.drains.stop()
@@ -78,32 +77,28 @@ func (d *Driver) Close() error {
 		}
 	}
 	if d.tables != nil {
-		return d.tables.close()
+		return d.tables.Close()
 	}
 	return nil
 }
 
-func (d *Driver) Prune(ctx context.Context) error {
-	return d.tables.ns.Do(func() error { return d.tables.DeleteBare(ctx, d.tables.Families, ownedTables[:]...) })
-}
+func (d *Driver) Prune(ctx context.Context) error { return d.tables.Prune(ctx) }
 
 // sweep deletes what a killed probe has left.
 func (d *Driver) sweep(ctx context.Context) error {
-	return d.tables.ns.Do(func() error {
+	return d.tables.Namespace.Do(func() error {
 		lock, err := host.LockProbe(ctx)
 		if err != nil {
 			return err
 		}
 		defer lock.Close()
-		return d.kernel.sweep(ctx, d.tables.Commands, d.options.families())
+		return d.kernel.sweep(ctx, d.tables.Tools, d.tables.Families, d.options.families())
 	})
 }
 
-var _ dataplane.Driver[Key, Value] = (*Driver)(nil)
-
 func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{} }
 
-// Commit implements dataplane.Driver: op by op, except that consecutive ops on
+// Commit goes op by op, except that consecutive ops on
 // entries, or on chains, are written together.
 func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []error {
 	errs := make([]error, len(ops))
@@ -128,7 +123,9 @@ type commit struct {
 
 func (c *commit) apply(ops []ledger.Op[Key, Value], errs []error) {
 	if err := c.ctx.Err(); err != nil {
-		fill(errs, err)
+		for i := range errs {
+			errs[i] = err
+		}
 		return
 	}
 	switch batchKind(ops[0].Key.Kind) {
@@ -140,12 +137,6 @@ func (c *commit) apply(ops []ledger.Op[Key, Value], errs []error) {
 		if err := c.one(ops[0]); err != nil {
 			errs[0] = fmt.Errorf("ipvs: %w", err)
 		}
-	}
-}
-
-func fill(errs []error, err error) {
-	for i := range errs {
-		errs[i] = err
 	}
 }
 
@@ -179,7 +170,7 @@ func (c *commit) entries(ops []ledger.Op[Key, Value], errs []error) {
 	for i, op := range ops {
 		change := ipset.Change{
 			Set: op.Key.Set.Name(op.Key.Family), Entry: entryOf(op.Key),
-			Delete: op.Verb == ledger.Delete, Net: op.Key.Set.kind() == hashNet,
+			Delete: op.Verb == ledger.Delete, Net: op.Key.Set.kind() == ipset.HashNet,
 		}
 		if op.Key.Set.marks() && !change.Delete {
 			m, err := c.marks.entry(op.Key, op.New)
@@ -209,7 +200,7 @@ func (d *Driver) Disturbed(context.Context) (bool, error) { return d.poll.Due(ti
 // are still marked, delivered locally and forwarded.
 func (d *Driver) Drain(ctx context.Context) error {
 	var own []netip.Addr
-	err := d.tables.ns.Do(func() (err error) { own, err = nodeAddresses(); return err })
+	err := d.tables.Namespace.Do(func() (err error) { own, err = nodeAddresses(); return err })
 	if err := errors.Join(err, d.kernel.preferNodeSource(own), d.skipNewConnections(ctx)); err != nil {
 		return fmt.Errorf("ipvs: start draining: %w", err)
 	}

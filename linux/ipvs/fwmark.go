@@ -3,7 +3,9 @@
 package ipvs
 
 import (
+	"cmp"
 	"fmt"
+	"math/bits"
 	"slices"
 	"sync"
 
@@ -36,17 +38,11 @@ const maxNumber = 1<<12 - 1
 // bitsFor returns the bits for the user's masquerade bit: below it, or above it if
 // there is no room below.
 func bitsFor(masquerade uint32) markBits {
-	if masquerade == 0 {
-		masquerade = defaultMark
-	}
+	masquerade = cmp.Or(masquerade, defaultMark)
 	if masquerade >= 1<<14 {
 		return markBits{masquerade, masquerade >> 1, masquerade >> 2, 0}
 	}
-	shift := 3
-	for bit := masquerade; bit > 1; bit >>= 1 {
-		shift++
-	}
-	return markBits{masquerade, masquerade << 1, masquerade << 2, shift}
+	return markBits{masquerade, masquerade << 1, masquerade << 2, bits.Len32(masquerade) + 2}
 }
 
 // all are the bits that are cleared on every packet first.

@@ -315,22 +315,16 @@ func nodeAddresses() ([]netip.Addr, error) {
 	return own, errors.Join(err, a.Close())
 }
 
-// tables are the tables of iptables in one network namespace, in the variant
-// that the host uses. A family without commands has none.
-type tables struct {
-	*xtables.Commands
-	ns *host.Namespace
-}
+// tables are the tables of iptables. A family without commands has none.
+type tables struct{ *xtables.Driver }
 
 func openTables(c *xtables.Commands) (*tables, error) {
 	ns, err := host.OpenNamespace()
 	if err != nil {
 		return nil, err
 	}
-	return &tables{c, ns}, nil
+	return &tables{xtables.OpenIn(ns, c.Tools, c.Families, ownedTables[:]...)}, nil
 }
-
-func (t *tables) close() error { return t.ns.Close() }
 
 // apply writes ops on chains and jumps: each table of each family as a whole or not
 // at all. A failure in one family does not affect the other; which tables of the
@@ -341,9 +335,9 @@ func (t *tables) apply(ctx context.Context, ops []ledger.Op[Key, Value], errs []
 		if text == nil {
 			continue
 		}
-		err := t.ns.Do(func() error { return t.RestoreWait(ctx, f, text) })
+		err := t.Write(ctx, f, text)
 		if err != nil {
-			err = fmt.Errorf("%s tables: %w: %w", f, err, ledger.ErrUnknown)
+			err = fmt.Errorf("%w: %w", err, ledger.ErrUnknown)
 		}
 		for i, op := range ops {
 			if op.Key.Family == f {
@@ -358,8 +352,8 @@ func (t *tables) observe(ctx context.Context, f model.Family, emit func(Key, Val
 	if !slices.Contains(t.Families, f) {
 		return nil
 	}
-	return t.ns.Do(func() error {
-		text, err := t.SaveAll(ctx, f)
+	return t.Namespace.Do(func() error {
+		text, err := t.Tools.SaveAll(ctx, f)
 		if err != nil {
 			return fmt.Errorf("%s tables: %w", f, err)
 		}
@@ -374,7 +368,11 @@ type servers struct {
 	marks   *fwmarks
 	drains  *drains
 	exclude []netip.Prefix // foreign virtual servers with these addresses are never touched
-	refuses bool           // the scheduler chooses what drains, too: see refusesWhileDraining
+
+	// refuses is set for a scheduler that refuses new connections for which it chooses a
+	// destination of weight 0, and has no flag to choose another: dh sends all clients of an
+	// address to one destination (ip_vs_dh_schedule, Linux net/netfilter/ipvs/ip_vs_dh.c).
+	refuses bool
 }
 
 // serverCommit are the ops of one Commit on virtual servers and destinations.
@@ -556,12 +554,6 @@ func deletedExternally(err error) error {
 	}
 	return err
 }
-
-// refusesWhileDraining reports whether a scheduler refuses new connections for which it
-// chooses a destination of weight 0, and has no flag to choose another: dh sends all
-// clients of an address to one destination (ip_vs_dh_schedule, Linux
-// net/netfilter/ipvs/ip_vs_dh.c).
-func refusesWhileDraining(scheduler string) bool { return scheduler == "dh" }
 
 // removeDest drains a TCP destination, so that its connections can end, and deletes
 // any other at once.

@@ -206,7 +206,7 @@ func (k Key) String() string {
 	case kindAddress:
 		return "address " + k.Dst.Addr().String() + " on " + Link
 	case kindEntry:
-		return "entry " + k.Set.Name(k.Family) + " " + k.entryText()
+		return "entry " + k.Set.Name(k.Family) + " " + entryOf(k).Text(k.Set.kind())
 	case kindDest:
 		return fmt.Sprintf("destination %s of virtual server %s", k.Peer.endpoint(), k.server())
 	}
@@ -335,45 +335,29 @@ const (
 	numSets
 )
 
-// setKind is the data type of a set.
-type setKind uint8
-
-const (
-	hashIPPort setKind = iota
-	hashIPPortIP
-	hashIPPortNet
-	hashIP
-	hashNet
-	bitmapPort
-)
-
-var setTypes = [...]string{"hash:ip,port", "hash:ip,port,ip", "hash:ip,port,net", "hash:ip", "hash:net", "bitmap:port"}
-
-func (k setKind) String() string { return setTypes[k] }
-
 var setTable = [numSets]struct {
 	name  string
-	kind  setKind
+	kind  string // ipset's type
 	marks bool
 }{
-	ClusterIPs:      {"CLUSTER-IP", hashIPPort, true},
-	ExternalIPs:     {"EXTERNAL-IP", hashIPPort, true},
-	LoadBalancer:    {"LOAD-BALANCER", hashIPPort, true},
-	nodePortTCP:     {"NODE-PORT-TCP", bitmapPort, true},
-	nodePortUDP:     {"NODE-PORT-UDP", bitmapPort, true},
-	nodePortSCTP:    {"NODE-PORT-SCTP-HASH", hashIPPort, true},
-	Pods:            {"FROM-POD", hashIPPort, true},
-	Host:            {"FROM-HOST", hashIPPort, true},
-	Restricted:      {"LOAD-BALANCER-FW", hashIPPort, false},
-	SourceRanges:    {"LOAD-BALANCER-SOURCE-CIDR", hashIPPortNet, false},
-	loopBack:        {"LOOP-BACK", hashIPPortIP, false},
-	virtualIPs:      {"IPVS-IPS", hashIP, false},
-	nodePortRanges:  {"NODE-PORT-ADDRESSES", hashNet, false},
-	ServiceCIDRs:    {"SERVICE-CIDR", hashNet, false},
-	healthCheckPort: {"HEALTH-CHECK-NODE-PORT", bitmapPort, false},
+	ClusterIPs:      {"CLUSTER-IP", ipset.HashIPPort, true},
+	ExternalIPs:     {"EXTERNAL-IP", ipset.HashIPPort, true},
+	LoadBalancer:    {"LOAD-BALANCER", ipset.HashIPPort, true},
+	nodePortTCP:     {"NODE-PORT-TCP", ipset.BitmapPort, true},
+	nodePortUDP:     {"NODE-PORT-UDP", ipset.BitmapPort, true},
+	nodePortSCTP:    {"NODE-PORT-SCTP-HASH", ipset.HashIPPort, true},
+	Pods:            {"FROM-POD", ipset.HashIPPort, true},
+	Host:            {"FROM-HOST", ipset.HashIPPort, true},
+	Restricted:      {"LOAD-BALANCER-FW", ipset.HashIPPort, false},
+	SourceRanges:    {"LOAD-BALANCER-SOURCE-CIDR", ipset.HashIPPortNet, false},
+	loopBack:        {"LOOP-BACK", ipset.HashIPPortIP, false},
+	virtualIPs:      {"IPVS-IPS", ipset.HashIP, false},
+	nodePortRanges:  {"NODE-PORT-ADDRESSES", ipset.HashNet, false},
+	ServiceCIDRs:    {"SERVICE-CIDR", ipset.HashNet, false},
+	healthCheckPort: {"HEALTH-CHECK-NODE-PORT", ipset.BitmapPort, false},
 }
 
-func (s SetID) kind() setKind { return setTable[s].kind }
+func (s SetID) kind() string { return setTable[s].kind }
 
 func (s SetID) marks() bool { return setTable[s].marks }
 
@@ -410,14 +394,11 @@ func setNamed(name string) (SetID, model.Family) {
 	return noSet, 0
 }
 
-// entryText is an entry as ipset writes it.
-func (k Key) entryText() string { return entryOf(k).Text(k.Set.kind().String()) }
-
 // definition is the definition of an owned set. kube-proxy's sets of the same names
 // differ.
 func definition(k Key) ipset.Set {
-	s := ipset.Set{Name: k.Set.Name(k.Family), Type: k.Set.kind().String(), Family: k.Family, Marks: k.Set.marks()}
-	if k.Set.kind() == bitmapPort {
+	s := ipset.Set{Name: k.Set.Name(k.Family), Type: k.Set.kind(), Family: k.Family, Marks: k.Set.marks()}
+	if k.Set.kind() == ipset.BitmapPort {
 		s.Family = 0
 	} else {
 		s.MaxEntries = maxEntries
@@ -429,11 +410,11 @@ func definition(k Key) ipset.Set {
 func entryOf(k Key) ipset.Entry {
 	e := ipset.Entry{IP: k.Dst.Addr(), Port: k.Dst.Port(), Proto: k.Proto}
 	switch k.Set.kind() {
-	case hashNet:
+	case ipset.HashNet:
 		return ipset.Entry{IP: k.Peer.addr, Bits: uint8(k.Peer.n)}
-	case hashIPPortNet:
+	case ipset.HashIPPortNet:
 		e.IP2, e.Bits = k.Peer.addr, uint8(k.Peer.n)
-	case hashIPPortIP:
+	case ipset.HashIPPortIP:
 		e.IP2 = k.Peer.addr
 	}
 	return e
@@ -445,11 +426,11 @@ func keyOf(set Key, e ipset.Entry) Key {
 	k.Kind = kindEntry
 	k.Dst, k.Proto = netip.AddrPortFrom(e.IP, e.Port), e.Proto
 	switch set.Set.kind() {
-	case hashNet:
+	case ipset.HashNet:
 		k.Dst, k.Proto, k.Peer = netip.AddrPort{}, 0, Peer{e.IP, uint16(e.Bits)}
-	case hashIPPortNet:
+	case ipset.HashIPPortNet:
 		k.Peer = Peer{e.IP2, uint16(e.Bits)}
-	case hashIPPortIP:
+	case ipset.HashIPPortIP:
 		k.Peer = peerClient(e.IP2)
 	}
 	return k
@@ -462,14 +443,8 @@ func emitPrefix(k Key, p netip.Prefix, emit func(Key, Value)) {
 		emit(k, Value{})
 		return
 	}
-	for _, half := range halves(model.FamilyOf(p.Addr())) {
-		emitPrefix(k, half, emit)
+	halves := [...][2]string{model.IPv4: {"0.0.0.0/1", "128.0.0.0/1"}, model.IPv6: {"::/1", "8000::/1"}}
+	for _, half := range halves[model.FamilyOf(p.Addr())] {
+		emitPrefix(k, netip.MustParsePrefix(half), emit)
 	}
-}
-
-func halves(f model.Family) [2]netip.Prefix {
-	if f == model.IPv4 {
-		return [2]netip.Prefix{netip.MustParsePrefix("0.0.0.0/1"), netip.MustParsePrefix("128.0.0.0/1")}
-	}
-	return [2]netip.Prefix{netip.MustParsePrefix("::/1"), netip.MustParsePrefix("8000::/1")}
 }

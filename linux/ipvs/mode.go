@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/linux/ipset"
 	"github.com/tandem-proxy/tandem/linux/virtualserver"
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
@@ -155,7 +156,7 @@ func NewSim(o Options, objects map[Key]Value, host *model.Host) *Sim {
 			id, _ := s.marks.id(k.serverOf())
 			s.servers.Add(id, k.Peer.endpoint())
 			s.weigh(id, objects[k.serverOf()].Scheduler, k.Peer.endpoint(), v.Weight)
-		case k.Kind == kindEntry && (k.Set.kind() == hashIPPortNet || k.Set.kind() == hashNet):
+		case k.Kind == kindEntry && (k.Set.kind() == ipset.HashIPPortNet || k.Set.kind() == ipset.HashNet):
 			s.ranges[k.Set] = append(s.ranges[k.Set], k)
 		case k.Kind == KindChain:
 			at := xtables.ChainID{Family: k.Family, Table: k.Chain.table(), Chain: k.Chain.name()}
@@ -283,21 +284,21 @@ func (s *Sim) set(name, fields string, p *xtables.Packet) (xtables.SetMark, bool
 	id, family := setNamed(name)
 	k := Key{Kind: kindEntry, Family: family, Set: id}
 	switch id.kind() {
-	case bitmapPort:
+	case ipset.BitmapPort:
 		k.Dst = dstPort(p.Dst.Port())
-	case hashIP:
+	case ipset.HashIP:
 		k.Dst = dstAddr(p.Dst.Addr())
 		if fields == "src" {
 			k.Dst = dstAddr(p.Src)
 		}
-	case hashNet:
+	case ipset.HashNet:
 		return xtables.SetMark{}, s.within(k, p.Dst.Addr())
-	case hashIPPortNet:
+	case ipset.HashIPPortNet:
 		k.Proto, k.Dst = p.Proto, p.Dst
 		return xtables.SetMark{}, s.within(k, p.Src)
 	default:
 		k.Proto, k.Dst = p.Proto, p.Dst
-		if id.kind() == hashIPPortIP {
+		if id.kind() == ipset.HashIPPortIP {
 			k.Peer = peerClient(p.Src)
 		}
 	}

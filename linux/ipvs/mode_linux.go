@@ -95,7 +95,7 @@ var _ dataplane.Backend = (*tuned)(nil)
 
 func (t *tuned) Sync(ctx context.Context) (dataplane.Work, error) {
 	if !t.done {
-		if err := t.driver.tables.ns.Do(func() error { return applySysctls(t.config, t.driver.log) }); err != nil {
+		if err := t.driver.tables.Namespace.Do(func() error { return applySysctls(t.config, t.driver.log) }); err != nil {
 			t.retryAt = time.Now().Add(tuneRetry)
 			return dataplane.Work{Held: err}, err
 		}
@@ -217,7 +217,7 @@ func (f *followed) SetHost(h *model.Host) {
 	f.Backend.SetHost(&all)
 }
 
-// Disturbed implements dataplane.Backend. A change of addresses is not drift; it
+// Disturbed: a change of addresses is not drift; it
 // causes a sync.
 func (f *followed) Disturbed(ctx context.Context) (bool, error) {
 	f.stale = f.stale || f.host != nil && f.addresses.Changed()
@@ -340,7 +340,7 @@ func Probe(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer k.close()
-	err = k.sweep(ctx, commands, o.families())
+	err = k.sweep(ctx, commands.Tools, commands.Families, o.families())
 	if err == nil {
 		err = k.tryAll(ctx, o, commands)
 	}
@@ -445,10 +445,10 @@ func probeHost() *model.Host {
 }
 
 // sweep deletes what a probe that was killed has left, but for its virtual server, which
-// is marked as owned. The caller has host.LockProbe.
-func (k *sockets) sweep(ctx context.Context, t *xtables.Commands, families []model.Family) (err error) {
+// is marked as owned. Only some families have tables. The caller has host.LockProbe.
+func (k *sockets) sweep(ctx context.Context, t xtables.Tools, tabled, families []model.Family) (err error) {
 	for _, f := range families {
-		if slices.Contains(t.Families, f) {
+		if slices.Contains(tabled, f) {
 			_, failed := t.DeleteScratch(ctx, f)
 			err = errors.Join(err, failed)
 		}

@@ -21,7 +21,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/virtualserver"
 )
 
-// Observe implements dataplane.Driver. It reads everything, once; draining destinations are
+// Observe reads everything, once; draining destinations are
 // added to drains and not reported.
 func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 	have, err := d.observe(ctx)

@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// Base implements dataplane.Compiler: the objects that do not depend on Services.
+// Base emits the objects that do not depend on Services.
 func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 	emit(Key{Kind: kindLink}, Value{})
 	for _, f := range c.options.families() {

@@ -109,7 +109,7 @@ func freshTables(t *testing.T) *tables {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = tables.close() })
+	t.Cleanup(func() { _ = tables.Close() })
 	return tables
 }
 

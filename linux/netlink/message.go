@@ -212,11 +212,9 @@ func (w *Writer) End() {
 func (w *Writer) Start() int { return w.start }
 
 // Acknowledge requests an answer to the message that was begun last.
-func (w *Writer) Acknowledge() { acknowledge(w.Buf[w.start:]) }
-
-func acknowledge(message []byte) {
-	flags := binary.NativeEndian.Uint16(message[6:])
-	binary.NativeEndian.PutUint16(message[6:], flags|FlagAck)
+func (w *Writer) Acknowledge() {
+	flags := w.Buf[w.start+6:]
+	binary.NativeEndian.PutUint16(flags, binary.NativeEndian.Uint16(flags)|FlagAck)
 }
 
 // Bytes writes an attribute.

@@ -128,7 +128,7 @@ func (c *Check) forward(n *Net) (string, error) {
 	switch {
 	case c.SessionAffinity:
 		least, most = 20, 20
-	case shared(want):
+	case slices.ContainsFunc(want, func(t oracle.Target) bool { return t.Share > 0 }):
 		least, most = sampled, sampled
 	}
 	seen := map[netip.AddrPort]int{}
@@ -171,10 +171,6 @@ func (c *Check) forward(n *Net) (string, error) {
 
 // sampled is how many connections measure the shares of endpoints.
 const sampled = 400
-
-func shared(want []oracle.Target) bool {
-	return slices.ContainsFunc(want, func(t oracle.Target) bool { return t.Share > 0 })
-}
 
 // unfair compares shares of sampled connections. They may be five standard
 // deviations off, which happens once in a million checks.

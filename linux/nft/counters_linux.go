@@ -65,8 +65,7 @@ func (c *Counts) Read(ctx context.Context, f model.Family, found func(Key, Value
 		}
 	}
 	for _, set := range sets {
-		fill := func(w *netlink.Writer) { w.Text(attrTable, c.table.Name); w.Text(attrElementsSet, set.Name) }
-		if err := request(ctx, c.sock, msgGetSetElem, netlink.FlagDump, netlink.FamilyOf(f), fill, s.add); err != nil {
+		if err := request(ctx, c.sock, msgGetSetElem, netlink.FlagDump, netlink.FamilyOf(f), c.table.part(attrElementsSet, set.Name), s.add); err != nil {
 			return err
 		}
 	}

@@ -346,10 +346,10 @@ func parseElement(b []byte) (e rawElement) {
 			e.strange = e.strange || netlink.Uint32(v)&^elemIntervalEnd != 0
 		case elemData:
 			e.dataAttrs(v)
-		case elemCounter:
+		case elemExpr:
 			e.count, e.counts = parseCounter(v)
 			e.strange = e.strange || !e.counts
-		case 8: // NFTA_SET_ELEM_PAD
+		case elemPad:
 		default: // timeouts and others that we never write
 			e.strange = true
 		}

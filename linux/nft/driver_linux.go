@@ -95,8 +95,6 @@ func request(ctx context.Context, sock *netlink.Socket, kind, flags uint16, fami
 	return err
 }
 
-var _ dataplane.Driver[Key, Value] = (*Driver)(nil)
-
 func (d *Driver) Close() error {
 	err := d.sock.Close()
 	for _, r := range d.readers {
@@ -128,14 +126,14 @@ func (d *Driver) SetSendBuffer(size int) (got int) {
 	return d.sock.Limit()
 }
 
-// Limits implements dataplane.Driver. Commit splits what does not fit into the
+// Limits: Commit splits what does not fit into the
 // socket's send buffer, which is small without privileges; batches are sized so that
 // only large ports are split.
 func (d *Driver) Limits() dataplane.Limits {
 	return dataplane.Limits{Atomic: true, Get: true, Certain: true, Batch: min(MaxOps, max(d.sock.Limit()/roughOp, 64))}
 }
 
-// Commit implements dataplane.Driver: all ops in one transaction where possible. If
+// Commit applies all ops in one transaction where possible. If
 // that fails, the rejected ops get the kernel's error, and all others an error that
 // names the first rejected one.
 //

@@ -39,58 +39,76 @@ func (e *encoder) expr(name string, attrs func()) {
 // value writes a constant.
 func (e *encoder) value(kind uint16, b []byte) {
 	at := e.Nest(kind)
-	e.Bytes(1, b)
+	e.Bytes(attrDataValue, b)
 	e.NestEnd(at)
 }
 
 const (
-	baseNetwork   = 1
-	baseTransport = 2
+	baseNetwork   = 1 // NFT_PAYLOAD_NETWORK_HEADER
+	baseTransport = 2 // NFT_PAYLOAD_TRANSPORT_HEADER
 )
 
 func (e *encoder) payload(reg, base, offset, size int) {
 	e.expr("payload", func() {
-		e.Uint32(1, uint32(reg))
-		e.Uint32(2, uint32(base))
-		e.Uint32(3, uint32(offset))
-		e.Uint32(4, uint32(size))
+		e.Uint32(payloadDreg, uint32(reg))
+		e.Uint32(payloadBase, uint32(base))
+		e.Uint32(payloadOffset, uint32(offset))
+		e.Uint32(payloadLen, uint32(size))
 	})
 }
 
+// Keys of meta (enum nft_meta_keys).
 const (
 	metaMark    = 3
 	metaIIFName = 6
+	metaNFTrace = 12
 	metaL4Proto = 16
 )
 
 func (e *encoder) meta(reg, key int) {
 	e.expr("meta", func() {
-		e.Uint32(1, uint32(reg))
-		e.Uint32(2, uint32(key))
+		e.Uint32(metaDreg, uint32(reg))
+		e.Uint32(metaKey, uint32(key))
+	})
+}
+
+// setMeta writes reg0 to the packet.
+func (e *encoder) setMeta(key uint32) {
+	e.expr("meta", func() {
+		e.Uint32(metaKey, key)
+		e.Uint32(metaSreg, reg0)
 	})
 }
 
 const (
-	equal    = 0
-	notEqual = 1
+	equal    = 0 // NFT_CMP_EQ
+	notEqual = 1 // NFT_CMP_NEQ
 )
+
+// equalOr is the comparison for equal or, with not, for the opposite.
+func equalOr(not bool) int {
+	if not {
+		return notEqual
+	}
+	return equal
+}
 
 func (e *encoder) cmp(reg, op int, value []byte) {
 	e.expr("cmp", func() {
-		e.Uint32(1, uint32(reg))
-		e.Uint32(2, uint32(op))
-		e.value(3, value)
+		e.Uint32(cmpSreg, uint32(reg))
+		e.Uint32(cmpOp, uint32(op))
+		e.value(cmpData, value)
 	})
 }
 
 // bitwise computes reg0 = reg0 & mask ^ xor.
 func (e *encoder) bitwise(mask, xor []byte) {
 	e.expr("bitwise", func() {
-		e.Uint32(1, reg0)
-		e.Uint32(2, reg0)
-		e.Uint32(3, uint32(len(mask)))
-		e.value(4, mask)
-		e.value(5, xor)
+		e.Uint32(bitwiseSreg, reg0)
+		e.Uint32(bitwiseDreg, reg0)
+		e.Uint32(bitwiseLen, uint32(len(mask)))
+		e.value(bitwiseMask, mask)
+		e.value(bitwiseXor, xor)
 	})
 }
 
@@ -114,8 +132,8 @@ func (e *encoder) verdictData(code uint32, chain string) {
 
 func (e *encoder) verdict(code uint32, chain string) {
 	e.expr("immediate", func() {
-		e.Uint32(1, regVerdict)
-		data := e.Nest(2)
+		e.Uint32(immediateDreg, regVerdict)
+		data := e.Nest(immediateData)
 		e.verdictData(code, chain)
 		e.NestEnd(data)
 	})
@@ -125,13 +143,13 @@ func (e *encoder) verdict(code uint32, chain string) {
 // map go, or -1.
 func (e *encoder) lookup(set *Set, dreg int, not bool) {
 	e.expr("lookup", func() {
-		e.Text(1, set.Name)
-		e.Uint32(2, reg0)
+		e.Text(lookupSet, set.Name)
+		e.Uint32(lookupSreg, reg0)
 		if dreg >= 0 {
-			e.Uint32(3, uint32(dreg))
+			e.Uint32(lookupDreg, uint32(dreg))
 		}
 		if not {
-			e.Uint32(5, 1)
+			e.Uint32(lookupFlags, 1) // NFT_LOOKUP_F_INV
 		}
 	})
 }
@@ -156,31 +174,30 @@ func (e *encoder) field(reg int, k Field) {
 	case L4Proto:
 		e.meta(reg, metaL4Proto)
 	case CtProto:
-		e.ctProto(reg)
+		e.original(reg, 10) // NFT_CT_PROTOCOL
 	case Dport:
 		e.payload(reg, baseTransport, 2, 2)
 	case Sport:
 		e.payload(reg, baseTransport, 0, 2)
 	case CtSaddr, CtDaddr:
-		e.original(reg, k)
+		key := uint32(k-CtSaddr) + 19 // NFT_CT_SRC_IP, NFT_CT_DST_IP
+		if e.family == model.IPv6 {
+			key += 2 // NFT_CT_SRC_IP6, NFT_CT_DST_IP6
+		}
+		e.original(reg, key)
 	case hash1, hash2:
-		e.jhash(reg, hashedFields, hashModulus, uint32(k-hash1)+1, 0)
+		e.jhash(reg, hashedFields, hashValues, uint32(k-hash1)+1, 0)
 	default:
 		e.payload(reg, baseNetwork, e.offset(k), addressLen(e.family))
 	}
 }
 
-// original loads an address that the packet came with, as connection tracking has
-// it.
-func (e *encoder) original(reg int, k Field) {
-	key := map[Field]uint32{CtSaddr: 19, CtDaddr: 20}[k] // NFT_CT_SRC_IP, NFT_CT_DST_IP
-	if e.family == model.IPv6 {
-		key += 2 // NFT_CT_SRC_IP6, NFT_CT_DST_IP6
-	}
+// original loads what connection tracking has of the packet as it came.
+func (e *encoder) original(reg int, key uint32) {
 	e.expr("ct", func() {
-		e.Uint32(1, uint32(reg))
-		e.Uint32(2, key)
-		e.Uint8(3, 0) // IP_CT_DIR_ORIGINAL
+		e.Uint32(ctDreg, uint32(reg))
+		e.Uint32(ctKey, key)
+		e.Uint8(ctDirection, 0) // IP_CT_DIR_ORIGINAL
 	})
 }
 
@@ -195,30 +212,30 @@ func (e *encoder) jhash(reg int, fields []Field, modulus, seed, offset uint32) {
 		at += (fieldLen(e.family, k) + 3) / 4
 	}
 	e.expr("hash", func() {
-		e.Uint32(1, regHashed)
-		e.Uint32(2, uint32(reg))
-		e.Uint32(3, uint32(4*(at-regHashed)))
-		e.Uint32(4, modulus)
-		e.Uint32(5, seed)
+		e.Uint32(hashSreg, regHashed)
+		e.Uint32(hashDreg, uint32(reg))
+		e.Uint32(hashLen, uint32(4*(at-regHashed)))
+		e.Uint32(hashModulus, modulus)
+		e.Uint32(hashSeed, seed)
 		if offset > 0 {
-			e.Uint32(6, offset)
+			e.Uint32(hashOffset, offset)
 		}
-		e.Uint32(7, 0) // NFT_HASH_JENKINS
+		e.Uint32(hashType, 0) // NFT_HASH_JENKINS
 	})
 }
 
 // store writes reg0 over an address of the packet, and corrects its checksums.
 func (e *encoder) store(k Field) {
 	e.expr("payload", func() {
-		e.Uint32(2, baseNetwork)
-		e.Uint32(3, uint32(e.offset(k)))
-		e.Uint32(4, uint32(addressLen(e.family)))
-		e.Uint32(5, reg0)
+		e.Uint32(payloadBase, baseNetwork)
+		e.Uint32(payloadOffset, uint32(e.offset(k)))
+		e.Uint32(payloadLen, uint32(addressLen(e.family)))
+		e.Uint32(payloadSreg, reg0)
 		if e.family == model.IPv4 {
-			e.Uint32(6, 1)  // NFT_PAYLOAD_CSUM_INET
-			e.Uint32(7, 10) // the header's checksum
+			e.Uint32(payloadCsumType, 1)    // NFT_PAYLOAD_CSUM_INET
+			e.Uint32(payloadCsumOffset, 10) // the header's checksum
 		}
-		e.Uint32(8, 1) // NFT_PAYLOAD_L4CSUM_PSEUDOHDR
+		e.Uint32(payloadCsumFlags, 1) // NFT_PAYLOAD_L4CSUM_PSEUDOHDR
 	})
 }
 
@@ -230,14 +247,14 @@ func (e *encoder) dynset(set *Set, op uint32, timeout time.Duration, own func())
 		e.payload(data, baseNetwork, e.offset(Daddr), addressLen(e.family))
 	}
 	e.expr("dynset", func() {
-		e.Text(1, set.Name)
-		e.Uint32(3, op)
-		e.Uint32(4, reg0)
+		e.Text(dynsetSetName, set.Name)
+		e.Uint32(dynsetOp, op)
+		e.Uint32(dynsetSregKey, reg0)
 		if set.Data != NoData {
-			e.Uint32(5, uint32(data))
+			e.Uint32(dynsetSregData, uint32(data))
 		}
 		if timeout > 0 {
-			e.Uint64(6, uint64(timeout/time.Millisecond))
+			e.Uint64(dynsetTimeout, uint64(timeout/time.Millisecond))
 		}
 		if own != nil {
 			own()
@@ -278,34 +295,22 @@ func host32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 // conntrack loads what connection tracking knows under a key, and of it a bit.
 func (e *encoder) conntrack(key, bit uint32) {
 	e.expr("ct", func() {
-		e.Uint32(1, reg0)
-		e.Uint32(2, key)
+		e.Uint32(ctDreg, reg0)
+		e.Uint32(ctKey, key)
 	})
 	e.bitwise(host32(bit), host32(0))
-}
-
-// ctProto loads the protocol of the packet's connection.
-func (e *encoder) ctProto(reg int) {
-	e.expr("ct", func() {
-		e.Uint32(1, uint32(reg))
-		e.Uint32(2, 10) // NFT_CT_PROTOCOL
-		e.Uint8(3, 0)   // IP_CT_DIR_ORIGINAL
-	})
 }
 
 func (e *encoder) mark(mask, xor uint32) {
 	e.meta(reg0, metaMark)
 	e.bitwise(host32(mask), host32(xor))
-	e.expr("meta", func() {
-		e.Uint32(2, metaMark)
-		e.Uint32(3, reg0)
-	})
+	e.setMeta(metaMark)
 }
 
 func (e *encoder) immediate(reg int, value []byte) {
 	e.expr("immediate", func() {
-		e.Uint32(1, uint32(reg))
-		e.value(2, value)
+		e.Uint32(immediateDreg, uint32(reg))
+		e.value(immediateData, value)
 	})
 }
 
@@ -313,26 +318,15 @@ func (e *encoder) immediate(reg int, value []byte) {
 func (e *encoder) dnat(flags uint32) {
 	port := uint32(reg0 + addressLen(e.family)/4)
 	e.expr("nat", func() {
-		e.Uint32(1, 1) // NFT_NAT_DNAT
-		e.Uint32(2, uint32(netlink.FamilyOf(e.family)))
-		e.Uint32(3, reg0)
-		e.Uint32(5, port)
+		e.Uint32(natType, 1) // NFT_NAT_DNAT
+		e.Uint32(natFamily, uint32(netlink.FamilyOf(e.family)))
+		e.Uint32(natRegAddrMin, reg0)
+		e.Uint32(natRegProtoMin, port)
 		if flags != 0 {
-			e.Uint32(7, flags)
+			e.Uint32(natFlags, flags)
 		}
 	})
 }
-
-// Attributes of an element (enum nft_set_elem_attributes).
-const (
-	elemKey      = 1
-	elemData     = 2
-	elemFlags    = 3
-	elemUserdata = 6
-	elemKeyEnd   = 10
-
-	elemIntervalEnd = 1 // in elemFlags
-)
 
 // element writes an element into the open list of its set. A deletion needs the key
 // only.

@@ -170,14 +170,7 @@ func (o *Offload) Devices(ctx context.Context) (exists bool, devices []string, e
 }
 
 // Flowtables lists those of all tables in the network namespace of the calling thread.
-func Flowtables(ctx context.Context) (all []diagnosis.Flowtable, err error) {
-	sock, err := openSocket()
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, sock.Close()) }()
-	return flowtables(ctx, sock)
-}
+func Flowtables(ctx context.Context) ([]diagnosis.Flowtable, error) { return once(ctx, flowtables) }
 
 // maxFlowtables bounds how many are listed: they are other programs'.
 const maxFlowtables = 100
@@ -196,7 +189,7 @@ func flowtables(ctx context.Context, sock *netlink.Socket) (all []diagnosis.Flow
 }
 
 func flowtableOf(m netlink.Message) diagnosis.Flowtable {
-	f := diagnosis.Flowtable{Family: familyNames()[m.Family()]}
+	f := diagnosis.Flowtable{Family: netfilterName(m.Family())}
 	for kind, b := range m.Attrs() {
 		switch kind {
 		case attrTable:

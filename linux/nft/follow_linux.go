@@ -89,10 +89,7 @@ func (f Followed) match(e *encoder) {
 		e.cmp(reg0, equal, []byte{0x02})
 	}
 	e.immediate(reg0, []byte{1})
-	e.expr("meta", func() {
-		e.Uint32(2, 12)   // NFTA_META_KEY, NFT_META_NFTRACE
-		e.Uint32(3, reg0) // NFTA_META_SREG
-	})
+	e.setMeta(metaNFTrace)
 }
 
 // Step is one rule, or the end of a chain, that a traced packet has met.
@@ -118,42 +115,33 @@ func (s Step) String() string {
 // Final reports whether the packet goes no further.
 func (s Step) Final() bool { return s.Verdict == "drop" || s.Verdict == "reject" }
 
-// Attributes of trace messages (enum nft_trace_attributes), and kinds of steps.
-const (
-	msgTrace = 17 // NFT_MSG_TRACE
-
-	traceTable, traceChain, traceHandle, traceType, traceVerdict, traceID, tracePolicy = 1, 2, 3, 4, 5, 6, 16
-
-	traceByReturn = 2 // NFT_TRACETYPE_RETURN
-)
-
 // traceStep reads a notice.
 func traceStep(m netlink.Message) (s Step, ok bool) {
-	if messageOf(m) != msgTrace {
+	if messageOf(m) != unix.NFT_MSG_TRACE {
 		return s, false
 	}
 	var kind uint32
 	for attr, v := range m.Attrs() {
 		switch attr {
-		case traceTable:
+		case unix.NFTA_TRACE_TABLE:
 			s.Table = netfilterName(m.Family()) + " " + netlink.Text(v)
-		case traceChain:
+		case unix.NFTA_TRACE_CHAIN:
 			s.Chain = netlink.Text(v)
-		case traceHandle:
+		case unix.NFTA_TRACE_RULE_HANDLE:
 			if len(v) == 8 {
 				s.Handle = binary.BigEndian.Uint64(v)
 			}
-		case traceType:
+		case unix.NFTA_TRACE_TYPE:
 			kind = netlink.Uint32(v)
-		case traceID:
+		case unix.NFTA_TRACE_ID:
 			s.ID = netlink.Uint32(v)
-		case traceVerdict:
+		case unix.NFTA_TRACE_VERDICT:
 			s.Verdict = verdictName(v)
-		case tracePolicy:
+		case unix.NFTA_TRACE_POLICY:
 			s.Verdict = verdictOf(netlink.Uint32(v), "")
 		}
 	}
-	if kind == traceByReturn && s.Handle == 0 {
+	if kind == unix.NFT_TRACETYPE_RETURN && s.Handle == 0 {
 		s.Verdict = "return"
 	}
 	return s, s.ID != 0 && s.Verdict != ""
@@ -459,13 +447,12 @@ func (w *Writers) notes(b []byte) {
 }
 
 func (w *Writers) note(m netlink.Message) {
-	const attrProcPID, attrProcName = 2, 3 // NFTA_GEN_PROC_PID, NFTA_GEN_PROC_NAME
 	one := Writer{At: time.Now()}
 	for kind, v := range m.Attrs() {
 		switch kind {
-		case attrProcPID:
+		case unix.NFTA_GEN_PROC_PID:
 			one.PID = int(netlink.Uint32(v))
-		case attrProcName:
+		case unix.NFTA_GEN_PROC_NAME:
 			one.Name = netlink.Text(v)
 		}
 	}

@@ -88,7 +88,6 @@ func (k Key) Name() string {
 	return string(n)
 }
 
-// single reports whether an element can be read by its key: there are many such.
 // Single reports whether an object can be read by its key alone.
 func (k Key) Single() bool { return k.Kind == KindElement && !k.Set.Interval && !k.Set.Dynamic() }
 
@@ -225,7 +224,7 @@ func keyText(f model.Family, key []Field, number string) string {
 		case CtDaddr:
 			parts[i] = "ct original " + FamilyName(f) + " daddr"
 		case hash1, hash2:
-			parts[i] = fmt.Sprintf("jhash %s mod %d seed 0x%x", keyText(f, hashedFields, ""), uint32(hashModulus), k-hash1+1)
+			parts[i] = fmt.Sprintf("jhash %s mod %d seed 0x%x", keyText(f, hashedFields, ""), uint32(hashValues), k-hash1+1)
 		}
 	}
 	return strings.Join(parts, " . ")
@@ -338,7 +337,7 @@ type keyRecord struct {
 	Second netip.Addr `json:",omitzero"`
 }
 
-// MarshalJSON implements json.Marshaler. Table.DecodeKey reads it.
+// MarshalJSON writes what Table.DecodeKey reads.
 func (k Key) MarshalJSON() ([]byte, error) {
 	r := keyRecord{Kind: k.Kind, Family: k.Family, Proto: k.Proto, Port: k.Port, Slot: k.Slot, Addr: k.Addr}
 	if k.Set != nil {

@@ -37,8 +37,7 @@ const (
 )
 
 // Attributes of tables, chains, rules, sets and lists of elements (enum
-// nft_table_attributes and its siblings); those of expressions are where those are
-// encoded.
+// nft_table_attributes and its siblings).
 const (
 	attrTable = 1 // name of the table, in all of them
 
@@ -87,6 +86,136 @@ const (
 	attrVerdictCode  = 1 // in the other kind of data
 	attrVerdictChain = 2
 )
+
+// Attributes of elements, and of expressions (enum nft_set_elem_attributes and so on), as
+// NFTA_PAYLOAD_DREG is payloadDreg here.
+const (
+	elemKey = iota + 1
+	elemData
+	elemFlags
+	elemTimeout
+	elemExpiration
+	elemUserdata
+	elemExpr
+	elemPad
+	elemObjref
+	elemKeyEnd
+
+	elemIntervalEnd = 1 // NFT_SET_ELEM_INTERVAL_END, in elemFlags
+)
+
+const (
+	payloadDreg = iota + 1
+	payloadBase
+	payloadOffset
+	payloadLen
+	payloadSreg
+	payloadCsumType
+	payloadCsumOffset
+	payloadCsumFlags
+)
+
+const (
+	metaDreg = iota + 1
+	metaKey
+	metaSreg
+)
+
+const (
+	ctDreg = iota + 1
+	ctKey
+	ctDirection
+)
+
+const (
+	cmpSreg = iota + 1
+	cmpOp
+	cmpData
+)
+
+const (
+	bitwiseSreg = iota + 1
+	bitwiseDreg
+	bitwiseLen
+	bitwiseMask
+	bitwiseXor
+)
+
+const (
+	immediateDreg = iota + 1
+	immediateData
+)
+
+const (
+	lookupSet = iota + 1
+	lookupSreg
+	lookupDreg
+	lookupSetID
+	lookupFlags
+)
+
+const (
+	dynsetSetName = iota + 1
+	dynsetSetID
+	dynsetOp
+	dynsetSregKey
+	dynsetSregData
+	dynsetTimeout
+	dynsetExpr
+)
+
+const (
+	hashSreg = iota + 1
+	hashDreg
+	hashLen
+	hashModulus
+	hashSeed
+	hashOffset
+	hashType
+)
+
+const (
+	ngDreg = iota + 1
+	ngModulus
+	ngType
+	ngOffset
+)
+
+const (
+	fibDreg = iota + 1
+	fibResult
+	fibFlags
+)
+
+const (
+	natType = iota + 1
+	natFamily
+	natRegAddrMin
+	natRegAddrMax
+	natRegProtoMin
+	natRegProtoMax
+	natFlags
+)
+
+const (
+	limitRate = iota + 1
+	limitUnit
+	limitBurst
+	limitType
+	limitFlags
+)
+
+const (
+	rejectType = iota + 1
+	rejectICMPCode
+)
+
+const (
+	counterBytes = iota + 1
+	counterPackets
+)
+
+const masqFlags = 1
 
 // messageOf returns a message's kind within nf_tables, or -1.
 func messageOf(m netlink.Message) int {

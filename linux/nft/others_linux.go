@@ -22,13 +22,16 @@ const maxBaseChains = 1000
 
 // BaseChains lists the chains of all tables in the network namespace of the calling
 // thread that packets reach by themselves. Tables of iptables-nft are among them.
-func BaseChains(ctx context.Context) (all []diagnosis.BaseChain, err error) {
+func BaseChains(ctx context.Context) ([]diagnosis.BaseChain, error) { return once(ctx, baseChains) }
+
+// once calls read with a socket of its own, in the network namespace of the calling thread.
+func once[T any](ctx context.Context, read func(context.Context, *netlink.Socket) (T, error)) (found T, err error) {
 	sock, err := openSocket()
 	if err != nil {
-		return nil, err
+		return found, err
 	}
 	defer func() { err = errors.Join(err, sock.Close()) }()
-	return baseChains(ctx, sock)
+	return read(ctx, sock)
 }
 
 func baseChains(ctx context.Context, sock *netlink.Socket) (all []diagnosis.BaseChain, err error) {
@@ -70,14 +73,8 @@ func baseChain(m netlink.Message) (c diagnosis.BaseChain, ok bool) {
 	if int(h.Point) >= len(names) {
 		return c, false // of bridges and devices
 	}
-	family, known := familyNames()[m.Family()]
-	c.Family, c.Hook, c.Priority, c.Drop = family, names[h.Point], int(h.Priority), h.Policy == 0
-	return c, ok && known
-}
-
-// familyNames are those of the families whose tables see packets of IP.
-func familyNames() map[byte]string {
-	return map[byte]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6"}
+	c.Family, c.Hook, c.Priority, c.Drop = netfilterName(m.Family()), names[h.Point], int(h.Priority), h.Policy == 0
+	return c, ok && slices.Contains([]string{"inet", "ip", "ip6"}, c.Family)
 }
 
 // Others works over a socket of Observe: to close one of its own

@@ -121,10 +121,7 @@ func (d *Driver) observeFamily(ctx context.Context, f model.Family, keys []Key, 
 func (d *Driver) Filled(ctx context.Context, f model.Family, set *Set, found func(netip.Addr)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	err := request(ctx, d.sock, msgGetSetElem, netlink.FlagDump, netlink.FamilyOf(f), func(w *netlink.Writer) {
-		w.Text(attrTable, d.table.Name)
-		w.Text(attrElementsSet, set.Name)
-	}, func(m netlink.Message) error {
+	err := request(ctx, d.sock, msgGetSetElem, netlink.FlagDump, netlink.FamilyOf(f), d.table.part(attrElementsSet, set.Name), func(m netlink.Message) error {
 		for kind, list := range m.Attrs() {
 			if kind != attrElementsList {
 				continue
@@ -148,6 +145,14 @@ func (d *Driver) ReadSet(ctx context.Context, f model.Family, set *Set, found fu
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.readSet(ctx, d.sock, newSnapshot(d.table, f, found), set)
+}
+
+// part names a part of the table in a request, by the attribute for it.
+func (t *Table) part(attr uint16, name string) func(*netlink.Writer) {
+	return func(w *netlink.Writer) {
+		w.Text(attrTable, t.Name)
+		w.Text(attr, name)
+	}
 }
 
 func (d *Driver) dump(ctx context.Context, sock *netlink.Socket, kind uint16, fill func(*netlink.Writer), s *snapshot) error {
@@ -222,15 +227,12 @@ func (d *Driver) getOne(ctx context.Context, k Key, s *snapshot) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	family := netlink.FamilyOf(k.Family)
-	in := func(attr uint16, name string) func(*netlink.Writer) {
-		return func(w *netlink.Writer) { w.Text(attrTable, d.table.Name); w.Text(attr, name) }
-	}
 	switch {
 	case k.Kind == KindChain:
-		if err := request(ctx, d.sock, msgGetChain, 0, family, in(attrChainName, k.Name()), s.add); err != nil {
+		if err := request(ctx, d.sock, msgGetChain, 0, family, d.table.part(attrChainName, k.Name()), s.add); err != nil {
 			return err
 		}
-		return request(ctx, d.sock, msgGetRule, netlink.FlagDump, family, in(attrRuleChain, k.Name()), s.add)
+		return request(ctx, d.sock, msgGetRule, netlink.FlagDump, family, d.table.part(attrRuleChain, k.Name()), s.add)
 	case k.whole():
 		return d.requestElements(ctx, d.sock, s, k.Set, nil)
 	case k.Kind == KindElement:
@@ -309,10 +311,7 @@ func (d *Driver) readSets(ctx context.Context, s *snapshot, sets []*Set) error {
 
 // readSet reads the elements of a set in the kernel's own order.
 func (d *Driver) readSet(ctx context.Context, sock *netlink.Socket, s *snapshot, set *Set) error {
-	return d.dump(ctx, sock, msgGetSetElem, func(w *netlink.Writer) {
-		w.Text(attrTable, d.table.Name)
-		w.Text(attrElementsSet, set.Name)
-	}, s)
+	return d.dump(ctx, sock, msgGetSetElem, d.table.part(attrElementsSet, set.Name), s)
 }
 
 // foundAtOnce is how many elements are passed on together.
@@ -404,10 +403,7 @@ func (d *Driver) readNumbered(ctx context.Context, s *snapshot, set *Set) (whole
 		return false, err
 	}
 	now := newSnapshot(d.table, s.family, nil)
-	err = request(ctx, d.readers[0], msgGetSet, 0, netlink.FamilyOf(s.family), func(w *netlink.Writer) {
-		w.Text(attrTable, d.table.Name)
-		w.Text(attrSetName, set.Name)
-	}, now.add)
+	err = request(ctx, d.readers[0], msgGetSet, 0, netlink.FamilyOf(s.family), d.table.part(attrSetName, set.Name), now.add)
 	if errors.Is(err, unix.ENOENT) { // it existed a moment ago
 		return false, nil
 	}

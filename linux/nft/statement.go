@@ -257,11 +257,11 @@ func (n Numgen) encode(e *encoder, reg int) {
 		random = 0 // NFT_NG_INCREMENTAL
 	}
 	e.expr("numgen", func() {
-		e.Uint32(1, uint32(reg))
-		e.Uint32(2, n.Mod)
-		e.Uint32(3, random)
+		e.Uint32(ngDreg, uint32(reg))
+		e.Uint32(ngModulus, n.Mod)
+		e.Uint32(ngType, random)
 		if n.Offset > 0 {
-			e.Uint32(4, n.Offset)
+			e.Uint32(ngOffset, n.Offset)
 		}
 	})
 }
@@ -482,25 +482,15 @@ func CommentText(s string) string {
 
 func (s SourceIn) encode(e *encoder) { e.prefix(Saddr, equal, s.Prefix) }
 
-func (s DestinationIn) encode(e *encoder) {
-	op := equal
-	if s.Not {
-		op = notEqual
-	}
-	e.prefix(Daddr, op, s.Prefix)
-}
+func (s DestinationIn) encode(e *encoder) { e.prefix(Daddr, equalOr(s.Not), s.Prefix) }
 
 func (s FibLocal) encode(e *encoder) {
-	op := equal
-	if s.Not {
-		op = notEqual
-	}
 	e.expr("fib", func() {
-		e.Uint32(1, reg0)
-		e.Uint32(2, 3) // NFT_FIB_RESULT_ADDRTYPE
-		e.Uint32(3, 2) // NFTA_FIB_F_DADDR
+		e.Uint32(fibDreg, reg0)
+		e.Uint32(fibResult, 3) // NFT_FIB_RESULT_ADDRTYPE
+		e.Uint32(fibFlags, 2)  // NFTA_FIB_F_DADDR
 	})
-	e.cmp(reg0, op, host32(2)) // RTN_LOCAL
+	e.cmp(reg0, equalOr(s.Not), host32(2)) // RTN_LOCAL
 }
 
 func (s IifName) encode(e *encoder) {
@@ -519,12 +509,8 @@ func (s L4ProtoIs) encode(e *encoder) {
 
 func (s MarkHas) encode(e *encoder) {
 	e.meta(reg0, metaMark)
-	op := notEqual
-	if s.Not {
-		op = equal
-	}
 	e.bitwise(host32(s.Bit), host32(0))
-	e.cmp(reg0, op, host32(0))
+	e.cmp(reg0, equalOr(!s.Not), host32(0))
 }
 
 func (s CtState) encode(e *encoder) {
@@ -540,11 +526,7 @@ func (NotSYN) encode(e *encoder) {
 
 func (s CtDNAT) encode(e *encoder) {
 	e.conntrack(2, 1<<5) // NFT_CT_STATUS, IPS_DST_NAT
-	op := notEqual
-	if s.Not {
-		op = equal
-	}
-	e.cmp(reg0, op, host32(0))
+	e.cmp(reg0, equalOr(!s.Not), host32(0))
 }
 
 func (s Lookup) encode(e *encoder) {
@@ -574,14 +556,14 @@ func (s Update) encode(e *encoder) {
 func (s Over) encode(e *encoder) {
 	const update = 1
 	e.dynset(s.Set, update, s.Period, func() {
-		at := e.Nest(7) // NFTA_DYNSET_EXPR
+		at := e.Nest(dynsetExpr)
 		e.Text(attrExprName, "limit")
 		data := e.Nest(attrExprData)
-		e.Uint64(1, uint64(s.Burst))
-		e.Uint64(2, uint64(s.Period/time.Second))
-		e.Uint32(3, s.Burst)
-		e.Uint32(4, 0) // NFT_LIMIT_PKTS
-		e.Uint32(5, 1) // NFT_LIMIT_F_INV
+		e.Uint64(limitRate, uint64(s.Burst))
+		e.Uint64(limitUnit, uint64(s.Period/time.Second))
+		e.Uint32(limitBurst, s.Burst)
+		e.Uint32(limitType, 0)  // NFT_LIMIT_PKTS
+		e.Uint32(limitFlags, 1) // NFT_LIMIT_F_INV
 		e.NestEnd(data)
 		e.NestEnd(at)
 	})
@@ -609,8 +591,8 @@ func (Reject) encode(e *encoder) {
 		port = 4 // ICMPV6_PORT_UNREACH
 	}
 	e.expr("reject", func() {
-		e.Uint32(1, 0) // NFT_REJECT_ICMP_UNREACH
-		e.Uint8(2, port)
+		e.Uint32(rejectType, 0) // NFT_REJECT_ICMP_UNREACH
+		e.Uint8(rejectICMPCode, port)
 	})
 }
 
@@ -641,7 +623,7 @@ func (e *encoder) lookupNumber(s *Set, n Numgen) {
 }
 
 func (Masquerade) encode(e *encoder) {
-	e.expr("masq", func() { e.Uint32(1, 0x10) }) // NF_NAT_RANGE_PROTO_RANDOM_FULLY
+	e.expr("masq", func() { e.Uint32(masqFlags, 0x10) }) // NF_NAT_RANGE_PROTO_RANDOM_FULLY
 }
 
 // match sends a packet to the next statement, or to the next rule.

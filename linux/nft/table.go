@@ -176,8 +176,8 @@ func (s *Set) hashed(f model.Family) bool { return f == model.IPv6 && s.Dynamic(
 // hashedFields are what a hash in a key is of.
 var hashedFields = []Field{CtSaddr, Saddr}
 
-// hashModulus keeps as many bits of a hash as nft can express.
-const hashModulus = 1<<32 - 1
+// hashValues keeps as many bits of a hash as nft can express.
+const hashValues = 1<<32 - 1
 
 // stored are the fields of a set's key as the kernel keeps it.
 func (s *Set) stored(f model.Family) []Field {

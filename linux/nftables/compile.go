@@ -3,6 +3,7 @@
 package nftables
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -44,15 +45,7 @@ func (o Options) families() []model.Family {
 	return both[:]
 }
 
-func (o Options) bit() uint32 {
-	if o.Mark == 0 {
-		return DefaultMark
-	}
-	return o.Mark
-}
-
-// Compiler turns ports into objects (dataplane.Compiler and
-// dataplane.Compiler). It is safe for concurrent use.
+// Compiler turns ports into objects (dataplane.Compiler). It is safe for concurrent use.
 type Compiler struct {
 	options Options
 	zero    *nft.Count // where counters begin
@@ -78,17 +71,16 @@ type pickChain struct {
 
 // NewCompiler returns a compiler.
 func NewCompiler(o Options) *Compiler {
-	c := &Compiler{options: o, bit: o.bit(), zero: &nft.Count{}}
+	c := &Compiler{options: o, bit: cmp.Or(o.Mark, DefaultMark), zero: &nft.Count{}}
 	if o.CountEndpoints {
 		c.ofEndpoint = &nft.Body{Counter: c.zero}
 	}
 	return c
 }
 
-// Equal implements dataplane.Compiler.
 func (c *Compiler) Equal(a, b nft.Value) bool { return a.Equal(b) }
 
-// Rank implements dataplane.Compiler: referenced objects come before those that
+// Rank: referenced objects come before those that
 // refer to them, source ranges before slots, and both before the answer that needs them. The
 // answer for one origin comes before the one that all origins look up last, which
 // it would get otherwise. A large port may take several transactions, and after each of them
@@ -119,7 +111,7 @@ func (c *Compiler) Rank(k nft.Key) int {
 
 var _ ledger.Guards[nft.Key] = (*Compiler)(nil)
 
-// Admits implements ledger.Guards: source ranges do, to a restricted frontend.
+// Admits: source ranges do, to a restricted frontend.
 func (*Compiler) Admits(k nft.Key) (guard nft.Key, clients netip.Prefix) {
 	if k.Kind != nft.KindElement || k.Set != setAllowed {
 		return guard, clients
@@ -146,7 +138,7 @@ func hasPrefix(s string, prefixes ...string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(s, p) })
 }
 
-// DeleteDelay implements dataplane.Compiler. To make or delete a chain, the kernel
+// DeleteDelay: to make or delete a chain, the kernel
 // checks the whole table, milliseconds where there are many Services, and
 // before Linux 6.2 a chain cannot go in the same transaction as the element
 // that refers to it. The affinity of clients is in one map, which has only the last endpoint of each of
@@ -165,7 +157,6 @@ func (c *Compiler) DeleteDelay(k nft.Key) time.Duration {
 	return 0
 }
 
-// Port implements dataplane.Compiler.
 func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(nft.Key, nft.Value)) []model.Gap {
 	if !slices.Contains(c.options.families(), port.ID.Family) {
 		return []model.Gap{{Missing: true, Detail: port.ID.Family.String() + " is not served: this node has none, or no nftables for it"}}

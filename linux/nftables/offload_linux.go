@@ -80,7 +80,7 @@ func (o *offload) stopWatching() {
 	o.events, o.unwatch = nil, nil
 }
 
-// Sync implements dataplane.Backend. The first one starts the offload.
+// Sync starts the offload, the first time.
 func (o *offload) Sync(ctx context.Context) (dataplane.Work, error) {
 	o.begin.Do(func() {
 		running, stop := context.WithCancel(context.Background())
@@ -187,7 +187,7 @@ func (o *offload) Remove(ctx context.Context) error {
 	return errors.Join(o.flowtable.Remove(ctx), o.Backend.Remove(ctx))
 }
 
-// Close implements dataplane.Backend. The flowtable stays, as everything programmed does.
+// Close: the flowtable stays, as everything programmed does.
 func (o *offload) Close() error {
 	o.end()
 	o.stopWatching()
@@ -222,7 +222,7 @@ func withoutOffload(b dataplane.Backend, log *slog.Logger) (dataplane.Backend, e
 	return &unoffloaded{Backend: b, flowtable: f, log: log}, nil
 }
 
-// Sync implements dataplane.Backend. A flowtable that cannot be removed keeps nothing else
+// Sync: a flowtable that cannot be removed keeps nothing else
 // from being written, and is tried again.
 func (u *unoffloaded) Sync(ctx context.Context) (dataplane.Work, error) {
 	if u.flowtable != nil && !time.Now().Before(u.retryAt) {

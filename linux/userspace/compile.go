@@ -54,8 +54,6 @@ func (c *Compiler) ServiceCIDRs(k Key, v Value) (all []netip.Prefix) {
 // packets have this host's address already.
 func markOf(c *config.Config) uint32 { return 1 << c.MasqueradeBit }
 
-var _ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
-
 func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 	for _, f := range c.families {
 		emit(Key{Kind: kindAddress, Family: f}, Value{})
@@ -192,7 +190,7 @@ func (p portals) target(from model.Origin) Target {
 	return p.own(Drop)
 }
 
-// Rank implements dataplane.Compiler. Before relays and all that leads to them come the entries
+// Rank: before relays and all that leads to them come the entries
 // for allowed source ranges of a frontend, then the one that drops the rest: a restricted frontend is
 // never open to all. Of the other entries come first those for this node's pods, since without one a pod uses
 // those for all others: it would get their endpoints between two writes, when they
@@ -212,7 +210,7 @@ func (c *Compiler) Rank(k Key) int {
 	return rank + 1
 }
 
-// Admits implements ledger.Guards: source ranges do, to a restricted frontend.
+// Admits: source ranges do, to a restricted frontend.
 func (c *Compiler) Admits(k Key) (guard Key, clients netip.Prefix) {
 	if k.Kind != kindEntry || k.Chain != chainGuard || !k.From.IsValid() {
 		return guard, clients

@@ -74,15 +74,15 @@ func (d *Driver) Close() error {
 	return errors.Join(err, d.flows.close(), d.table.Close())
 }
 
-func (d *Driver) Disturbed(context.Context) (bool, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.table.Disturbed()
-}
+func (d *Driver) Disturbed(ctx context.Context) (bool, error) { return d.table.Disturbed(ctx) }
+
+func (d *Driver) Prune(ctx context.Context) error { return d.table.Prune(ctx) }
+
+func (d *Driver) Others(ctx context.Context) ([]string, error) { return d.table.Others(ctx) }
 
 func (d *Driver) Full() []model.Problem { return d.relays.server.Limited() }
 
-// Commit implements dataplane.Driver: it creates targets of rules, then writes the
+// Commit creates targets of rules, then writes the
 // rules in one transaction per family, then removes targets without rules.
 func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []error {
 	d.mu.Lock()
@@ -108,7 +108,7 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 	failed := [2]error{}
 	for f, list := range edits {
 		if len(list) > 0 {
-			failed[f] = d.table.Write(ctx, model.Family(f), list)
+			failed[f] = d.table.Edit(ctx, model.Family(f), list)
 		}
 	}
 	for i, op := range ops {
@@ -321,7 +321,7 @@ func (d *Driver) stopNewConnections(ctx context.Context) error {
 		if len(list) == 0 {
 			continue
 		}
-		if err := d.table.Write(ctx, model.Family(f), list); err != nil {
+		if err := d.table.Edit(ctx, model.Family(f), list); err != nil {
 			return err
 		}
 		for _, e := range list {
@@ -336,17 +336,8 @@ func (d *Driver) stopNewConnections(ctx context.Context) error {
 }
 
 func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
-	have, err := d.observe(ctx)
-	for k, v := range have {
-		found(k, v)
-	}
-	return err
-}
-
-func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	d.mu.Lock()
 	d.committed = map[Key]bool{}
-	d.table.Reading()
 	d.mu.Unlock()
 	rules, hasAddr, err := d.read(ctx)
 	d.mu.Lock()
@@ -354,25 +345,25 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	meanwhile := d.committed
 	d.committed = nil
 	if err != nil {
-		return nil, err
+		return err
 	}
-	objects := map[Key]Value{}
-	for _, f := range d.table.Families() {
+	for _, f := range d.table.Served() {
 		if hasAddr[f] {
-			objects[Key{Kind: kindAddress, Family: f}] = Value{}
+			found(Key{Kind: kindAddress, Family: f}, Value{})
 		}
 		if d.dropPorts[f] != nil {
-			objects[Key{Kind: kindDropPort, Family: f}] = Value{}
+			found(Key{Kind: kindDropPort, Family: f}, Value{})
 		}
 	}
 	for id, r := range d.relays.open {
 		if r.Listening() {
-			objects[Key{Kind: kindRelay, Family: id.Port().Family, Relay: id}] = Value{Policy: r.policy}
+			found(Key{Kind: kindRelay, Family: id.Port().Family, Relay: id}, Value{Policy: r.policy})
 		}
 	}
 	have := map[Key]installed{}
 	for k, r := range rules {
-		objects[k], have[k] = d.target(r), r.installed
+		found(k, d.target(r))
+		have[k] = r.installed
 	}
 	for k := range meanwhile { // newer than what was read
 		if newer, ok := d.rules[k]; ok {
@@ -386,14 +377,14 @@ func (d *Driver) observe(ctx context.Context) (map[Key]Value, error) {
 	for _, r := range have {
 		d.use(r.relay, 1)
 	}
-	return objects, nil
+	return nil
 }
 
 func (d *Driver) read(ctx context.Context) (rules map[Key]found, hasAddr [2]bool, err error) {
 	if rules, err = d.table.Read(ctx); err != nil {
 		return rules, hasAddr, err
 	}
-	for _, f := range d.table.Families() {
+	for _, f := range d.table.Served() {
 		if d.sharedAddr {
 			break
 		}

@@ -249,12 +249,12 @@ type failingTable struct {
 	failed bool
 }
 
-func (f *failingTable) Write(ctx context.Context, family model.Family, edits []edit) error {
+func (f *failingTable) Edit(ctx context.Context, family model.Family, edits []edit) error {
 	if !f.failed {
 		f.failed = true
 		return errors.New("no memory")
 	}
-	return f.table.Write(ctx, family, edits)
+	return f.table.Edit(ctx, family, edits)
 }
 
 // A relay that could not bind its port of the earlier run, and whose rules could not be

@@ -133,15 +133,11 @@ const (
 )
 
 func (v Value) equal(o Value) bool {
-	return v.To == o.To && v.sameRules(o) &&
-		(v.Policy == o.Policy || v.Policy != nil && o.Policy != nil && v.Policy.Equal(o.Policy))
-}
-
-func (v Value) sameRules(o Value) bool {
+	rules := v.Rules == o.Rules
 	if v.Digest != 0 && o.Digest != 0 {
-		return v.Digest == o.Digest
+		rules = v.Digest == o.Digest
 	}
-	return v.Rules == o.Rules
+	return rules && v.To == o.To && (v.Policy == o.Policy || v.Policy != nil && o.Policy != nil && v.Policy.Equal(o.Policy))
 }
 
 // localSuffix marks the relay of policy Local in the comments of its rules. Programs before this
@@ -280,13 +276,14 @@ func ownedChains() []string { return slices.Concat(entryChains, fixedChains) }
 
 func isEntryChain(name string) bool { return slices.Contains(entryChains, name) }
 
-func isFixedChain(name string) bool { return slices.Contains(fixedChains, name) }
-
 // fixed returns the rules of a fixed chain.
-func fixed(f model.Family, chain string, host *model.Host, mark uint32) []xtables.Rule {
+func fixed(f model.Family, chain string, host *model.Host, mark uint32) (rules []xtables.Rule) {
 	switch chain {
 	case chainReject, chainDrop:
-		return dnatAll(f, ends[chain])
+		for _, p := range [...]model.Proto{model.TCP, model.UDP, model.SCTP} {
+			rules = append(rules, xtables.Rule{Proto: p, Target: xtables.DNAT{To: relayAddrPort(f, ends[chain])}})
+		}
+		return rules
 	case chainLast:
 		return unallocated(f, host, mark)
 	case chainIn:
@@ -307,14 +304,6 @@ func fixed(f model.Family, chain string, host *model.Host, mark uint32) []xtable
 func skipRelayTraffic(mark uint32) xtables.Rule {
 	marked := xtables.HasMark{Value: mark, Mask: mark}
 	return xtables.Rule{Comment: "relays, to endpoints", Matches: []xtables.Match{marked}, Target: xtables.Return}
-}
-
-// dnatAll redirects connections of all protocols to a port of the relay address.
-func dnatAll(f model.Family, port uint16) (rules []xtables.Rule) {
-	for _, p := range [...]model.Proto{model.TCP, model.UDP, model.SCTP} {
-		rules = append(rules, xtables.Rule{Proto: p, Target: xtables.DNAT{To: relayAddrPort(f, port)}})
-	}
-	return rules
 }
 
 // hookChain describes one of the two chains at hooks: how it detects pods, and the
@@ -454,7 +443,7 @@ func natChain(f model.Family, c xtables.SavedChain, put map[Key]found) {
 		return
 	}
 	entries := isEntryChain(c.Name)
-	if !entries && !isFixedChain(c.Name) {
+	if !entries && !slices.Contains(fixedChains, c.Name) {
 		return
 	}
 	put[Key{Kind: KindTable, Family: f}] = found{}

@@ -76,7 +76,7 @@ func openBackend(ctx context.Context, c *config.Config, o relay.Options) (datapl
 		return nil, err
 	}
 	families := []model.Family{model.IPv4}
-	if slices.Contains(t.Families(), model.IPv6) && ipv6() {
+	if slices.Contains(t.Served(), model.IPv6) && ipv6() {
 		if err := tableKinds()[at].try(ctx, t, model.IPv6); err != nil {
 			o.Log.Warn("IPv6 not served", "mode", relay.Mode, "err", err)
 		} else {
@@ -154,7 +154,7 @@ func (k tableKind) clear(ctx context.Context, sharedAddr bool) error {
 	}
 	d := open(t, relay.Options{})
 	d.sharedAddr = sharedAddr
-	b := dataplane.New(NewCompiler(anyMark, t.Families()...), d)
+	b := dataplane.New(NewCompiler(anyMark, t.Served()...), d)
 	defer d.release()
 	return errors.Join(b.Remove(ctx), b.Close())
 }
@@ -175,30 +175,20 @@ func remove(ctx context.Context, _ *config.Config) error {
 	return errors.Join(failed...)
 }
 
-// tryNAT writes one rule of each kind to a chain that no packet meets.
-func tryNAT(ctx context.Context, t table, f model.Family) (err error) {
-	const chain = xtables.ScratchChain
-	lock, err := host.LockProbe(ctx)
-	if err != nil {
-		return err
-	}
-	defer lock.Close()
-	k, rules := probeRules(f)
-	k.Chain = chain
-	b, clean := &batch{}, &batch{}
-	b.Rewrite(chain, xtables.List(rules[1:]...))
-	b.put(k, rules[0])
-	clean.Drop(chain)
+// tryNAT writes one rule of each kind to a chain that no packet meets, and reads them back.
+func tryNAT(ctx context.Context, t table, f model.Family) error {
 	nat := t.(natTable)
-	deleteNew, err := nat.commands.KeepTables(ctx, f, xtables.Filter, xtables.NAT)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, deleteNew(context.WithoutCancel(ctx))) }()
-	if err := nat.restore(ctx, f, b); err != nil {
-		return err
-	}
-	return nat.restore(context.WithoutCancel(ctx), f, clean)
+	return nat.Namespace.Do(func() error {
+		lock, err := host.LockProbe(ctx)
+		if err != nil {
+			return err
+		}
+		defer lock.Close()
+		return nat.commands.Try(ctx, f, func(f model.Family, _ xtables.Table, _ bool) []xtables.Rule {
+			_, rules := probeRules(f)
+			return rules
+		}, xtables.NAT)
+	})
 }
 
 // tryNFT writes everything to a scratch table that no packet meets.

@@ -113,7 +113,7 @@ func TestRestartWritesNothingToNFT(t *testing.T) {
 		p = start(t, tableKinds()[1], web(), dns())
 		defer p.stop()
 		p.sync()
-		if disturbed, err := observer.Disturbed(); disturbed || err != nil {
+		if disturbed, err := observer.Disturbed(t.Context()); disturbed || err != nil {
 			t.Errorf("the restart wrote: %t, %v", disturbed, err)
 		}
 	})

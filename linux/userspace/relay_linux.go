@@ -230,20 +230,16 @@ func (t *flowTable) delete(ctx context.Context, log *slog.Logger, fronts []flows
 		m.Own, m.Keep = own, keep(m.Frontend)
 		x.Add(m)
 	}
-	err := t.open()
+	var err error
+	if t.table == nil {
+		t.table, err = conntrack.Open()
+	}
 	if err == nil {
 		_, err = t.table.Delete(ctx, x.Matches(), x.Stale)
 	}
 	if err != nil {
 		log.Warn("deleting stale UDP conntrack entries failed", "err", err)
 	}
-}
-
-func (t *flowTable) open() (err error) {
-	if t.table == nil {
-		t.table, err = conntrack.Open()
-	}
-	return err
 }
 
 func (t *flowTable) close() error {

@@ -5,10 +5,8 @@ package userspace
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"slices"
-	"sync"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
@@ -18,37 +16,37 @@ import (
 )
 
 // table holds the rules: the nat table of iptables, or our own tables in nftables.
-// One goroutine may use it at a time, and others Read and Others.
+// One goroutine may use it at a time, and another one Read or Others.
 type table interface {
-	// Families are those that it serves.
-	Families() []model.Family
+	// Served are the families that it serves.
+	Served() []model.Family
 
-	// Reading announces Read, which covers all external changes until then.
-	Reading()
-
-	// Read returns the objects of all families.
+	// Read returns the objects of all families. It covers all external changes until it begins.
 	Read(context.Context) (map[Key]found, error)
 
-	// Write applies edits of one family, all or none. After some errors it is unknown
+	// Edit applies edits of one family, all or none. After some errors it is unknown
 	// which.
-	Write(context.Context, model.Family, []edit) error
+	Edit(context.Context, model.Family, []edit) error
 
-	// Disturbed reports whether there may have been an external change since Reading.
-	Disturbed() (bool, error)
-
-	// Most is the largest number of edits of a Write; 0 is no limit.
+	// Most is the largest number of edits at once; 0 is no limit.
 	Most() int
 
-	// Others is dataplane.Driver's. It is called on a thread of the table's network.
+	// These are dataplane.Driver's. Disturbed is about the time since Read.
+	Disturbed(context.Context) (bool, error)
 	Others(context.Context) ([]string, error)
-
+	Prune(context.Context) error
 	Close() error
 }
 
+var (
+	_ table = natTable{}
+	_ table = ownTables{}
+)
+
 // natTable is the nat table of iptables, in the variant that this host uses.
 type natTable struct {
+	*xtables.Driver
 	commands *xtables.Commands
-	watch    *xtables.Watch
 }
 
 func openNAT(ctx context.Context) (table, error) {
@@ -58,46 +56,28 @@ func openNAT(ctx context.Context) (table, error) {
 	if err != nil {
 		return nil, err
 	}
-	w, err := xtables.OpenWatch(c.Variant, c.Families)
-	if err != nil {
-		return nil, err
-	}
-	return natTable{c, w}, nil
+	d, err := xtables.Open(c.Tools, c.Families, xtables.NAT)
+	return natTable{d, c}, err
 }
 
-var _ table = natTable{}
-
-func (t natTable) Families() []model.Family { return t.commands.Families }
-
-func (t natTable) Reading() { t.watch.BeforeRead() }
-
-func (t natTable) Disturbed() (bool, error) { return t.watch.Disturbed() }
+func (t natTable) Served() []model.Family { return t.Families }
 
 func (t natTable) Most() int { return 0 }
 
 func (t natTable) Others(ctx context.Context) ([]string, error) {
-	return t.commands.Others(ctx, t.commands.Families, func(chain string) bool {
+	return t.Driver.Others(ctx, func(chain string) bool {
 		return chain == chainLast || slices.Contains(ownedChains(), chain)
 	})
 }
 
-func (t natTable) Close() error { return t.watch.Close() }
-
 func (t natTable) Read(ctx context.Context) (map[Key]found, error) {
 	objects := map[Key]found{}
-	for _, f := range t.Families() {
-		text, err := t.commands.Save(ctx, f, xtables.NAT)
-		if err != nil {
-			return nil, fmt.Errorf("%s tables: %w", f, err)
-		}
-		if err := natObjects(f, text, objects); err != nil {
-			return nil, fmt.Errorf("%s: %w", f, err)
-		}
-	}
-	return objects, nil
+	err := t.Driver.Read(ctx, func(f model.Family, text string) error { return natObjects(f, text, objects) })
+	return objects, err
 }
 
-func (t natTable) Write(ctx context.Context, f model.Family, edits []edit) error {
+// Edit waits for the lock: without its chains the mode serves nothing.
+func (t natTable) Edit(ctx context.Context, f model.Family, edits []edit) error {
 	b := &batch{}
 	for _, e := range withoutImplied(edits) {
 		b.edit(e)
@@ -105,26 +85,13 @@ func (t natTable) Write(ctx context.Context, f model.Family, edits []edit) error
 	if b.Empty() {
 		return nil
 	}
-	return t.restore(ctx, f, b)
-}
-
-// restore runs a transaction and waits for the lock. A lock held for too long is an
-// ordinary failure, not ledger.BusyError: without its chains the mode serves nothing.
-func (t natTable) restore(ctx context.Context, f model.Family, b *batch) error {
-	t.watch.BeforeWrite()
-	if err := t.commands.RestoreWait(ctx, f, b.Text(xtables.NAT)); err != nil {
-		t.watch.Invalidate()
-		return fmt.Errorf("%s tables: %w", f, err)
-	}
-	t.watch.AfterWrite(1)
-	return nil
+	return t.Write(ctx, f, b.Text(xtables.NAT))
 }
 
 // ownTables are the tables of our own in nftables.
 type ownTables struct {
-	driver   *nft.Driver
+	*nft.Driver
 	families []model.Family
-	reading  sync.Mutex
 }
 
 // openNFT opens the table for the families that the kernel supports, and writes
@@ -141,31 +108,21 @@ func openNFT(ctx context.Context) (table, error) {
 		}
 	}
 	d, err := nft.Open(nftTable, families...)
-	if err != nil {
-		return nil, err
-	}
-	return &ownTables{driver: d, families: families}, nil
+	return ownTables{d, families}, err
 }
 
-var _ table = (*ownTables)(nil)
+func (t ownTables) Served() []model.Family { return t.families }
 
-func (t *ownTables) Families() []model.Family { return t.families }
-
-// Reading implements table: nft.Driver does it itself.
-func (t *ownTables) Reading() {}
-
-func (t *ownTables) Read(ctx context.Context) (map[Key]found, error) {
-	t.reading.Lock()
-	defer t.reading.Unlock()
-	have, err := t.driver.Objects(ctx)
+func (t ownTables) Read(ctx context.Context) (map[Key]found, error) {
+	have, err := t.Objects(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return nftFound(have), nil
 }
 
-func (t *ownTables) Write(ctx context.Context, _ model.Family, edits []edit) error {
-	for _, err := range t.driver.Commit(ctx, nftOps(edits)) {
+func (t ownTables) Edit(ctx context.Context, _ model.Family, edits []edit) error {
+	for _, err := range t.Commit(ctx, nftOps(edits)) {
 		if err != nil {
 			return err
 		}
@@ -173,19 +130,9 @@ func (t *ownTables) Write(ctx context.Context, _ model.Family, edits []edit) err
 	return nil
 }
 
-func (t *ownTables) Disturbed() (bool, error) { return t.driver.Disturbed(context.Background()) }
-
-// Most implements table: half a batch, since a table has sets besides, and redirect
-// may rewrite further entries.
-func (t *ownTables) Most() int { return t.driver.Limits().Batch / 2 }
-
-func (t *ownTables) Others(ctx context.Context) ([]string, error) {
-	t.reading.Lock()
-	defer t.reading.Unlock()
-	return t.driver.Others(ctx)
-}
-
-func (t *ownTables) Close() error { return t.driver.Close() }
+// Most is half a batch, since a table has sets besides, and redirect may rewrite further
+// entries.
+func (t ownTables) Most() int { return t.Limits().Batch / 2 }
 
 // nftOps turns edits of one family into ops on nftables objects. Deleting a table
 // deletes its contents.
@@ -220,16 +167,4 @@ func nftOp(verb ledger.Verb, k nft.Key, v nft.Value) ledger.Op[nft.Key, nft.Valu
 		op.New = v
 	}
 	return op
-}
-
-// Prune: tables of our own go with their last object.
-func (d *Driver) Prune(ctx context.Context) error {
-	if t, ok := d.table.(natTable); ok {
-		return t.commands.DeleteBare(ctx, t.commands.Families, xtables.NAT)
-	}
-	return nil
-}
-
-func (d *Driver) Others(ctx context.Context) ([]string, error) {
-	return d.table.Others(ctx)
 }

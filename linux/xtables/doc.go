@@ -24,5 +24,6 @@
 //	parse.go         and back
 //	command_linux.go the commands of a variant, legacy or nft, and the lock
 //	probe_linux.go   whether it works; rules of other programs, before Tandem's and for doctor
+//	driver_linux.go  what the drivers of modes share: tables in a network namespace
 //	watch_linux.go   whether other programs wrote
 package xtables

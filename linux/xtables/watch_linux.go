@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -18,7 +19,7 @@ import (
 
 // Watch cheaply detects external changes of the tables filter and nat. The kernel
 // counts the transactions of nf_tables; for legacy tables it reports the number and
-// size of their rules. One goroutine may use it at a time.
+// size of their rules. One goroutine may write at a time, another one may read.
 type Watch struct {
 	// Poll schedules full reads of legacy tables: a change that keeps the number and
 	// size of rules can only be seen by reading all of them. The nft variant does not
@@ -28,9 +29,11 @@ type Watch struct {
 	read         func() (tableState, error)
 	closeSockets func() error
 	counts       bool // the state is a count of transactions
-	expected     tableState
-	before       tableState // a write of our own
-	lost         bool       // expected is out of date
+
+	mu       sync.Mutex // guards what follows, and read
+	expected tableState
+	before   tableState // a write of our own
+	lost     bool       // expected is out of date
 }
 
 // tableState is what the kernel reports of its tables at almost no cost.
@@ -48,8 +51,8 @@ func OpenWatch(v Variant, families []model.Family) (*Watch, error) {
 	return watchTableInfo(families)
 }
 
-// NoWatch detects nothing: for a driver that only reads or removes.
-func NoWatch() *Watch {
+// noWatch detects nothing.
+func noWatch() *Watch {
 	return &Watch{read: func() (tableState, error) { return tableState{}, nil }, closeSockets: func() error { return nil }}
 }
 
@@ -57,10 +60,16 @@ func NoWatch() *Watch {
 func (w *Watch) Close() error { return w.closeSockets() }
 
 // Invalidate makes the next Disturbed report true.
-func (w *Watch) Invalidate() { w.lost = true }
+func (w *Watch) Invalidate() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lost = true
+}
 
 // BeforeWrite comes before transactions of our own.
 func (w *Watch) BeforeWrite() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	now, err := w.read()
 	w.lost = w.lost || err != nil || now != w.expected
 	w.before = now
@@ -68,6 +77,8 @@ func (w *Watch) BeforeWrite() {
 
 // AfterWrite follows n transactions of our own.
 func (w *Watch) AfterWrite(n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	now, err := w.read()
 	w.lost = w.lost || err != nil || w.counts && now.generation-w.before.generation != uint32(n)
 	w.expected = now
@@ -76,6 +87,8 @@ func (w *Watch) AfterWrite(n int) {
 // BeforeRead comes before all tables are read: the reading covers external changes
 // until then.
 func (w *Watch) BeforeRead() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	now, err := w.read()
 	w.expected, w.lost = now, err != nil
 	w.Poll.Begin(time.Now())
@@ -90,6 +103,8 @@ const readAgain = 30 * time.Second
 
 // Disturbed reports whether there may have been an external change since BeforeRead.
 func (w *Watch) Disturbed() (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.lost || !w.counts && w.Poll.Due(time.Now()) {
 		return true, nil
 	}
