@@ -232,13 +232,13 @@ func TestProblemsOfSlicesAreTheirServices(t *testing.T) {
 // A field that this version does not know is a warning, as with an API server that is newer than the proxy. One
 // that looks like a known one is a mistake: served without it, a Service that works would lose what was meant.
 func TestFieldsOfANewerAPI(t *testing.T) {
-	newer := strings.Replace(svc("web"), "spec: {", "spec: {shadowTraffic: {percent: 5}, ", 1)
+	newer := strings.Replace(svc("web"), "spec: {", "spec: {\n  shadowTraffic: {percent: 5}, ", 1)
 	if newer == svc("web") {
 		t.Fatal(newer)
 	}
 	objects, problems, _ := readFiles(t, map[string]string{"x.yaml": newer})
 	equal(t, "objects", objects, []string{"default/web x.yaml:1"})
-	equal(t, "problems", problems, []string{"x.yaml:1: Service default/web: spec.shadowTraffic: unknown field, ignored"})
+	equal(t, "problems", problems, []string{"x.yaml:2: Service default/web: spec.shadowTraffic: unknown field, ignored"})
 	for what, text := range map[string]string{
 		"mistyped":         strings.Replace(newer, "ports:", "prots:", 1),
 		"a wrong type too": strings.Replace(newer, "shadowTraffic: {percent: 5}", "shadowTraffic: 1, externalIPs: 7", 1),

@@ -249,11 +249,12 @@ func (d decoder) decodeObject(n *yaml.Node, c class) *object {
 		return rejectedNode(n, c, asFaults(faults))
 	}
 	o := convert(c, into, d.limits.nodePorts)
+	o.findLines(n)
 	for _, f := range asFaults(faults) { // of a newer API: a warning, as where an API server has them
 		f.object, f.text = o.key.String(), f.text+", ignored"
 		o.faults = append(o.faults, f)
 	}
-	o.findLines(n)
+	sortFaults(o.faults)
 	return o
 }
 
