@@ -8,12 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
 	"net/url"
+	"syscall"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -98,7 +100,7 @@ func open(ctx context.Context, path string, request []byte) (*http.Response, err
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		return nil, fmt.Errorf("cannot reach the control socket of a running tandem (requires its user or root): %w", err)
+		return nil, unreachable(err)
 	}
 	if res.StatusCode != http.StatusOK {
 		defer res.Body.Close()
@@ -106,6 +108,19 @@ func open(ctx context.Context, path string, request []byte) (*http.Response, err
 		return nil, errors.New(string(text))
 	}
 	return res, nil
+}
+
+// errNotRunning is why nobody answers, and what to do.
+var errNotRunning = errors.New("no tandem runs on this node, in this network namespace: start it with 'tandem start' where it is installed as a service, else with 'tandem run'")
+
+// unreachable says why the control socket did not answer: without a proxy there is no socket,
+// or one that nobody listens to any more.
+func unreachable(err error) error {
+	gone := errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
+	if gone && !errors.Is(err, fs.ErrPermission) {
+		return errNotRunning
+	}
+	return fmt.Errorf("cannot reach the control socket of a running tandem (requires its user or root): %w", err)
 }
 
 // route is one more request that the control socket answers.

@@ -649,7 +649,7 @@ func (s source) inputs() (all []question.Input) {
 		return nil
 	}
 	for _, r := range s.server.Resources() {
-		all = append(all, question.Input{Name: r.Name, Age: r.Age(now).Seconds(), Version: r.Version, Objects: r.Objects, Err: r.Err})
+		all = append(all, question.Input{Name: r.Name, Age: r.Age(now).Seconds(), Version: r.Version, Objects: r.Objects, Err: r.Err, Unlisted: !r.Listed})
 	}
 	return all
 }

@@ -52,6 +52,9 @@ names are there and ordinary users may change them.`,
 				}
 				flags.file = args[0]
 			}
+			if flags.file == "" && len(flags.given) == 0 {
+				return usageError{errors.New("nothing to check: name a file (/dev/stdin for the standard input), or give flags as run takes them")}
+			}
 			need := flags.needTrustedFiles
 			if here {
 				need = flags.needHere

@@ -37,7 +37,13 @@ func demo(cmd *cobra.Command, inside bool) error {
 	if inside {
 		return demoPlan(cmd, denied)
 	}
+	run, err := os.MkdirTemp("", "tandem-demo-") // what a proxy of this user makes for its lock stays there otherwise
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(run)
 	child := exec.CommandContext(ctx, "/proc/self/exe", "demo", "--inside")
+	child.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+run)
 	child.Stdout, child.Stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
 	child.SysProcAttr = netns.UserNamespace()
 	if err := child.Start(); err != nil {

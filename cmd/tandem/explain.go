@@ -31,11 +31,11 @@ running tandem. It shows what must happen; tandem trace shows what the kernel do
 FROM is host (this node), pod (any pod of this node), outside, or an address, with
 %INTERFACE behind it where pods are recognised by their interface.
 TO is ADDRESS:PORT, NAMESPACE/SERVICE or NAMESPACE/SERVICE:PORT with the port's name or
-number; /udp or /sctp may follow.`,
+number; /udp or /sctp may follow. SERVICE or SERVICE:PORT alone is one of namespace default.`,
 		Example: "  tandem explain pod default/web:80\n  tandem explain 198.51.100.7 203.0.113.10:443\n  tandem explain --manifests ./services outside 192.0.2.1:30080",
-		Args:    twoArgs,
+		Args:    twoArgs, ValidArgsFunction: completeServices(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			e, err := ask(cmd, &from, question.Explain(), oracle.Question{From: args[0], To: args[1]})
+			e, err := ask(cmd, &from, question.Explain(), oracle.Question{From: args[0], To: targetArgument(args[1])})
 			if err != nil {
 				return err
 			}
@@ -71,12 +71,12 @@ single packets.
 
 FROM and TO are as for tandem explain.`,
 		Example: "  tandem trace pod default/web:80\n  tandem trace outside 192.0.2.1:30080 -o json\n  tandem trace host default/web:80 --live",
-		Args:    twoArgs,
+		Args:    twoArgs, ValidArgsFunction: completeServices(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if timeout <= 0 || timeout > maxLive {
 				return usageError{fmt.Errorf("--timeout %s: must be more than 0 and at most %s", timeout, maxLive)}
 			}
-			t, err := ask(cmd, &from, question.TracePacket(), oracle.Question{From: args[0], To: args[1]})
+			t, err := ask(cmd, &from, question.TracePacket(), oracle.Question{From: args[0], To: targetArgument(args[1])})
 			if err != nil {
 				return err
 			}
@@ -112,6 +112,7 @@ const maxLive = 10 * time.Minute
 func followLive(cmd *cobra.Command, t *question.Trace, from string, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 	defer cancel()
+	defer waiting(cmd, fmt.Sprintf("waiting up to %s for a packet from %s to %s/%s", timeout, from, t.To, t.Protocol))()
 	l, err := platform.Live(ctx, *t, from)
 	if err != nil {
 		return fmt.Errorf("--live: %w", err)

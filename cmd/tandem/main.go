@@ -12,6 +12,7 @@ import (
 	"io"
 	"maps"
 	"math"
+	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
@@ -30,6 +32,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/printable"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/installers/openrc"
 	"github.com/tandem-proxy/tandem/installers/systemd"
 	"github.com/tandem-proxy/tandem/platform"
@@ -126,6 +129,7 @@ EndpointSlices into the kernel, and keeps them up to date.`,
 	}
 	root.Flags().Bool("version", false, "print the version") // cobra's own would offer -v, which is the verbosity
 	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetUsageFunc(plainHelp)
 	root.AddCommand(newRun(), newPlan(), newStatus(), newServices(), newExplain(), newTrace(), newDrift(), newHistory(), newTop(), newSnapshot(), newReplay(), newUI(), newKubectl(),
 		newSwitch(), newDoctor(), newTest(), newDemo(), newCleanup(), newConfig(), newHNS(hns.Local),
 		newInstall(), newUninstall(), newStart(), newStop(), newVersion())
@@ -238,6 +242,37 @@ func serviceArgument(args []string) (n model.ServiceName, err error) {
 	return n, nil
 }
 
+// targetArgument is TO of a connection: a name alone is a Service of namespace default, as for verbs about a
+// Service, with its port or not.
+func targetArgument(text string) string {
+	if strings.Contains(text, "/") {
+		return text
+	}
+	if _, err := netip.ParseAddrPort(text); err == nil {
+		return text
+	}
+	if _, err := netip.ParseAddr(text); err == nil {
+		return text
+	}
+	return "default/" + text
+}
+
+// completeServices completes the argument at a place with the names of the running tandem's Services; without
+// one with nothing.
+func completeServices(place int) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return func(c *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
+		if len(args) == place {
+			ctx, cancel := context.WithTimeout(c.Context(), time.Second)
+			defer cancel()
+			found, _ := platform.Ask(ctx, question.ListServices(), question.ServicesRequest{})
+			for i := range found.Services {
+				names = append(names, found.Services[i].Name)
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
 // serviceText is what queries call a Service; empty for all.
 func serviceText(n model.ServiceName) string {
 	if n == (model.ServiceName{}) {
@@ -282,11 +317,69 @@ func groupedHelp(c *cobra.Command) {
 	})
 }
 
+// helpWidth is the longest line of a help, but for examples and long names of flags.
+const helpWidth = 100
+
+// A line of a description does not begin with a flag, which would look like an entry of its own; pflag lets
+// lines be longer than asked for by some columns.
+const (
+	unbroken = "\u00a0"
+	wrapSlop = 5
+)
+
 // flags writes the flags of a set that are not hidden, under a title.
 func (s *screen) flags(title string, fs *pflag.FlagSet) {
-	if fs.HasAvailableFlags() {
-		s.printf("\n%s:\n%s", title, fs.FlagUsagesWrapped(s.width))
+	if !fs.HasAvailableFlags() {
+		return
 	}
+	shown := pflag.NewFlagSet("", pflag.ContinueOnError)
+	fs.VisitAll(func(f *pflag.Flag) {
+		plain := *f
+		if plain.NoOptDefVal == "true" { // a switch, which pflag shows with [=true|false]
+			plain.NoOptDefVal, plain.Value = "", switched{plain.Value}
+		}
+		plain.Usage = strings.ReplaceAll(plain.Usage, " --", unbroken+"--")
+		shown.AddFlag(&plain)
+	})
+	width := helpWidth
+	if 0 < s.width && s.width < width {
+		width = s.width
+	}
+	s.printf("\n%s:\n%s", title, strings.ReplaceAll(shown.FlagUsagesWrapped(width-wrapSlop), unbroken, " "))
+}
+
+// switched is the value of a flag that is mostly given without one.
+type switched struct{ pflag.Value }
+
+func (switched) Type() string { return "" }
+
+// plainHelp shows what a verb does, its verbs and its flags: that of all verbs that have no other.
+func plainHelp(c *cobra.Command) error {
+	s := newScreen(c.OutOrStdout())
+	s.printf("Usage:\n")
+	if c.Runnable() {
+		s.printf("  %s\n", c.UseLine())
+	}
+	if c.HasAvailableSubCommands() {
+		s.printf("  %s [command]\n", c.CommandPath())
+	}
+	if c.HasExample() {
+		s.printf("\nExamples:\n%s\n", c.Example)
+	}
+	if c.HasAvailableSubCommands() {
+		s.printf("\nAvailable Commands:\n")
+		for _, verb := range c.Commands() {
+			if verb.IsAvailableCommand() || verb.Name() == "help" {
+				s.printf("  %-*s %s\n", verb.NamePadding(), verb.Name(), verb.Short)
+			}
+		}
+	}
+	s.flags("Flags", c.LocalFlags())
+	s.flags("Global Flags", c.InheritedFlags())
+	if c.HasAvailableSubCommands() {
+		s.printf("\nUse \"%s [command] --help\" for more information about a command.\n", c.CommandPath())
+	}
+	return s.flush()
 }
 
 // ofRun reports whether a flag is one of run's.

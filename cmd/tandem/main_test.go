@@ -15,12 +15,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/platform"
@@ -416,6 +418,151 @@ func TestStatusWithoutADaemon(t *testing.T) {
 	code, _, stderr := tandem(t, "status", "--address", "127.0.0.1:1")
 	if code != exitFailure || !strings.Contains(stderr, "is it running") {
 		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
+// Where no tandem runs, verbs say so and how to start one, not which file is missing.
+func TestNoTandemRuns(t *testing.T) {
+	for _, line := range []string{"services", "history", "drift", "top", "snapshot", "explain host web", "trace host web:80", "services shop/web"} {
+		code, _, stderr := tandem(t, strings.Fields(line)...)
+		if code != exitFailure || !strings.Contains(stderr, "no tandem runs on this node") || !strings.Contains(stderr, "'tandem run'") || strings.Contains(stderr, "lstat") || strings.Contains(stderr, ".sock") {
+			t.Errorf("%s: exit code %d, %s", line, code, stderr)
+		}
+	}
+}
+
+// run looks at its manifests before it sets kernel parameters, and takes one source of Services.
+func TestRunChecksItsSourceFirst(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "none")
+	code, _, stderr := tandem(t, "run", "--manifests", none, "--hostname-override", "n")
+	if code != exitFailure || !strings.Contains(stderr, "--manifests: stat "+none) || strings.Contains(stderr, "mode chosen") || strings.Contains(stderr, "oom_score_adj") {
+		t.Errorf("exit code %d, %s", code, stderr)
+	}
+	for _, verb := range []string{"run", "plan"} {
+		if code, _, stderr := tandem(t, verb, "--manifests", none, "--kubeconfig", none); code != exitUsage || !strings.Contains(stderr, "--kubeconfig: excludes --manifests") {
+			t.Errorf("%s: exit code %d, %s", verb, code, stderr)
+		}
+	}
+}
+
+// The help of every verb fits 100 columns, has no [=true|false], and each flag of an example is one of its verb's.
+func TestHelp(t *testing.T) {
+	var visit func(*cobra.Command)
+	visit = func(c *cobra.Command) {
+		for _, sub := range c.Commands() {
+			visit(sub)
+		}
+		_, stdout, _ := tandem(t, append(strings.Fields(c.CommandPath())[1:], "--help")...)
+		if strings.Contains(stdout, "[=true|false]") {
+			t.Errorf("%s --help has [=true|false]", c.CommandPath())
+		}
+		_, flags, _ := strings.Cut(stdout, "\nFlags")
+		for line := range strings.Lines(flags) {
+			if n := len([]rune(strings.TrimRight(line, "\n"))); n > helpWidth {
+				t.Errorf("%s --help: %d columns: %s", c.CommandPath(), n, line)
+			}
+		}
+		for line := range strings.Lines(c.Example) {
+			line, _, _ = strings.Cut(line, " #")
+			_, line, found := strings.Cut(line, "tandem ")
+			if !found {
+				continue
+			}
+			line, _, _ = strings.Cut(line, " | ")
+			at, rest, err := c.Root().Find(strings.Fields(line))
+			for _, word := range rest {
+				if word == "--" {
+					break
+				}
+				name, isLong := strings.CutPrefix(word, "--")
+				if name, _, _ = strings.Cut(name, "="); err != nil || isLong && at.Flags().Lookup(name) == nil && !at.DisableFlagParsing {
+					t.Errorf("%s: example %q: %s has no flag %s, %v", c.CommandPath(), line, at.CommandPath(), word, err)
+				}
+			}
+		}
+	}
+	visit(newRoot())
+}
+
+// config check with nothing to check is a mistake, not a valid configuration.
+func TestConfigCheckOfNothing(t *testing.T) {
+	if code, stdout, stderr := tandem(t, "config", "check"); code != exitUsage || strings.Contains(stdout, "valid") || !strings.Contains(stderr, "name a file") {
+		t.Errorf("exit code %d, %s%s", code, stdout, stderr)
+	}
+}
+
+// A Service without a namespace is one of namespace default for all verbs, an address stays one.
+func TestTargetArgument(t *testing.T) {
+	for text, want := range map[string]string{
+		"web": "default/web", "web:80": "default/web:80", "shop/web": "shop/web", "10.0.0.1:80": "10.0.0.1:80", "[2001:db8::1]:80": "[2001:db8::1]:80", "10.0.0.1:80/udp": "10.0.0.1:80/udp", "10.0.0.1": "10.0.0.1",
+	} {
+		if got := targetArgument(text); got != want {
+			t.Errorf("%s: %s, want %s", text, got, want)
+		}
+	}
+	dir := folder(t, map[string]string{"web.yaml": webYAML})
+	code, stdout, stderr := tandem(t, "explain", "--manifests", dir, "--node", "n", "--cluster-cidr", "10.244.1.0/24", "pod", "web:http")
+	if code != exitOK || !strings.Contains(stdout, "FORWARD") {
+		t.Errorf("exit code %d, %s%s", code, stdout, stderr)
+	}
+}
+
+// Two snapshots are compared in terms of Services, and the exit code says whether they differ.
+func TestPlanOfTwoSnapshots(t *testing.T) {
+	before := filepath.Join("..", "..", "platform", "testdata", "nftables.snapshot")
+	text, err := os.ReadFile(before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const gone, come = "10.244.1.2", "10.244.1.222"
+	after := filepath.Join(t.TempDir(), "after.snapshot")
+	if err := os.WriteFile(after, bytes.ReplaceAll(text, []byte(`"`+gone+`"`), []byte(`"`+come+`"`)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, stdout, stderr := tandem(t, "plan", "--snapshot", before, "--against", before); code != exitOK || !strings.Contains(stdout, "no change") {
+		t.Errorf("the same: exit code %d, %s%s", code, stdout, stderr)
+	}
+	code, stdout, stderr := tandem(t, "plan", "--snapshot", before, "--against", after)
+	if code != exitDiffers || !strings.Contains(stdout, "endpoint "+come) || !strings.Contains(stdout, "endpoint "+gone) {
+		t.Errorf("exit code %d, %s%s", code, stdout, stderr)
+	}
+	if code, _, _ := tandem(t, "plan", "--against", after); code != exitUsage {
+		t.Errorf("without --snapshot: exit code %d", code)
+	}
+}
+
+// The history of a Service that never was is an error; a change has its date.
+func TestHistoryText(t *testing.T) {
+	path := filepath.Join("..", "..", "platform", "testdata", "nftables.snapshot")
+	if code, stdout, stderr := tandem(t, "history", "--snapshot", path, "default/never"); code != exitFailure || !strings.Contains(stderr, "no Service default/never") {
+		t.Errorf("exit code %d, %s%s", code, stdout, stderr)
+	}
+	if code, _, _ := tandem(t, "history", "--snapshot", path, "--watch"); code != exitUsage {
+		t.Errorf("--watch of a snapshot: exit code %d", code)
+	}
+	var b bytes.Buffer
+	s := newScreen(&b)
+	writeHistory(s, history.Document{Entries: []history.Entry{{At: time.Date(2026, 11, 24, 18, 5, 0, 0, time.UTC), Kind: "Service", Verb: "added", Object: "default/web"}}})
+	if _ = s.flush(); !strings.Contains(b.String(), "2026-11-24 18:05:00.000") {
+		t.Error(b.String())
+	}
+}
+
+// A verb that waits says so within a second, and what for; one that does not is silent.
+func TestWaitsSpeak(t *testing.T) {
+	var errs bytes.Buffer
+	cmd := new(cobra.Command)
+	cmd.SetErr(&errs)
+	done := waiting(cmd, "waiting for a packet")
+	time.Sleep(patience + 300*time.Millisecond)
+	done()
+	if !strings.HasPrefix(errs.String(), "waiting for a packet, ") {
+		t.Errorf("%q", errs.String())
+	}
+	errs.Reset()
+	waiting(cmd, "a moment")()
+	if errs.Len() > 0 {
+		t.Errorf("%q", errs.String())
 	}
 }
 

@@ -37,12 +37,14 @@ import (
 //   - selects objects by a filter, and ends with an error that has the
 //     right exit code (main.go): nil 0, any other 1, usageError and unsupportedError 2, differsError 3.
 
-// The forms that every verb has.
+// The forms that every verb has, and formName of those that list Services: their names alone, a line each, as
+// the verbs take them.
 const (
 	formTable = "table"
 	formWide  = "wide"
 	formJSON  = "json"
 	formYAML  = "yaml"
+	formName  = "name"
 )
 
 // report is a result in all its forms.
@@ -56,6 +58,7 @@ type report struct {
 type output struct {
 	form  string
 	forms []string
+	bare  bool
 }
 
 // register adds the flag. Of the verb's own forms a first one that starts with '*' is
@@ -70,6 +73,7 @@ func (o *output) register(c *cobra.Command, own ...string) {
 	o.forms = append([]string{formTable, formWide, formJSON, formYAML}, own...)
 	c.Flags().VarP(o, "output", "o", "one of "+strings.Join(o.forms, ", "))
 	complete(c, "output", o.forms...)
+	c.Flags().BoolVar(&o.bare, "no-headers", false, "tables without their first line")
 }
 
 func (o *output) Set(form string) error {
@@ -98,7 +102,7 @@ func (o *output) printTo(s *screen, r report) error {
 	case o.form == formYAML:
 		return writeYAML(s.out, r.document)
 	}
-	s.wide = o.form == formWide
+	s.wide, s.bare = o.form == formWide, o.bare
 	if err := r.text(s); err != nil {
 		return err
 	}
@@ -118,6 +122,7 @@ type screen struct {
 	color bool // a terminal that shows colours
 	tty   bool
 	wide  bool // -o wide: all columns, nothing cut
+	bare  bool // --no-headers
 	text  bytes.Buffer
 }
 
@@ -252,6 +257,43 @@ func yamlNode(d *json.Decoder) (*yaml.Node, error) {
 	return &yaml.Node{Kind: yaml.ScalarNode, Value: fmt.Sprint(token)}, nil
 }
 
+// namesOf is formName of a list.
+func namesOf[T any](list []T, name func(*T) string) map[string]func(io.Writer) error {
+	return map[string]func(io.Writer) error{formName: func(out io.Writer) error {
+		var b strings.Builder
+		for i := range list {
+			b.WriteString(printable.Text(name(&list[i])) + "\n")
+		}
+		_, err := io.WriteString(out, b.String())
+		return err
+	}}
+}
+
+// patience is how long a verb may be silent.
+const patience = 700 * time.Millisecond
+
+// waiting says on stderr what is waited for where that takes a while, and every few seconds for how long by
+// then, until done is called.
+func waiting(cmd *cobra.Command, what string) (done func()) {
+	ended, told := make(chan struct{}), make(chan struct{})
+	begin := time.Now()
+	go func() {
+		defer close(told)
+		for next := patience; ; next = 5 * time.Second {
+			select {
+			case <-ended:
+				return
+			case <-time.After(next):
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s, %.0f s so far\n", printable.Text(what), time.Since(begin).Seconds())
+			}
+		}
+	}()
+	return func() {
+		close(ended)
+		<-told
+	}
+}
+
 // printNotes prints the notes on a configuration to stderr.
 func printNotes(cmd *cobra.Command, notes []config.Finding) {
 	for _, n := range notes {
@@ -283,6 +325,7 @@ type column struct {
 	wide  bool // shown with -o wide only
 	keep  bool // never cut: addresses and states, which people copy or look for
 	state bool // its words have colours, see stateColor
+	spare bool // left out, the last first, where the screen is too narrow for all
 }
 
 // table is rows with a cell for each column. An empty cell of a later row means the
@@ -300,19 +343,27 @@ const (
 	gutter    = "  "
 )
 
-// table writes a table that fits the screen: without the wide columns, and with the
-// broadest columns that may be cut made narrower. Wide ones are written in full.
+// table writes a table that fits the screen: without the wide columns, as few of the
+// spare ones as it takes, and then with the broadest columns that may be cut made narrower. Wide ones are written in full.
 func (s *screen) table(t table) {
-	t = t.shown(s.wide)
+	t = t.shown(func(i int) bool { return s.wide || !t.columns[i].wide })
 	widths := t.widths()
 	if s.width > 0 && !s.wide {
+		for i := len(widths) - 1; i >= 0 && excess(widths, s.width) > 0; i-- {
+			if t.columns[i].spare {
+				t = t.shown(func(column int) bool { return column != i })
+				widths = slices.Delete(widths, i, i+1)
+			}
+		}
 		t.fit(widths, s.width)
 	}
 	head := make([]string, len(t.columns))
 	for i, c := range t.columns {
 		head[i] = c.name
 	}
-	s.row(head, widths, func(int, string) string { return bold })
+	if !s.bare {
+		s.row(head, widths, func(int, string) string { return bold })
+	}
 	for _, r := range t.rows {
 		s.row(r, widths, func(i int, cell string) string {
 			if t.columns[i].state {
@@ -323,11 +374,10 @@ func (s *screen) table(t table) {
 	}
 }
 
-// shown is the table without the columns that are for wide screens, and with cells
-// that are safe to print.
-func (t table) shown(wide bool) (out table) {
-	for _, c := range t.columns {
-		if wide || !c.wide {
+// shown is the table with some of its columns, and with cells that are safe to print.
+func (t table) shown(keep func(column int) bool) (out table) {
+	for i, c := range t.columns {
+		if keep(i) {
 			out.columns = append(out.columns, c)
 		}
 	}
@@ -335,7 +385,7 @@ func (t table) shown(wide bool) (out table) {
 	for _, r := range t.rows {
 		cells := make([]string, 0, len(out.columns))
 		for i, cell := range r {
-			if wide || !t.columns[i].wide {
+			if keep(i) {
 				cells = append(cells, printable.Text(cell))
 			}
 		}
@@ -355,13 +405,18 @@ func (t table) widths() []int {
 	return widths
 }
 
-// fit cuts the broadest column by one until all fit or none can be cut.
-func (t table) fit(widths []int, limit int) {
+// excess is by how much columns of these widths are wider than a screen.
+func excess(widths []int, limit int) int {
 	total := (len(widths) - 1) * len(gutter)
 	for _, w := range widths {
 		total += w
 	}
-	for ; total > limit; total-- {
+	return total - limit
+}
+
+// fit cuts the broadest column by one until all fit or none can be cut.
+func (t table) fit(widths []int, limit int) {
+	for over := excess(widths, limit); over > 0; over-- {
 		widest := -1
 		for i, w := range widths {
 			if !t.columns[i].keep && w > narrowest && (widest < 0 || w > widths[widest]) {
@@ -407,25 +462,44 @@ func cut(text string, width int) string {
 }
 
 // filter is a question.Filter by flags.
-type filter struct{ question.Filter }
+type filter struct {
+	question.Filter
+	states     []string // that objects of the verb can be in
+	everywhere bool     // said: it is so without a namespace anyway
+}
 
 // register adds the flags -n, --name and, for a verb whose objects have states, --state.
 func (f *filter) register(c *cobra.Command, states ...string) {
 	fs := c.Flags()
 	fs.StringVarP(&f.Namespace, "namespace", "n", "", "only this namespace")
+	fs.BoolVarP(&f.everywhere, "all-namespaces", "A", false, "all namespaces, which is the default")
+	c.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
 	fs.StringVar(&f.Name, "name", "", "only these names; * and ? as in file names: 'web-*'")
-	if len(states) > 0 {
+	if f.states = states; len(states) > 0 {
 		fs.StringSliceVar(&f.States, "state", nil, "only these states: "+strings.Join(states, ", "))
 		complete(c, "state", states...)
 	}
 }
 
-// check validates the pattern.
+// check validates the pattern and the states.
 func (f *filter) check() error {
 	if err := f.Check(); err != nil {
-		return usageError{err}
+		return usageError{fmt.Errorf("--name %s: %w", f.Name, err)}
+	}
+	for _, state := range f.States {
+		if !slices.ContainsFunc(f.states, func(s string) bool { return strings.EqualFold(s, state) }) {
+			return usageError{fmt.Errorf("--state %s: choose of %s", state, strings.Join(f.states, ", "))}
+		}
 	}
 	return nil
+}
+
+// matches says how many of all objects a filter has selected; "" where it leaves out none.
+func (f *filter) matches(n, all int) string {
+	if f.All() {
+		return ""
+	}
+	return fmt.Sprintf("%d of %s match\n", n, printable.Count(max(n, all), "Service"))
 }
 
 // repeat is --watch: a verb shows its result again and again.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -155,12 +156,12 @@ func TestFilter(t *testing.T) {
 		want          bool
 	}{
 		{filter{}, "default/web", "Programmed", true},
-		{filter{question.Filter{Namespace: "default"}}, "default/web", "", true},
-		{filter{question.Filter{Namespace: "default"}}, "other/web", "", false},
-		{filter{question.Filter{Name: "we?"}}, "default/web", "", true},
-		{filter{question.Filter{Name: "w*"}}, "default/db", "", false},
-		{filter{question.Filter{States: []string{"partial", "Failing"}}}, "default/web", "Partial", true},
-		{filter{question.Filter{States: []string{"failing"}}}, "default/web", "Partial", false},
+		{filter{Filter: question.Filter{Namespace: "default"}}, "default/web", "", true},
+		{filter{Filter: question.Filter{Namespace: "default"}}, "other/web", "", false},
+		{filter{Filter: question.Filter{Name: "we?"}}, "default/web", "", true},
+		{filter{Filter: question.Filter{Name: "w*"}}, "default/db", "", false},
+		{filter{Filter: question.Filter{States: []string{"partial", "Failing"}}}, "default/web", "Partial", true},
+		{filter{Filter: question.Filter{States: []string{"failing"}}}, "default/web", "Partial", false},
 	} {
 		if got := test.filter.Match(test.object, test.state); got != test.want {
 			t.Errorf("%+v, %s %s: %t", test.filter, test.object, test.state, got)
@@ -214,6 +215,78 @@ func TestStatusText(t *testing.T) {
 	}
 	if _, stdout, _ = tandem(t, "status", "--address", address, "-o", "wide"); !strings.Contains(stdout, "PORT") {
 		t.Errorf("wide:\n%s", stdout)
+	}
+}
+
+// A tandem that is not healthy is a failure for scripts, and what was never read does not count as up to date.
+func TestStatusOfAnUnhealthyNode(t *testing.T) {
+	sick := `{"version":"v1","node":"n","mode":"nftables","healthy":%t,"services":[],"inputs":[{"name":"services","age":12,"neverListed":%t}]}`
+	for _, healthy := range []bool{false, true} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, sick, healthy, !healthy) }))
+		code, stdout, stderr := tandem(t, "status", "--address", strings.TrimPrefix(s.URL, "http://"))
+		s.Close()
+		if (code == exitOK) != healthy || code > exitFailure || strings.Contains(stdout, "never listed") == healthy || strings.Contains(stdout, "up to date") != healthy ||
+			strings.Contains(stderr, "n is not healthy") == healthy {
+			t.Errorf("healthy %t: exit code %d, %s%s", healthy, code, stdout, stderr)
+		}
+	}
+}
+
+// Of many Services the status is a screen: how many are in each state, what is wrong, and the worst.
+func TestStatusOfManyServices(t *testing.T) {
+	d := question.Status{Version: "v1", Node: "n", Healthy: true}
+	for i := range 5000 {
+		svc := question.Service{Name: fmt.Sprintf("ns/web-%04d", i), State: "Programmed"}
+		if i%100 == 42 {
+			svc.State, svc.Problems = "Failing", []question.Problem{{Detail: "no space left"}}
+		}
+		d.Services = append(d.Services, svc)
+	}
+	address := statusServer(t, d)
+	code, stdout, _ := tandem(t, "status", "--address", address)
+	lines := strings.Split(stdout, "\n")
+	if code != exitOK || len(lines) > 60 || !strings.Contains(stdout, "5000 Services (50 Failing, 4950 Programmed)") ||
+		!strings.Contains(stdout, "and 4980 more Services (--all)") || strings.Contains(stdout, "ns/web-0000") || !strings.Contains(stdout, "! ns/web-0042: no space left") {
+		t.Errorf("exit code %d, %d lines:\n%s", code, len(lines), stdout)
+	}
+	if _, stdout, _ = tandem(t, "status", "--address", address, "--all"); strings.Count(stdout, "ns/web-") != 5050 {
+		t.Errorf("--all names %d", strings.Count(stdout, "ns/web-"))
+	}
+	if _, stdout, _ = tandem(t, "status", "--address", address, "-n", "nope"); !strings.Contains(stdout, "0 of 5000 Services match\n") {
+		t.Errorf("-n nope:\n%s", stdout)
+	}
+	if _, stdout, _ = tandem(t, "status", "--address", address, "--state", "failing", "-o", "name"); !strings.HasPrefix(stdout, "ns/web-0042\nns/web-0142\n") {
+		t.Errorf("-o name:\n%.100s", stdout)
+	}
+	if _, stdout, _ = tandem(t, "status", "--address", address, "-A", "--no-headers"); strings.Contains(stdout, "SERVICE") || !strings.Contains(stdout, "ns/web-0042") {
+		t.Errorf("--no-headers:\n%s", stdout)
+	}
+}
+
+// A state that no Service can be in is a mistake for every verb that selects by it.
+func TestUnknownState(t *testing.T) {
+	for _, verb := range []string{"status", "services"} {
+		if code, _, stderr := tandem(t, verb, "--state", "Partial,Foo"); code != exitUsage || !strings.Contains(stderr, "--state Foo: choose of Failing, Partial, Pending, Programmed") {
+			t.Errorf("%s: exit code %d, %s", verb, code, stderr)
+		}
+	}
+}
+
+// A narrow terminal loses columns before names are cut: the last one first.
+func TestNarrowTablesDropColumns(t *testing.T) {
+	for width, lost := range map[int]string{100: "", 80: "SOURCES", 70: "SOURCES WHY", 56: "SOURCES WHY KIND"} {
+		s, b := narrow(width, false)
+		s.table(servicesTable([]question.Service{{Name: "shop/frontend", State: "Programmed", Frontends: []question.Frontend{{Address: "10.96.0.1:80", Proto: "tcp", Kind: "cluster IP", Why: "Balanced"}}}}))
+		_ = s.flush()
+		head, row, _ := strings.Cut(b.String(), "\n")
+		for _, name := range []string{"KIND", "WHY", "SOURCES"} {
+			if strings.Contains(head, name) == strings.Contains(lost, name) {
+				t.Errorf("%d columns: %s", width, head)
+			}
+		}
+		if !strings.Contains(row, "shop/frontend ") || utf8.RuneCountInString(head) > width {
+			t.Errorf("%d columns:\n%s", width, b)
+		}
 	}
 }
 

@@ -23,7 +23,7 @@ func newPlan() *cobra.Command {
 	var out output
 	var only filter
 	var running, prune bool
-	var part string
+	var part, against string
 	from := origin{flags: new(configFlags)}
 	c := &cobra.Command{
 		Use:   "plan",
@@ -36,17 +36,25 @@ With --against-running it asks the running tandem what the manifests would chang
 this node: objects added, changed and deleted for each Service, and the tracked
 connections that these concern. Services and EndpointSlices of the manifests take the
 place of those of the same names; with --prune all others are deleted. The exit code
-is 3 when something would change.`,
+is 3 when something would change, and 1 when the manifests bring problems: those that a
+Service has already do not count.
+
+With --snapshot A --against B it shows what has changed from one snapshot to the other:
+what A's node would change to serve B's Services. The exit code is 3 when that is something.`,
 		Example: `  tandem plan --manifests ./services --node node-1
   tandem plan --manifests ./services --proxy-mode nftables -o native | nft -c -f -
   tandem plan --manifests ./services --proxy-mode iptables -o native --part ip6tables-restore
-  kubectl get -o yaml service/web | sed s/80/81/ | tandem plan --against-running --manifests -`,
+  kubectl get -o yaml service/web | sed s/80/81/ | tandem plan --against-running --manifests -
+  tandem plan --snapshot yesterday.snapshot --against today.snapshot`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := only.check(); err != nil {
 				return err
 			}
-			if err := runningFlags(cmd, running); err != nil {
+			if err := againstFlags(cmd, running, against); err != nil {
 				return err
+			}
+			if against != "" {
+				return planAgainstSnapshot(cmd, &from, &out, against)
 			}
 			if running {
 				return planAgainstRunning(cmd, from.flags, &out, prune)
@@ -73,6 +81,7 @@ is 3 when something would change.`,
 	}
 	from.register(c)
 	c.Flags().BoolVar(&running, "against-running", false, "ask the running tandem what the manifests would change on this node")
+	c.Flags().StringVar(&against, "against", "", "with --snapshot: another snapshot, to show what has changed from the one to the other")
 	c.Flags().BoolVar(&prune, "prune", false, "with --against-running: delete what is not in the manifests")
 	out.register(c, "*summary", "native")
 	only.register(c)
@@ -90,24 +99,52 @@ func problemsError(n int) error {
 	return fmt.Errorf("%s, see above", printable.Count(n, "problem"))
 }
 
-// runningFlags rejects flags without a meaning together with --against-running, or without it.
-func runningFlags(cmd *cobra.Command, running bool) error {
+// againstFlags rejects flags without a meaning together with --against-running or --against, or without
+// them.
+func againstFlags(cmd *cobra.Command, running bool, against string) error {
 	fs := cmd.Flags()
-	if !running {
+	mode, no := "--against-running", []string{"namespace", "name", "snapshot", "part"}
+	switch {
+	case against != "" && !fs.Changed("snapshot"):
+		return usageError{errors.New("--against needs --snapshot")}
+	case against != "":
+		mode, no = "--against", []string{"namespace", "name", "against-running", "part"}
+	case !running:
 		if fs.Changed("prune") {
 			return usageError{errors.New("--prune needs --against-running")}
 		}
 		return nil
 	}
-	for _, name := range []string{"namespace", "name", "snapshot", "part"} {
+	for _, name := range no {
 		if fs.Changed(name) {
-			return usageError{fmt.Errorf("--%s does not apply to --against-running", name)}
+			return usageError{fmt.Errorf("--%s does not apply to %s", name, mode)}
 		}
 	}
 	if o := fs.Lookup("output"); o != nil && o.Value.String() == "native" {
-		return usageError{errors.New("-o native does not apply to --against-running")}
+		return usageError{fmt.Errorf("-o native does not apply to %s", mode)}
 	}
 	return nil
+}
+
+// planAgainstSnapshot is plan --snapshot A --against B: what B's Services change on A's node.
+func planAgainstSnapshot(cmd *cobra.Command, from *origin, out *output, against string) error {
+	before, err := from.document(cmd)
+	if err != nil {
+		return err
+	}
+	after, err := (&origin{path: against}).document(cmd)
+	if err != nil {
+		return err
+	}
+	p, err := question.PreviewEdit().Answer(cmd.Context(), before, question.EditOf(after))
+	if err != nil {
+		return err
+	}
+	p.Problems = nil // of B: status --snapshot B has them
+	if err := out.print(cmd, report{document: p, text: func(s *screen) error { writePreview(s, &p); return nil }}); err != nil || !p.Pending() {
+		return err
+	}
+	return differsError("the snapshots differ")
 }
 
 // planAgainstRunning is plan --against-running.
@@ -153,6 +190,13 @@ func writePreview(s *screen, p *question.Preview) {
 	for _, svc := range p.Services {
 		s.printf("%s: %s added, %d changed, %d deleted; %s, of which %d lose their frontend or endpoint\n",
 			printable.Text(svc.Name), printable.Count(svc.Added, "object"), svc.Changed, svc.Deleted, printable.Count(svc.Connections, "connection"), svc.Moved)
+		for i, text := range svc.Changes {
+			if i == listed {
+				s.printf("    and %d more (-o json)\n", len(svc.Changes)-listed)
+				break
+			}
+			s.printf("    %s\n", printable.Text(text))
+		}
 		for i, o := range svc.Objects {
 			if i == listed {
 				s.printf("    and %d more (-o json)\n", len(svc.Objects)-listed)
@@ -194,7 +238,7 @@ func planReport(of *question.Document, only *filter) report {
 // planTable has a row for each action of each frontend.
 func planTable(d *question.Plan) table {
 	t := table{columns: []column{
-		{name: "SERVICE"}, {name: "FRONTEND", keep: true}, {name: "KIND"}, {name: "FROM"}, {name: "ACTION"}, {name: "SOURCES"}, {name: "WHY", wide: true},
+		{name: "SERVICE"}, {name: "FRONTEND", keep: true}, {name: "KIND", spare: true}, {name: "FROM"}, {name: "ACTION"}, {name: "SOURCES", spare: true}, {name: "WHY", wide: true},
 	}}
 	for _, svc := range d.Services {
 		name := svc.Name

@@ -107,6 +107,11 @@ func (f *runFlags) work(ctx context.Context, out io.Writer, ready func()) error 
 	log := newLog(out, c)
 	log.Info("starting", "version", versionText(), "node", c.NodeName, "source", c.Source(), "config", f.file, "differences", differencesPage)
 	log.notes(notes)
+	if c.Manifests != "" && c.Manifests != "-" { // before anything of this machine is changed
+		if _, err := os.Stat(c.Manifests); err != nil {
+			return fmt.Errorf("--manifests: %w", err)
+		}
+	}
 	_ = platform.Prepare(c, log.Logger) // logged; Services are served without it
 	return f.serve(ctx, c, log, ready)
 }

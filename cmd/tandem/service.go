@@ -44,7 +44,10 @@ starts the service now.`,
 				Unit:      func(program string) string { return systemd.Unit(program, args, absolute(flags.file)) },
 				OpenRC:    func(program string) string { return openrc.Script(program, args, absolute(flags.file)) },
 			}
-			if err := service.Install(spec); err != nil {
+			done := waiting(cmd, "installing the service")
+			err = service.Install(spec)
+			done()
+			if err != nil {
 				return err
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), "installed; start it with: tandem start")
@@ -152,7 +155,10 @@ func simple(verb, short, done string, do func() error) *cobra.Command {
 	return &cobra.Command{
 		Use: verb, Short: short,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := do(); err != nil {
+			ended := waiting(cmd, cmd.CommandPath()+": waiting for the service manager")
+			err := do()
+			ended()
+			if err != nil {
 				return err
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), done)

@@ -7,18 +7,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/history"
-	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/sleep"
@@ -38,7 +39,7 @@ frontend and each endpoint of its EndpointSlices: conditions, since when it take
 connections ("start" is since the start of tandem, or longer), and if it takes none,
 why.`,
 		Example: "  tandem services\n  tandem services -n shop --state Partial\n  tandem services kube-system/kube-dns",
-		Args:    atMostOne,
+		Args:    atMostOne, ValidArgsFunction: completeServices(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, err := serviceArgument(args)
 			if err != nil {
@@ -54,17 +55,17 @@ why.`,
 			if err != nil {
 				return err
 			}
-			return out.print(cmd, report{document: found, text: func(s *screen) error { writeServices(s, found, len(args) > 0); return nil }})
+			return out.print(cmd, report{document: found, own: namesOf(found.Services, func(s *question.ServiceDetail) string { return s.Name }), text: func(s *screen) error { writeServices(s, found, len(args) > 0, &only); return nil }})
 		},
 	}
-	out.register(c)
+	out.register(c, formName)
 	from.register(c)
-	only.register(c, model.Programmed.String(), model.Partial.String(), question.Pending, model.Failing.String())
+	only.register(c, question.States()...)
 	return c
 }
 
 // writeServices shows Services to people: a list, or a single one with all of it.
-func writeServices(s *screen, found question.Services, one bool) {
+func writeServices(s *screen, found question.Services, one bool, only *filter) {
 	if one {
 		for i := range found.Services {
 			writeService(s, &found.Services[i])
@@ -83,13 +84,14 @@ func writeServices(s *screen, found question.Services, one bool) {
 		t.add(d.Name, cmp.Or(strings.Join(at, ","), "-"), strconv.Itoa(d.Used), d.State)
 	}
 	s.table(t)
+	s.printf("%s", only.matches(len(found.Services), found.Total))
 }
 
 func writeService(s *screen, d *question.ServiceDetail) {
 	s.printf("%s: ", printable.Text(d.Name))
 	s.text.WriteString(s.paint(stateColor(d.State), d.State) + "\n\n")
 	frontends := table{columns: []column{
-		{name: "ADDRESS", keep: true}, {name: "KIND", keep: true}, {name: "PORT"}, {name: "ENDPOINTS"}, {name: "SINCE", keep: true}, {name: "SOURCES"},
+		{name: "ADDRESS", keep: true}, {name: "KIND", keep: true}, {name: "PORT"}, {name: "ENDPOINTS"}, {name: "SINCE", keep: true}, {name: "SOURCES", spare: true},
 	}}
 	for _, f := range d.Frontends {
 		frontends.add(f.Address+"/"+f.Proto, f.Kind, cmp.Or(f.Port, "-"), fmt.Sprintf("%d %s", f.Endpoints, f.Why), sinceText(f.Since), question.ShowSources(f.Sources))
@@ -125,9 +127,13 @@ func newStatus() *cobra.Command {
 	var only filter
 	var again repeat
 	var from origin
+	var all bool
 	c := &cobra.Command{
-		Use:     "status",
-		Short:   "Show what the running tandem serves, what it rejected, and why",
+		Use:   "status",
+		Short: "Show what the running tandem serves, what it rejected, and why",
+		Long: `status shows whether the running tandem is healthy, what is wrong, and the Services
+that it serves: those in the worst state first, and of many the first ` + strconv.Itoa(screenful) + `. The exit code is 1
+when it is not healthy.`,
 		Example: "  tandem status\n  tandem status -n kube-system --state Partial,Failing\n  tandem status --watch\n  tandem status -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := only.check(); err != nil {
@@ -139,13 +145,18 @@ func newStatus() *cobra.Command {
 					return err
 				}
 				selectServices(&doc, &only)
-				return out.printTo(s, report{document: doc, text: func(s *screen) error { writeStatus(s, doc); return nil }})
+				err = out.printTo(s, report{document: doc, own: namesOf(doc.Services, func(s *question.Service) string { return s.Name }), text: func(s *screen) error { writeStatus(s, doc, &only, all); return nil }})
+				if err != nil || doc.Healthy || again.on {
+					return err
+				}
+				return fmt.Errorf("tandem on %s is not healthy, see above", doc.Node)
 			})
 		},
 	}
 	c.Flags().StringVar(&address, "address", config.Default().HTTPAddress, "where the running tandem serves its status")
-	out.register(c)
-	only.register(c, model.Programmed.String(), model.Partial.String(), question.Pending, model.Failing.String())
+	c.Flags().BoolVar(&all, "all", false, "list all Services and problems, however many")
+	out.register(c, formName)
+	only.register(c, question.States()...)
 	again.register(c)
 	from.register(c)
 	c.MarkFlagsMutuallyExclusive("snapshot", "watch")
@@ -167,14 +178,19 @@ func askStatus(cmd *cobra.Command, from *origin, address string, only *question.
 // selectServices leaves only the Services of a filter in a status, and, where one is
 // set, only their problems.
 func selectServices(d *question.Status, f *filter) {
+	d.Total = max(d.Total, len(d.Services)) // which older ones do not tell
 	d.Services = slices.DeleteFunc(d.Services, func(s question.Service) bool { return !f.Match(s.Name, s.State) })
 	if !f.All() {
 		d.Problems = nil
 	}
 }
 
-// writeStatus shows a status to people.
-func writeStatus(s *screen, d question.Status) {
+// screenful is how many Services, and how many problems, a status shows.
+const screenful = 20
+
+// writeStatus shows a status to people: what is wrong first, and no more of it than can be
+// read, unless all is asked for.
+func writeStatus(s *screen, d question.Status, only *filter, all bool) {
 	health := "healthy"
 	if !d.Healthy {
 		health = "NOT healthy"
@@ -188,22 +204,57 @@ func writeStatus(s *screen, d question.Status) {
 	for _, r := range d.Reasons {
 		s.printf("  because %s\n", printable.Text(r))
 	}
-	s.printf("%s, %s in the data plane; since the start %s, %s, %s repaired\n", printable.Count(len(d.Services), "Service"),
+	if only.All() {
+		s.printf("%s%s, ", printable.Count(len(d.Services), "Service"), byState(d.Services))
+	}
+	s.printf("%s in the data plane; since the start %s, %s, %s repaired\n",
 		printable.Count(d.Objects, "object"), printable.Count(d.Syncs, "sync"), printable.Count(d.Writes, "write"), printable.Count(d.Drift, "object"))
 	writeInputs(s, &d)
-	if len(d.Services) > 0 {
-		s.printf("\n")
-		s.table(servicesTable(d.Services))
-		s.printf("\n")
+	most := screenful
+	if all {
+		most = math.MaxInt
 	}
-	for _, svc := range d.Services {
+	services := slices.SortedStableFunc(slices.Values(d.Services), question.Worst)
+	problems := slices.Clone(d.Problems)
+	for _, svc := range services {
 		for _, p := range svc.Problems {
-			writeProblem(s, p, svc.Name)
+			p.Object = svc.Name
+			problems = append(problems, p)
 		}
 	}
-	for _, p := range d.Problems {
+	for i, p := range problems {
+		if i == most {
+			s.printf("! and %s (--all)\n", printable.Count(len(problems)-most, "more problem"))
+			break
+		}
 		writeProblem(s, p, p.Object)
 	}
+	if len(services) > 0 {
+		s.printf("\n")
+		s.table(servicesTable(services[:min(most, len(services))]))
+	}
+	if len(services) > most {
+		s.printf("and %s (--all)\n", printable.Count(len(services)-most, "more Service"))
+	}
+	s.printf("%s", only.matches(len(services), d.Total))
+}
+
+// byState counts Services by state: " (2 Failing, 298 Programmed)".
+func byState(services []question.Service) string {
+	counts := map[string]int{}
+	for i := range services {
+		counts[services[i].State]++
+	}
+	var texts []string
+	for _, state := range question.States() {
+		if n := counts[state]; n > 0 {
+			texts = append(texts, fmt.Sprintf("%d %s", n, state))
+		}
+	}
+	if len(texts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(texts, ", ") + ")"
 }
 
 // writeInputs prints how up to date the inputs are, and their totals.
@@ -216,7 +267,11 @@ func writeInputs(s *screen, d *question.Status) {
 		s.printf("\n")
 	}
 	for _, in := range d.Inputs {
-		s.printf("%s: up to date %.1f s ago", printable.Text(in.Name), in.Age)
+		if s.printf("%s: ", printable.Text(in.Name)); in.Unlisted {
+			s.printf("never listed, for %.1f s", in.Age)
+		} else {
+			s.printf("up to date %.1f s ago", in.Age)
+		}
 		if in.Version != "" {
 			s.printf(", resourceVersion %s, %s", printable.Text(in.Version), printable.Count(in.Objects, "object"))
 		}
@@ -232,11 +287,11 @@ func servicesTable(services []question.Service) table {
 		{name: "SERVICE"},
 		{name: "ADDRESS", keep: true},
 		{name: "PORT", wide: true},
-		{name: "KIND"},
+		{name: "KIND", spare: true},
 		{name: "ENDPOINTS"},
-		{name: "WHY"},
+		{name: "WHY", spare: true},
 		{name: "STATE", keep: true, state: true},
-		{name: "SOURCES"},
+		{name: "SOURCES", spare: true},
 	}}
 	for _, svc := range services {
 		name, state := svc.Name, svc.State
@@ -265,9 +320,9 @@ func hint() string {
 	case service.Stopped:
 		return "the service is stopped: run tandem start"
 	case service.Running:
-		return "the service runs: does it have another --metrics-bind-address?"
+		return "the service runs: name its --metrics-bind-address in --address"
 	}
-	return "is it running, and with this --metrics-bind-address?"
+	return "is it running? start it with 'tandem run', or name its --metrics-bind-address in --address"
 }
 
 // fetchStatus fetches the status, with the Services of a filter.
@@ -285,6 +340,9 @@ func fetchStatus(cmd *cobra.Command, address string, only *question.Filter) (doc
 	req.Header.Set("Accept", wire.Accept)
 	client := http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}} // a watch would leave a connection behind each answer
 	res, err := client.Do(req)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return doc, fmt.Errorf("no tandem answers at %s: %s", address, hint())
+	}
 	if err != nil {
 		return doc, fmt.Errorf("tandem does not answer at %s: %w; %s", address, err, hint())
 	}
@@ -349,7 +407,7 @@ both cost is paid only while they are asked for.`,
 			})
 		},
 	}
-	out.register(c)
+	out.register(c, formName)
 	only.register(c)
 	again.register(c)
 	from.register(c)
@@ -381,7 +439,7 @@ func topReport(t question.Top, limit int) report {
 	if limit > 0 && len(t.Services) > limit {
 		t.Services = t.Services[:limit]
 	}
-	return report{document: t, text: func(s *screen) error { writeTop(s, t); return nil }}
+	return report{document: t, own: namesOf(t.Services, func(s *question.TopService) string { return s.Service }), text: func(s *screen) error { writeTop(s, t); return nil }}
 }
 
 func writeTop(s *screen, top question.Top) {
@@ -435,6 +493,7 @@ func writeTop(s *screen, top question.Top) {
 func newHistory() *cobra.Command {
 	var f history.Filter
 	var out output
+	var again repeat
 	var from origin
 	c := &cobra.Command{
 		Use:   "history [NAMESPACE/NAME]",
@@ -444,8 +503,8 @@ object and its resourceVersion; how old the change was when it arrived; how long
 queued, and how long it took to resolve, compile and write it; what was created (+),
 replaced (~) and deleted (-) in the data plane; and what failed. Changes that were
 applied together share a sync. The last ` + fmt.Sprint(history.Most) + ` changes are kept, in memory only.`,
-		Example: "  tandem history\n  tandem history default/web\n  tandem history --failed -o json",
-		Args:    atMostOne,
+		Example: "  tandem history\n  tandem history default/web\n  tandem history --watch --limit 20\n  tandem history --failed -o json",
+		Args:    atMostOne, ValidArgsFunction: completeServices(0),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if f.Service, err = serviceArgument(args); err != nil {
 				return err
@@ -453,17 +512,24 @@ applied together share a sync. The last ` + fmt.Sprint(history.Most) + ` changes
 			if f.Limit < 0 {
 				return usageError{fmt.Errorf("--limit %d: must not be negative", f.Limit)}
 			}
-			d, err := ask(cmd, &from, question.ListChanges(), f)
-			if err != nil {
-				return err
-			}
-			return out.print(cmd, report{document: d, text: func(s *screen) error { writeHistory(s, d); return nil }})
+			return again.run(cmd.Context(), newScreen(cmd.OutOrStdout()), func(s *screen) error {
+				d, err := ask(cmd, &from, question.ListChanges(), f)
+				if err == nil && len(d.Entries) == 0 && len(args) > 0 { // of a Service that there is nothing has happened, or that is forgotten
+					_, err = ask(cmd, &from, question.ListServices(), question.ServicesRequest{Service: serviceText(f.Service)})
+				}
+				if err != nil {
+					return err
+				}
+				return out.printTo(s, report{document: d, text: func(s *screen) error { writeHistory(s, d); return nil }})
+			})
 		},
 	}
 	c.Flags().IntVar(&f.Limit, "limit", 50, "how many changes to show: the newest; 0 for all")
 	c.Flags().BoolVar(&f.Failed, "failed", false, "only changes whose sync failed in part")
 	out.register(c)
+	again.register(c)
 	from.register(c)
+	c.MarkFlagsMutuallyExclusive("snapshot", "watch")
 	return c
 }
 
@@ -476,14 +542,14 @@ func writeHistory(s *screen, d history.Document) {
 		{name: "VERSION", wide: true},
 		{name: "AGE", keep: true},
 		{name: "QUEUE", keep: true},
-		{name: "RESOLVE", keep: true},
-		{name: "COMPILE", keep: true},
+		{name: "RESOLVE", keep: true, spare: true},
+		{name: "COMPILE", keep: true, spare: true},
 		{name: "WRITE", keep: true},
 		{name: "WROTE"},
 	}}
 	for i := range d.Entries {
 		e := &d.Entries[i]
-		row := []string{e.At.Format("15:04:05.000"), e.Kind + " " + e.Verb, cmp.Or(e.Subject(), "-"), "-", history.Short(e.Age)}
+		row := []string{e.At.Format(time.DateTime + ".000"), e.Kind + " " + e.Verb, cmp.Or(e.Subject(), "-"), "-", history.Short(e.Age)}
 		if e.Version != 0 {
 			row[3] = strconv.FormatUint(e.Version, 10)
 		}

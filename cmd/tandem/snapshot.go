@@ -49,6 +49,9 @@ trace, drift, history, top and plan read it with --snapshot FILE, and tandem ui 
 
 // writeSnapshot takes a snapshot of the running tandem.
 func writeSnapshot(cmd *cobra.Command, out io.Writer, redact bool, key string) error {
+	if newScreen(cmd.ErrOrStderr()).tty { // whoever collects both streams wants the file alone
+		defer waiting(cmd, "waiting for the running tandem, which reads the data plane back")()
+	}
 	if redact {
 		f, err := takeSnapshot(cmd)
 		if err != nil {

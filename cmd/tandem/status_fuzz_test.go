@@ -28,7 +28,7 @@ func FuzzStatusText(f *testing.F) {
 		}
 		var b bytes.Buffer
 		s := &screen{out: &b, width: width % 200}
-		writeStatus(s, doc)
+		writeStatus(s, doc, new(filter), false)
 		if err := s.flush(); err != nil {
 			t.Fatal(err)
 		}

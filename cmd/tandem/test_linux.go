@@ -19,7 +19,9 @@ import (
 // made tests with made backends.
 func (f *connectivityFlags) made(cmd *cobra.Command, o connectivity.Options) error {
 	return f.withRig(cmd, o, func(ctx context.Context, r *connectivity.Rig) error {
+		done := waiting(cmd, "testing connectivity")
 		report, err := r.Test(ctx)
+		done()
 		if err != nil {
 			return err
 		}
@@ -30,7 +32,9 @@ func (f *connectivityFlags) made(cmd *cobra.Command, o connectivity.Options) err
 // made tests with made backends.
 func (f *disruptFlags) made(cmd *cobra.Command, o connectivity.Options) error {
 	return f.withRig(cmd, o, func(ctx context.Context, r *connectivity.Rig) error {
+		done := waiting(cmd, "connecting while the proxy is disrupted")
 		result, err := r.Disrupt(ctx, f.load)
+		done()
 		if err != nil {
 			return err
 		}

@@ -186,10 +186,15 @@ func (b *builder) insteadOf(settings []Setting, s Setting) string {
 	return ""
 }
 
-// twoSources notes that of two sources of Services one is not looked at.
+// twoSources notes that of two sources of Services one is not looked at. Two that are named side
+// by side on the command line are a mistake.
 func (b *builder) twoSources() {
 	for _, name := range []string{"clientConnection.kubeconfig", "--master"} {
-		if a, said := b.origin[name]; said && b.config.Manifests != "" {
+		switch a, said := b.origin[name]; {
+		case !said || b.config.Manifests == "":
+		case a.Name == "--kubeconfig":
+			b.problem(a, "excludes --manifests: Services come from one of them")
+		default:
 			b.note(a, "has no effect: Services come from --manifests")
 		}
 	}

@@ -161,6 +161,7 @@ type Running struct {
 	Pending   int // Services that the next syncs program
 	Degraded  []string
 	Inputs    map[string]time.Duration // since each kind of object was last known to be up to date
+	Unlisted  []string                 // those of which nothing was read yet
 	NodePorts []uint16                 // TCP, of its Services
 	IPv6      bool                     // some have IPv6 addresses
 	Offload   bool                     // flow offload is asked for

@@ -186,6 +186,9 @@ func lag(f *Facts) Check {
 		}
 	}
 	slices.Sort(late)
+	if len(f.Running.Unlisted) > 0 {
+		return fail("never listed: "+strings.Join(f.Running.Unlisted, ", ")+"; Services of an earlier run are kept as they are", "run tandem status for the reason; check the API server and the network path to it")
+	}
 	return either(ok("all inputs were up to date at most "+worst.Round(100*time.Millisecond).String()+" ago"),
 		warn("no recent data: "+strings.Join(late, ", ")+"; the last known state is served", "run tandem status for the reason; check the API server and the network path to it"), len(late) == 0)
 }

@@ -155,6 +155,7 @@ func brokenLinux() []broken {
 		{"tandem", note, func(f *diagnosis.Facts) { f.Running = nil }},
 		{"tandem", fail, func(f *diagnosis.Facts) { f.Running.Healthy = false }},
 		{"api-lag", warn, func(f *diagnosis.Facts) { f.Running.Inputs["services"] = 2 * time.Minute }},
+		{"api-lag", fail, func(f *diagnosis.Facts) { f.Running.Unlisted = []string{"services"} }},
 		{"services", fail, func(f *diagnosis.Facts) { f.Running.Failing = []string{"ns/web"} }},
 		{"services", note, func(f *diagnosis.Facts) { f.Running.Partial = 1 }},
 		{"drift", warn, func(f *diagnosis.Facts) { f.Running.Drift = 3 }},

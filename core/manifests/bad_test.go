@@ -78,8 +78,8 @@ func TestBadDocuments(t *testing.T) {
 		"Helm if":      {"{{- if .Values.x }}\n" + head + "{{- end }}", []string{`4: document: "{{- if .Values.x }}"` + helm}},
 		"Helm include": {head + "spec:\n  selector: {{ include \"x\" . | nindent 4 }}", []string{`8: document: "{{ include \"x\" . | nindent 4 }}"` + helm}},
 		"Go template elsewhere": {
-			named + "metadata: {name: web, annotations: {a: '{{ .Host }}'}}\nspec: {x: 1}",
-			[]string{"7: Service default/web: spec.x: unknown field"},
+			named + "metadata: {name: web, annotations: {a: '{{ .Host }}'}}\nspec: {prots: 1}",
+			[]string{"7: Service default/web: spec.prots: unknown field"},
 		},
 
 		"no metadata":    {named, []string{"4: document: metadata.name: missing"}},
@@ -108,7 +108,7 @@ func TestBadDocuments(t *testing.T) {
 
 		"JSON syntax":    {"{\"apiVersion\": \"v1\",\n \"kind\": \"Service\",\n \"metadata\": {]}}", []string{`6: document: invalid character ']' looking for beginning of object key string`}},
 		"JSON duplicate": {"{\"apiVersion\": \"v1\", \"kind\": \"Service\", \"metadata\": {\"name\": \"web\"},\n\"metadata\": {\"name\": \"x\"}}", []string{"5: Service default/web: metadata: duplicate key, first in line 4"}},
-		"JSON field":     {"{\"apiVersion\": \"v1\", \"kind\": \"Service\", \"metadata\": {\"name\": \"web\"},\n\"spec\": {\"x\": 1}}", []string{"5: Service default/web: spec.x: unknown field"}},
+		"JSON field":     {"{\"apiVersion\": \"v1\", \"kind\": \"Service\", \"metadata\": {\"name\": \"web\"},\n\"spec\": {\"prots\": 1}}", []string{"5: Service default/web: spec.prots: unknown field"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := svc("before") + "---\n---\n" + c.text + "\n---\n" + svc("after")
@@ -225,6 +225,29 @@ func TestProblemsOfSlicesAreTheirServices(t *testing.T) {
 		}
 		if of, ok := r.Problems[0].Model().Service(); !ok || of != (model.ServiceName{Namespace: "default", Name: "web"}) {
 			t.Errorf("%s: the problem is one of %v", name, of)
+		}
+	}
+}
+
+// A field that this version does not know is a warning, as with an API server that is newer than the proxy. One
+// that looks like a known one is a mistake: served without it, a Service that works would lose what was meant.
+func TestFieldsOfANewerAPI(t *testing.T) {
+	newer := strings.Replace(svc("web"), "spec: {", "spec: {\n  shadowTraffic: {percent: 5}, ", 1)
+	if newer == svc("web") {
+		t.Fatal(newer)
+	}
+	objects, problems, _ := readFiles(t, map[string]string{"x.yaml": newer})
+	equal(t, "objects", objects, []string{"default/web x.yaml:1"})
+	equal(t, "problems", problems, []string{"x.yaml:2: Service default/web: spec.shadowTraffic: unknown field, ignored"})
+	for what, text := range map[string]string{
+		"mistyped":         strings.Replace(newer, "ports:", "prots:", 1),
+		"a wrong type too": strings.Replace(newer, "shadowTraffic: {percent: 5}", "shadowTraffic: 1, externalIPs: 7", 1),
+		"twice":            strings.Replace(newer, "shadowTraffic: {percent: 5}", "shadowTraffic: 1, shadowTraffic: 2", 1),
+		"too many":         strings.Replace(newer, "shadowTraffic: {percent: 5}", strings.ReplaceAll(letters(), "a", "shadowTraffic"), 1),
+	} {
+		objects, problems, _ := readFiles(t, map[string]string{"x.yaml": text})
+		if len(objects) != 0 || len(problems) == 0 {
+			t.Errorf("%s: %v, %v", what, objects, problems)
 		}
 	}
 }

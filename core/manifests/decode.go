@@ -245,11 +245,16 @@ func (d decoder) decodeObject(n *yaml.Node, c class) *object {
 	switch {
 	case halted:
 		return rejected(key{}, asFaults(faults)...)
-	case len(faults) > 0:
+	case slices.ContainsFunc(faults, func(f strictyaml.Fault) bool { return !f.Newer }):
 		return rejectedNode(n, c, asFaults(faults))
 	}
 	o := convert(c, into, d.limits.nodePorts)
 	o.findLines(n)
+	for _, f := range asFaults(faults) { // of a newer API: a warning, as where an API server has them
+		f.object, f.text = o.key.String(), f.text+", ignored"
+		o.faults = append(o.faults, f)
+	}
+	sortFaults(o.faults)
 	return o
 }
 

@@ -18,8 +18,9 @@
 // any name or the standard input ("-", read once) may be given instead of a folder.
 // Objects of other kinds are counted and skipped.
 //
-// Decoding is strict (core/strictyaml). A document with an unknown field, a wrong
-// type or a duplicate key is rejected, the others are not affected, and each problem
+// Decoding is strict (core/strictyaml). A document with a mistyped field, a wrong
+// type or a duplicate key is rejected; a field that resembles none is one of a newer
+// API, and a warning; the others are not affected, and each problem
 // names file and line. The last good version of an object is kept until it is certain
 // that the folder no longer has it: see file.go.
 //

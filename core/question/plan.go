@@ -163,7 +163,8 @@ type Preview struct {
 // PreviewService is what it would change of one Service.
 type PreviewService struct {
 	Name    string             `json:"name"`
-	Added   int                `json:"added"` // objects
+	Changes []string           `json:"changes,omitempty"` // in terms of the Service: "port 80 → 81"
+	Added   int                `json:"added"`             // objects
 	Changed int                `json:"changed"`
 	Deleted int                `json:"deleted"`
 	Objects []dataplane.Change `json:"objects"`
@@ -182,9 +183,13 @@ func PreviewEdit() Verb[Edit, Preview] {
 
 func preview(ctx context.Context, d *Document, e Edit) (Preview, error) {
 	deltas, problems := e.Deltas(d.Snapshot, d.At)
-	out := PreviewOf(d.Plane.Preview(deltas), deltas, problems)
+	var changes []dataplane.Change
+	if d.Plane.Preview != nil {
+		changes = d.Plane.Preview(deltas)
+	}
+	out := PreviewOf(changes, deltas, problems)
 	out.Node, out.Mode = d.Host.Name, d.Facts.Mode
-	if len(deltas) > 0 {
+	if len(deltas) > 0 && d.Plane.Flows != nil {
 		count := countFlows(d.Host, deltas)
 		if err := d.Plane.Flows(ctx, count.see); err != nil {
 			out.Unknown = err.Error()
@@ -195,7 +200,7 @@ func preview(ctx context.Context, d *Document, e Edit) (Preview, error) {
 }
 
 // Deltas resolves what the edit touches, and returns which ports differ from the
-// running ones and the problems of the edited Services.
+// running ones and the problems of the edited Services that these do not have already.
 func (e Edit) Deltas(s *engine.Snapshot, now time.Time) (deltas []model.Delta, problems []model.Problem) {
 	t := track.Resume(s.Host, s.Services, &model.Objects{Nodes: s.Others, Slices: s.Orphans, Routes: s.Routes, Grants: s.Grants}, s.Suspects, now)
 	t.Set(&model.Objects{Services: e.Services, Slices: e.Slices, Routes: e.Routes, Grants: e.Grants})
@@ -204,10 +209,27 @@ func (e Edit) Deltas(s *engine.Snapshot, now time.Time) (deltas []model.Delta, p
 	}
 	deltas = t.Flush()
 	slices.SortFunc(deltas, func(a, b model.Delta) int { return a.ID().Compare(b.ID()) })
+	had := map[model.ServiceName][]model.Problem{}
+	for _, svc := range s.Services {
+		had[svc.Object.Name] = svc.Problems
+	}
 	for _, svc := range e.Services {
-		problems = append(problems, t.Service(svc.Name).Problems...)
+		for _, p := range t.Service(svc.Name).Problems {
+			if !slices.ContainsFunc(had[svc.Name], func(q model.Problem) bool { return q.Why == p.Why && q.Detail == p.Detail }) {
+				problems = append(problems, p)
+			}
+		}
 	}
 	return deltas, problems
+}
+
+// EditOf is the edit that makes the inputs of one document of another's.
+func EditOf(d *Document) Edit {
+	e := Edit{Slices: slices.Clone(d.Orphans), Routes: d.Routes, Grants: d.Grants, Prune: true}
+	for _, svc := range d.Each() {
+		e.Services, e.Slices = append(e.Services, svc.Object), append(e.Slices, svc.Slices...)
+	}
+	return e
 }
 
 // prune deletes from a tracker what a snapshot has and the edit has not.
@@ -256,7 +278,12 @@ func (e Edit) prune(t *track.Tracker, s *engine.Snapshot) {
 func PreviewOf(changes []dataplane.Change, deltas []model.Delta, found []model.Problem) Preview {
 	p := Preview{Services: []PreviewService{}, Problems: problems(found)}
 	for _, d := range deltas {
-		p.service(d.ID().Service)
+		s := p.service(d.ID().Service)
+		for _, text := range terms(d) {
+			if !slices.Contains(s.Changes, text) { // another port or family has the same
+				s.Changes = append(s.Changes, text)
+			}
+		}
 	}
 	for _, c := range changes {
 		s := p.service(c.Owner.Service)
@@ -271,6 +298,92 @@ func PreviewOf(changes []dataplane.Change, deltas []model.Delta, found []model.P
 		}
 	}
 	return p
+}
+
+// terms says what a delta changes as people write Services: ports, addresses, endpoints.
+func terms(d model.Delta) (texts []string) {
+	var was, is model.Port
+	if d.Old != nil {
+		was = *d.Old
+	}
+	if d.New != nil {
+		is = *d.New
+	}
+	say := func(format string, args ...any) { texts = append(texts, fmt.Sprintf(format, args...)) }
+	proto := d.ID().Proto
+	added := map[netip.Addr][]*model.Frontend{} // that the old port has not, by address
+	for i := range is.Frontends {
+		if f := &is.Frontends[i]; !hasFrontend(&was, f) {
+			added[f.At.Addr()] = append(added[f.At.Addr()], f)
+		}
+	}
+	for i := range was.Frontends {
+		f := &was.Frontends[i]
+		if hasFrontend(&is, f) {
+			continue
+		}
+		at := f.At.Addr()
+		if others := added[at]; len(others) > 0 && others[0].Kind == f.Kind {
+			added[at] = others[1:]
+			kind := map[bool]string{true: "node port", false: "port"}[f.Kind == model.KindNodePort]
+			say("%s %d → %d", kind, f.At.Port(), others[0].At.Port())
+			continue
+		}
+		say("%s %s/%s deleted", f.Kind, f.At, proto)
+	}
+	for i := range is.Frontends {
+		if f := &is.Frontends[i]; slices.Contains(added[f.At.Addr()], f) {
+			say("%s %s/%s added", f.Kind, f.At, proto)
+		}
+	}
+	before, after := endpointsOf(&was), endpointsOf(&is)
+	for _, at := range after {
+		if _, had := slices.BinarySearchFunc(before, at, netip.AddrPort.Compare); !had {
+			say("endpoint %s/%s added", at, proto)
+		}
+	}
+	for _, at := range before {
+		if _, kept := slices.BinarySearchFunc(after, at, netip.AddrPort.Compare); !kept {
+			say("endpoint %s/%s deleted", at, proto)
+		}
+	}
+	if d.Old != nil && d.New != nil && was.SessionAffinity != is.SessionAffinity {
+		say("session affinity %s → %s", affinity(was.SessionAffinity), affinity(is.SessionAffinity))
+	}
+	if was.HealthPort != is.HealthPort {
+		say("health check node port %d → %d", was.HealthPort, is.HealthPort)
+	}
+	if len(texts) == 0 {
+		say("sources, traffic policy or SNAT changed")
+	}
+	return texts
+}
+
+func hasFrontend(p *model.Port, f *model.Frontend) bool {
+	return slices.ContainsFunc(p.Frontends, func(o model.Frontend) bool { return o.Kind == f.Kind && o.At == f.At })
+}
+
+func affinity(timeout time.Duration) string {
+	if timeout == 0 {
+		return "none"
+	}
+	return timeout.String()
+}
+
+// endpointsOf are those of all pools of a port, sorted.
+func endpointsOf(p *model.Port) (all []netip.AddrPort) {
+	for i := range p.Frontends {
+		for _, act := range p.Frontends[i].On {
+			if act.Pool == nil {
+				continue
+			}
+			for _, e := range act.Pool.Endpoints {
+				all = append(all, e.Addr)
+			}
+		}
+	}
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	return slices.Compact(all)
 }
 
 func (p *Preview) service(n model.ServiceName) *PreviewService {

@@ -26,6 +26,7 @@ type Services struct {
 	Node     string          `json:"node"`
 	Mode     string          `json:"mode"`
 	Services []ServiceDetail `json:"services"`
+	Total    int             `json:"total"` // those included that a filter leaves out
 }
 
 // ServiceDetail is one Service.
@@ -94,7 +95,7 @@ func services(_ context.Context, d *Document, r ServicesRequest) (out Services, 
 		out.Recall(d.Recorded.Status.Services)
 		out.Services = slices.DeleteFunc(out.Services, func(s ServiceDetail) bool { return !r.Filter.Match(s.Name, s.State) })
 	}
-	out.Node, out.Mode = d.Host.Name, d.Facts.Mode
+	out.Node, out.Mode, out.Total = d.Host.Name, d.Facts.Mode, len(d.Snapshot.Services)
 	return out, nil
 }
 
@@ -103,7 +104,7 @@ func servicesListed(ctx context.Context, d *Document, r ServicesRequest) (any, e
 	if r.Service != "" {
 		return services(ctx, d, r)
 	}
-	return listServices(d.Snapshot, r.Filter).In(Services{Node: d.Host.Name, Mode: d.Facts.Mode}, "services"), nil
+	return listServices(d.Snapshot, r.Filter).In(Services{Node: d.Host.Name, Mode: d.Facts.Mode, Total: len(d.Snapshot.Services)}, "services"), nil
 }
 
 // ListChanges is the question of tandem history. It does not use the engine's goroutine.

@@ -3,6 +3,7 @@
 package question
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -47,6 +48,7 @@ type Status struct {
 	Inputs []Input `json:"inputs,omitempty"`
 
 	Services []Service `json:"services"`
+	Total    int       `json:"total"`              // Services, those included that a filter leaves out
 	Problems []Problem `json:"problems,omitempty"` // of the sources, but of the Services that are listed
 }
 
@@ -57,6 +59,8 @@ type Input struct {
 	Version string  `json:"resourceVersion,omitempty"` // up to which everything is known
 	Objects int     `json:"objects,omitempty"`
 	Err     string  `json:"error,omitempty"`
+	// Unlisted means that none of it was read yet: Age is since the start then.
+	Unlisted bool `json:"neverListed,omitempty"`
 }
 
 // Pending is the state of a Service that the next syncs program, since the data
@@ -153,6 +157,7 @@ func List(f Facts, s *engine.Snapshot) (d Status, list wire.List[Service]) {
 		*track.View
 		hash hasher
 	}
+	d.Total = len(s.Services)
 	var selected []listed
 	if f.Only.All() {
 		selected = make([]listed, 0, len(s.Services))
@@ -378,10 +383,24 @@ func (f *Filter) Match(object, state string) bool {
 	return f.Named(object) && (len(f.States) == 0 || slices.ContainsFunc(f.States, func(s string) bool { return strings.EqualFold(s, state) }))
 }
 
+// Worst orders Services by state: what needs attention first.
+func Worst(a, b Service) int { return cmp.Compare(urgency(a.State), urgency(b.State)) }
+
+// urgency is the place of a state among those of Services; one that is not known is the first.
+func urgency(state string) int { return slices.Index(States(), state) }
+
+// States are those that a Service can be in, the most urgent first.
+func States() []string {
+	return []string{model.Failing.String(), model.Partial.String(), Pending, model.Programmed.String()}
+}
+
 // Running returns the parts of a status that doctor's checks need.
 func (d *Status) Running() *diagnosis.Running {
 	r := &diagnosis.Running{Healthy: d.Healthy, Reasons: d.Reasons, Mode: d.Mode, Drift: d.Drift, Offload: d.Offload, Inputs: map[string]time.Duration{}}
 	for _, in := range d.Inputs {
+		if in.Unlisted {
+			r.Unlisted = append(r.Unlisted, in.Name)
+		}
 		r.Inputs[in.Name] = time.Duration(in.Age * float64(time.Second))
 	}
 	for _, p := range d.Problems {

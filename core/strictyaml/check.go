@@ -5,12 +5,16 @@ package strictyaml
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 	strictjson "sigs.k8s.io/json"
+
+	"github.com/tandem-proxy/tandem/core/config"
 )
 
 // Decode decodes a node into a Go type with JSON tags. Halted means that a limit was
@@ -30,6 +34,11 @@ func Decode(n *yaml.Node, into any, l Limits) (faults []Fault, halted bool) {
 	faults = append(e.faults, c.faults...)
 	if len(faults) == 0 { // the decoder checks something that the checker does not
 		faults = []Fault{{Line: n.Line - 1, Text: fmt.Sprint(err, strict)}}
+	}
+	if err != nil || len(faults) >= l.Faults { // more may be wrong than what was found
+		for i := range faults {
+			faults[i].Newer = false
+		}
 	}
 	Sort(faults)
 	return faults, false
@@ -105,6 +114,11 @@ func (c *checker) object(n *yaml.Node, t reflect.Type, path string) {
 			}
 		}
 		c.fault(p.name, join(path, Printable(p.key)), hint)
+		newer := config.Nearest(p.key, slices.Collect(maps.Keys(fields))) == ""
+		c.faults[len(c.faults)-1].Newer = newer // there is one: value ends at the limit
+		if len(c.faults) == c.limits.Faults {
+			return
+		}
 	}
 }
 

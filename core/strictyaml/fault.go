@@ -12,9 +12,12 @@ import (
 
 // Fault is something wrong in a document.
 type Fault struct {
-	Line  int    // from 0
-	Text  string // one line that names the field: "spec.ports[0].prot: unknown field"
-	First *int   // the line of what a duplicate key repeats, from 0, which belongs to Text; or nil
+	Line int    // from 0
+	Text string // one line that names the field: "spec.ports[0].prot: unknown field"
+	// Newer means that the type has neither such a field nor one of a similar name, and that all
+	// else was decoded: an object of a newer API, not a mistyped one.
+	Newer bool
+	First *int // the line of what a duplicate key repeats, from 0, which belongs to Text; or nil
 }
 
 // Limits bound what a document may cost.
