@@ -12,7 +12,7 @@ import (
 // The manual page of a verb has the flags that its help shows; that of run has all.
 func TestManualPagesHaveTheFlagsOfHelp(t *testing.T) {
 	dir := t.TempDir()
-	if err := writeDocs(newRoot(), dir); err != nil {
+	if err := writePackaging(newRoot(), dir); err != nil {
 		t.Fatal(err)
 	}
 	for page, flags := range map[string]string{
