@@ -124,6 +124,20 @@ func fold(text string, width int) (lines []string) {
 	return append(lines, line)
 }
 
+// maxWord is how long words of a cell may be and stay whole, where there is room.
+const maxWord = 36
+
+// broken has no word longer than a width.
+func broken(text string, width int) string {
+	words := strings.Fields(text)
+	for i, w := range words {
+		for parts := []rune(w); len(parts) > width; parts = parts[width:] {
+			words[i] = strings.TrimSuffix(words[i], string(parts)) + string(parts[:width]) + " " + string(parts[width:])
+		}
+	}
+	return strings.Join(words, " ")
+}
+
 // table writes a table whose cells are folded where it is too wide.
 func (t *printer) table(n ast.Node, indent string) {
 	var rows [][]string
@@ -134,25 +148,36 @@ func (t *printer) table(n ast.Node, indent string) {
 		}
 		rows = append(rows, cells)
 	}
-	widths := make([]int, len(rows[0]))
+	widths, least := make([]int, len(rows[0])), make([]int, len(rows[0]))
 	for _, r := range rows {
 		for i, c := range r {
 			widths[i] = max(widths[i], utf8.RuneCountInString(c))
+			for _, word := range strings.Fields(c) {
+				least[i] = max(least[i], min(utf8.RuneCountInString(word), maxWord))
+			}
 		}
 	}
 	room := t.width - utf8.RuneCountInString(indent) - 2*(len(widths)-1)
 	for sum(widths) > room {
-		widest := slices.Index(widths, slices.Max(widths))
-		if widths[widest] <= 12 {
-			break
+		widest := 0
+		for i := range widths {
+			if widths[i]-least[i] > widths[widest]-least[widest] {
+				widest = i
+			}
 		}
-		widths[widest] = max(12, widths[widest]-max(1, (sum(widths)-room)/2))
+		if widths[widest] == least[widest] { // long words are broken then
+			if widest = slices.Index(widths, slices.Max(widths)); widths[widest] <= 8 {
+				break
+			}
+			least[widest] = widths[widest] - 1
+		}
+		widths[widest]--
 	}
 	t.out.WriteByte('\n')
 	for i, r := range rows {
 		cells, high := make([][]string, len(r)), 0
 		for j, c := range r {
-			cells[j] = fold(c, widths[j])
+			cells[j] = fold(broken(c, widths[j]), widths[j])
 			high = max(high, len(cells[j]))
 		}
 		for line := range high {
