@@ -4,8 +4,8 @@
 // and the same bit for bit every time:
 //
 //	go build ──▶ bin/tandem-OS-ARCH ─┬─▶ packages/   deb, rpm, apk        (installers/packages, nfpm)
-//	tandem docs ──▶ man, completion, ┘
-//	                unit, config
+//	tandem packaging ──▶ man, ───────┘
+//	                completion, unit, config
 //	             bin/tandem-OS-ARCH ─┬─▶ images/     OCI layouts and tars (installers/images, go-containerregistry)
 //	                                 ├─▶ windows/    MSI and zip          (installers/windows/dist)
 //	installers/kubernetes/chart ─────┼─▶ kubernetes/ chart, plain YAML, kustomize base (installers/kubernetes/dist)

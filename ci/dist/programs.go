@@ -73,10 +73,10 @@ func (r release) programs(ctx context.Context) error {
 			return err
 		}
 	}
-	docs := exec.CommandContext(ctx, program, "docs", r.docs())
+	docs := exec.CommandContext(ctx, program, "packaging", r.docs())
 	docs.Env = append(os.Environ(), r.epoch()) // manual pages are dated
 	if out, err := docs.CombinedOutput(); err != nil {
-		return fmt.Errorf("tandem docs: %w: %s", err, out)
+		return fmt.Errorf("tandem packaging: %w: %s", err, out)
 	}
 	return nil
 }

@@ -186,7 +186,7 @@ func allTheirs() []theirs {
 }
 
 // TestKubeProxyThereAndBack replaces kube-proxy by Tandem and Tandem by kube-proxy,
-// as in the guide (installers/kubernetes/kubeadm.md), under load, from each mode to
+// as in the guide (core/manual/pages/kubeadm.md), under load, from each mode to
 // each: no connection fails or breaks. Modes that use IPVS need a kernel that has it.
 func TestKubeProxyThereAndBack(t *testing.T) {
 	program := kubeProxyProgram(t)

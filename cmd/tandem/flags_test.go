@@ -228,8 +228,8 @@ mode: nftables
 // The page of differences names every default that differs, and is where README, log
 // and config check print.
 func TestDifferencesAreDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../.github/DIFFERENCES.md")
-	if err != nil || !strings.HasSuffix(differencesPage, "/.github/DIFFERENCES.md") {
+	page, err := os.ReadFile("../../core/manual/pages/differences.md")
+	if err != nil || !strings.HasSuffix(differencesPage, "/core/manual/pages/differences.md") {
 		t.Fatal(err, differencesPage)
 	}
 	for flag, names := range map[string]string{
@@ -243,7 +243,7 @@ func TestDifferencesAreDocumented(t *testing.T) {
 	if len(differ) != 5 {
 		t.Errorf("%d defaults differ: is each on the page?", len(differ))
 	}
-	if readme, err := os.ReadFile("../../README.md"); err != nil || !strings.Contains(string(readme), ".github/DIFFERENCES.md") {
+	if readme, err := os.ReadFile("../../README.md"); err != nil || !strings.Contains(string(readme), "core/manual/pages/differences.md") {
 		t.Error("README does not link the page", err)
 	}
 	conf := filepath.Join(folder(t, map[string]string{"c.conf": "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"}), "c.conf")

@@ -95,7 +95,7 @@ func TestUsageErrors(t *testing.T) {
 			t.Errorf("%q is missing in:\n%s", part, stderr)
 		}
 	}
-	for _, args := range [][]string{{"run", "--nonsense"}, {"plan", "stray"}, {"plan", "--prune", "--manifests", t.TempDir()}, {"plan", "--against-running", "--manifests", t.TempDir(), "-n", "shop"}, {"plan", "--against-running", "--manifests", t.TempDir(), "--part", "nft"}, {"plan", "--against-running", "--manifests", t.TempDir(), "-o", "native"}, {"plan", "--against-running", "--manifests", t.TempDir(), "--snapshot", "s"}, {"docs"}, {"docs", "a", "b"}, {"trace", "host", "192.0.2.1:80", "--live", "--timeout", "0"}, {"trace", "host", "192.0.2.1:80", "--live", "--timeout", "1h"}, {"plan", "--manifests", t.TempDir(), "-o", "xml"}} {
+	for _, args := range [][]string{{"run", "--nonsense"}, {"plan", "stray"}, {"plan", "--prune", "--manifests", t.TempDir()}, {"plan", "--against-running", "--manifests", t.TempDir(), "-n", "shop"}, {"plan", "--against-running", "--manifests", t.TempDir(), "--part", "nft"}, {"plan", "--against-running", "--manifests", t.TempDir(), "-o", "native"}, {"plan", "--against-running", "--manifests", t.TempDir(), "--snapshot", "s"}, {"packaging"}, {"packaging", "a", "b"}, {"docs", "a", "b"}, {"docs", "nowhere"}, {"docs", "--listen", "192.0.2.1:80"}, {"trace", "host", "192.0.2.1:80", "--live", "--timeout", "0"}, {"trace", "host", "192.0.2.1:80", "--live", "--timeout", "1h"}, {"plan", "--manifests", t.TempDir(), "-o", "xml"}} {
 		if code, _, stderr := tandem(t, args...); code != exitUsage || strings.Contains(stderr, "goroutine") {
 			t.Errorf("%v: exit code %d, %s", args, code, stderr)
 		}

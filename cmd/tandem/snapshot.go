@@ -153,7 +153,7 @@ address, for this machine alone: http://127.0.0.1:10249/ui.`,
 				return usageError{errors.New("--snapshot is required; the pages of the running tandem are at /ui of its metrics address")}
 			}
 			in := ui.InputOf(d)
-			return serveUI(cmd, at, ui.Handler(func(context.Context) (*ui.Input, error) { return in, nil }))
+			return serveUI(cmd, at, ui.Handler(func(context.Context) (*ui.Input, error) { return in, nil }), "/ui")
 		},
 	}
 	from.register(c)
@@ -161,8 +161,8 @@ address, for this machine alone: http://127.0.0.1:10249/ui.`,
 	return c
 }
 
-// serveUI serves pages until the command is interrupted.
-func serveUI(cmd *cobra.Command, at netip.AddrPort, pages http.Handler) error {
+// serveUI serves pages until the command is interrupted, and prints the address of the first.
+func serveUI(cmd *cobra.Command, at netip.AddrPort, pages http.Handler, first string) error {
 	l, err := (&net.ListenConfig{}).Listen(cmd.Context(), "tcp", at.String())
 	if err != nil {
 		return err
@@ -172,7 +172,7 @@ func serveUI(cmd *cobra.Command, at netip.AddrPort, pages http.Handler) error {
 	}
 	stop := context.AfterFunc(cmd.Context(), func() { _ = server.Close() })
 	defer stop()
-	fmt.Fprintf(cmd.OutOrStdout(), "http://%s/ui\n", l.Addr())
+	fmt.Fprintf(cmd.OutOrStdout(), "http://%s%s\n", l.Addr(), first)
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}

@@ -436,7 +436,7 @@ func containsSorted[A interface{ Compare(A) int }](sorted []A, a A) bool {
 // namespace must not be able to delay the changes of all others, so the cost of
 // one Service is bounded. The goal is 50 ms of one core from its objects to those of
 // a data plane (core/track to core/ledger); core/test/conformance logs what each mode
-// takes. .github/USAGE.md lists the limits.
+// takes. core/manual/pages/limits.md lists the limits.
 const (
 	// MaxAddresses is how many cluster, external and load balancer IPs a Service
 	// may have. One object of the API has room for 100,000; load balancers give a

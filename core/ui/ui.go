@@ -4,6 +4,7 @@
 // their frontends and endpoints, the last changes, and how long their stages took.
 //
 //	Source ──Input──▶ view ──html/template──▶ /ui, /ui/service/NS/NAME, /ui/history
+//	core/manual ──────────────────────────▶ /ui/docs, or files
 //
 // The pages only show: GET alone, no cookies, nothing from other sites, and a policy
 // that keeps browsers from loading anything else. They work without JavaScript.
@@ -60,16 +61,21 @@ const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src
 
 // Handler serves the pages below /ui.
 func Handler(from Source) http.Handler {
-	p := &pages{from: from, templates: template.Must(template.New("").Funcs(functions()).ParseFS(assets, "assets/*.html"))}
+	p := &pages{from: from, templates: parsed()}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /ui", p.overview)
 	mux.HandleFunc("GET /ui/{$}", p.overview)
 	mux.HandleFunc("GET /ui/service/{namespace}/{name}", p.service)
 	mux.HandleFunc("GET /ui/history", p.history)
+	newBook(true).register(mux)
 	for name, kind := range map[string]string{"style.css": "text/css; charset=utf-8", "script.js": "text/javascript; charset=utf-8"} {
 		mux.HandleFunc("GET /ui/"+name, func(w http.ResponseWriter, _ *http.Request) { asset(w, name, kind) })
 	}
 	return secured(mux)
+}
+
+func parsed() *template.Template {
+	return template.Must(template.New("").Funcs(functions()).ParseFS(assets, "assets/*.html"))
 }
 
 // secured sets the headers that all answers have, and answers nothing but GET.

@@ -117,6 +117,9 @@ func every(in *ui.Input) []struct {
 		{"/ui/history", 200, "What came, and what it rewrote"},
 		{"/ui/history?failed=1", 200, "no space left &lt;on device&gt;"},
 		{"/ui/history?q=payments&page=2", 200, "payments"},
+		{"/ui/docs/", 200, "The manual of Tandem"},
+		{"/ui/docs/modes", 200, "kernelspace"},
+		{"/ui/docs/search?q=session+affinity", 200, "sections have all words"},
 		{"/ui/style.css", 200, "prefers-color-scheme"},
 		{"/ui/script.js", 200, "keydown"},
 	}

@@ -8,8 +8,8 @@
 //	                 └──▶ testdata/own.yaml     other values, for tests
 //
 // The Helm chart is the one source; `go run .` in render writes the rest, and its
-// test keeps it so. kubeadm.md describes how to swap kube-proxy for Tandem, and back, and
-// guides/ differences of other distributions. Alerts and a dashboard are in
+// test keeps it so. The manual (core/manual) describes how to swap kube-proxy for Tandem, and
+// back; guides/ has kube-proxy's configuration of distributions. Alerts and a dashboard are in
 // chart/files: the tests here compare the metrics that they use with core/metrics.
 //
 // What the pods may do is as little as can be. On Linux an init container with
