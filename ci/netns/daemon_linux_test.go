@@ -4,6 +4,7 @@ package netns
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -211,12 +212,13 @@ func (s *site) must(name string, args ...string) string {
 	return out
 }
 
+// status is what tandem status says, also of a proxy that is not healthy, where it exits with 1.
 func (s *site) status() (doc question.Status, err error) {
 	out, err := s.run(s.bin, "status", "-o", "json")
-	if err != nil {
-		return doc, err
+	if json.NewDecoder(strings.NewReader(out)).Decode(&doc) == nil {
+		return doc, nil
 	}
-	return doc, json.Unmarshal([]byte(out), &doc)
+	return doc, cmp.Or(err, fmt.Errorf("status: no document: %s", out))
 }
 
 // fewest is how often eventually tries before it gives up, however long that takes: on a
