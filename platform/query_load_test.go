@@ -462,7 +462,7 @@ func TestListsAreAsAWhole(t *testing.T) {
 		d, list := question.List(facts, s)
 		both(question.Of(facts, s), list.In(d, "services"))
 		whole := question.ServicesOf(s, only)
-		whole.Node, whole.Mode = s.Host.Name, p.mode()
+		whole.Node, whole.Mode, whole.Total = s.Host.Name, p.mode(), len(s.Services)
 		all, err := listed(t, p, question.ListServices(), question.ServicesRequest{Filter: only})
 		both(whole, all, err)
 		again, err := question.ListServices().Of(ctx, p.Known, question.ServicesRequest{Filter: only})

@@ -209,9 +209,14 @@ func (e Edit) Deltas(s *engine.Snapshot, now time.Time) (deltas []model.Delta, p
 	}
 	deltas = t.Flush()
 	slices.SortFunc(deltas, func(a, b model.Delta) int { return a.ID().Compare(b.ID()) })
-	had := map[model.ServiceName][]model.Problem{}
+	had := make(map[model.ServiceName][]model.Problem, len(e.Services))
+	for _, svc := range e.Services {
+		had[svc.Name] = nil
+	}
 	for _, svc := range s.Services {
-		had[svc.Object.Name] = svc.Problems
+		if _, edited := had[svc.Object.Name]; edited {
+			had[svc.Object.Name] = svc.Problems
+		}
 	}
 	for _, svc := range e.Services {
 		for _, p := range t.Service(svc.Name).Problems {
