@@ -5,6 +5,7 @@ package netns
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
@@ -16,8 +17,9 @@ import (
 // of a mode; see ci/test.
 const partOnly = "TANDEM_TEST_PART_OF_CORPUS"
 
-// Part is the folder of all scenarios; with TANDEM_TEST_PART_OF_CORPUS in the environment one of each nth of them.
-func Part(t *testing.T, n, first int) string {
+// Part is the folder of all scenarios; with TANDEM_TEST_PART_OF_CORPUS in the environment some of each n of them,
+// by their numbers from 0 on.
+func Part(t *testing.T, n int, some ...int) string {
 	t.Helper()
 	dir := conformance.Corpus(t)
 	if os.Getenv(partOnly) == "" {
@@ -28,7 +30,10 @@ func Part(t *testing.T, n, first int) string {
 		t.Fatal(all, err)
 	}
 	to := t.TempDir()
-	for i := first; i < len(all); i += n {
+	for i := range all {
+		if !slices.Contains(some, i%n) {
+			continue
+		}
 		text, err := os.ReadFile(all[i])
 		if err == nil {
 			err = os.WriteFile(filepath.Join(to, filepath.Base(all[i])), text, 0o600)
@@ -37,7 +42,7 @@ func Part(t *testing.T, n, first int) string {
 			t.Fatal(err)
 		}
 	}
-	t.Logf("%s is set: one scenario of each %d", partOnly, n)
+	t.Logf("%s is set: %d scenarios of each %d", partOnly, len(some), n)
 	return to
 }
 

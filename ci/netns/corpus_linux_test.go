@@ -22,22 +22,23 @@ import (
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/test/conformance"
-	"github.com/tandem-proxy/tandem/linux/iptables"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
-	"github.com/tandem-proxy/tandem/linux/xtables"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
-// TestCorpus runs every scenario with a whole tandem in each mode to which a
-// network namespace is a node. The rules of iptables' two variants are the same:
-// one of them may get a Part.
+// TestCorpus runs every scenario with a whole tandem in each mode to which a network namespace is a node, and in
+// each flavour of it. Where only a Part is run each scenario is in one flavour of a mode: the rules of iptables' two
+// variants are the same, and so are the relays behind either redirection.
 func TestCorpus(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, mode dataplane.Mode, flavour flavour) {
-		part := 1
-		if flavour.name == string(iptables.Name)+"-"+string(xtables.NFT) {
-			part = 3
+		some := []int{0, 1, 2}
+		switch flavour.name {
+		case "iptables-legacy", "userspace":
+			some = []int{1, 2}
+		case "iptables-nft", "userspace-nft":
+			some = []int{0}
 		}
-		Corpus(t, Part(t, part, 0), maker(mode, flavour))
+		Corpus(t, Part(t, 3, some...), maker(mode, flavour))
 	})
 }
 

@@ -58,7 +58,7 @@ func (r *runner) test(ctx context.Context) error {
 	r.build(ctx)
 	r.step(ctx, "vet", "go", "vet", "./...")
 	r.goTest(ctx, "tests", ".", append([]string{"-skip", slow}, now...)...)
-	r.leave("left to `make soak`: two thirds of the scenarios with iptables-nft, whose rules are those of iptables-legacy")
+	r.leave("left to `make soak`: each scenario with both variants of iptables, and both redirections of userspace: here it is with one")
 	r.leave("left to `make verify`: lint for four targets, the race detector, chart, packages, other kernels, and")
 	for _, l := range later() {
 		r.leave(fmt.Sprintf("  %s: %s", l.name(), l.why))
