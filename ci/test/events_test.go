@@ -117,4 +117,15 @@ func TestLater(t *testing.T) {
 	if _, _, err := split(all, later(), declared); err != nil {
 		t.Error(err)
 	}
+	soak, err := os.ReadFile("ci/test/soak")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range later() {
+		for _, test := range strings.Fields(l.tests) {
+			if l.soak && !strings.Contains(string(soak), test) {
+				t.Errorf("ci/test/soak does not run %s", test)
+			}
+		}
+	}
 }

@@ -71,6 +71,11 @@ func (r *runner) verify(ctx context.Context) error {
 	r.step(ctx, "set-up", "ci/setup/run")
 	r.both(func(r *runner) { r.analyse(ctx) }, func(r *runner) { r.machines(ctx) })
 	r.slow(ctx, true)
+	for _, l := range later() {
+		if l.soak {
+			r.leave(fmt.Sprintf("left to `make soak`: %s: %s", l.name(), l.why))
+		}
+	}
 	return ctx.Err()
 }
 
@@ -109,7 +114,7 @@ func (r *runner) machines(ctx context.Context) {
 // slow runs the single tests of later that run alone, or the others.
 func (r *runner) slow(ctx context.Context, alone bool) {
 	for _, l := range later() {
-		if l.tests != "" && l.alone == alone {
+		if l.tests != "" && l.alone == alone && !l.soak {
 			r.goTest(ctx, "slow tests of "+l.pkg, ".", "-run", pattern(strings.Fields(l.tests)), "./"+l.pkg)
 		}
 	}
@@ -121,11 +126,12 @@ func backends() []string {
 }
 
 // race runs core and platform under the race detector, which needs a C compiler, but for
-// the tests that slow runs: these wait for other programs, a compiler or Chromium.
+// the tests that slow runs: these wait for other programs, a compiler or Chromium. Of large
+// Services the processor time is limited, and here most of it would be the detector's.
 func (r *runner) race(ctx context.Context) {
 	r.setenv("CGO_ENABLED=1")
 	defer r.setenv("CGO_ENABLED=0")
-	r.goTest(ctx, "core under the race detector", ".", "-race", "-skip", pattern(single(later())), "./core/...", "./platform/...")
+	r.goTest(ctx, "core under the race detector", ".", "-race", "-skip", pattern(single(later()))+"|^Test(Suite|GoldensOfASuite)$/^large$", "./core/...", "./platform/...")
 }
 
 // matrix runs a sample of every mode on every kernel that takes a few minutes.
