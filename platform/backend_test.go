@@ -68,7 +68,7 @@ func TestBackendIsOneFolderAndOneLine(t *testing.T) {
 			t.Errorf("%q is not in the plan:\n%s", line, plan)
 		}
 	}
-	if help := run(program, "switch", "--help"); !strings.Contains(help, "or table or") {
+	if help := run(program, "switch", "--help"); !strings.Contains(strings.Join(strings.Fields(help), " "), "or table or") {
 		t.Errorf("the mode is not in the help:\n%s", help)
 	}
 }
