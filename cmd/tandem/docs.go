@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
@@ -22,7 +23,7 @@ import (
 
 func newDocs() *cobra.Command {
 	var listen, dir, search string
-	book := manual.New()
+	book := sync.OnceValue(manual.New) // not at the start of every verb
 	c := &cobra.Command{
 		Use:   "docs [PAGE]",
 		Short: "Show the manual: its pages, one of them, or all in a browser",
@@ -34,7 +35,7 @@ serves the same pages at /ui/docs of its metrics address.`,
 			"  tandem docs --listen 127.0.0.1:8080\n  tandem docs --html ./manual",
 		Args: atMostOne,
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
-			for _, p := range book.Pages() {
+			for _, p := range book().Pages() {
 				if len(args) == 0 {
 					names = append(names, p.Name+"\t"+p.Title)
 				}
@@ -55,16 +56,16 @@ serves the same pages at /ui/docs of its metrics address.`,
 			case dir != "":
 				return ui.WriteManual(dir)
 			case search != "":
-				return printHits(s, book.Search(search), search)
+				return printHits(s, book().Search(search), search)
 			case len(args) > 0:
-				p := book.Find(args[0])
+				p := book().Find(args[0])
 				if p == nil {
-					return unknownPage(book, args[0])
+					return unknownPage(book(), args[0])
 				}
 				s.printf("%s", p.Text(s.width))
 				return s.flush()
 			}
-			for _, c := range book.Chapters {
+			for _, c := range book().Chapters {
 				s.printf("%s\n", s.paint(bold, c.Title))
 				for _, p := range c.Pages {
 					s.printf("  %-16s %s\n", p.Name, p.About)

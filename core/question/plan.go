@@ -377,14 +377,9 @@ func affinity(timeout time.Duration) string {
 
 // endpointsOf are those of all pools of a port, sorted.
 func endpointsOf(p *model.Port) (all []netip.AddrPort) {
-	for i := range p.Frontends {
-		for _, act := range p.Frontends[i].On {
-			if act.Pool == nil {
-				continue
-			}
-			for _, e := range act.Pool.Endpoints {
-				all = append(all, e.Addr)
-			}
+	for _, pool := range p.Pools() {
+		for _, e := range pool.Endpoints {
+			all = append(all, e.Addr)
 		}
 	}
 	slices.SortFunc(all, netip.AddrPort.Compare)

@@ -10,14 +10,14 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
+	"sync"
 
 	"github.com/tandem-proxy/tandem/core/manual"
 )
 
 // book serves the manual below /ui/docs, or writes it as files.
 type book struct {
-	manual    *manual.Manual
+	manual    func() *manual.Manual // read when it is first asked for
 	templates *template.Template
 	docs      func(page, anchor string) string // the address of a page
 	root      string                           // where style and script are
@@ -25,8 +25,8 @@ type book struct {
 	live      bool                             // there are pages about a proxy, too
 }
 
-func newBook(live bool) *book {
-	return &book{manual: manual.New(), templates: parsed(), docs: served, root: "/ui/", search: "/ui/docs/search", live: live}
+func newBook(templates *template.Template, live bool) *book {
+	return &book{manual: sync.OnceValue(manual.New), templates: templates, docs: served, root: "/ui/", search: "/ui/docs/search", live: live}
 }
 
 func served(page, anchor string) string {
@@ -46,21 +46,20 @@ func fragment(anchor string) string {
 // Manual serves the manual alone, without a proxy to tell of.
 func Manual() http.Handler {
 	mux := http.NewServeMux()
-	newBook(false).register(mux)
+	newBook(parsed(), false).register(mux)
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/ui/docs/", http.StatusFound) })
-	mux.HandleFunc("GET /ui/style.css", func(w http.ResponseWriter, _ *http.Request) { asset(w, "style.css", "text/css; charset=utf-8") })
-	mux.HandleFunc("GET /ui/script.js", func(w http.ResponseWriter, _ *http.Request) { asset(w, "script.js", "text/javascript; charset=utf-8") })
+	registerAssets(mux)
 	return secured(mux)
 }
 
 func (b *book) register(mux *http.ServeMux) {
-	mux.HandleFunc("GET /ui/docs", func(w http.ResponseWriter, r *http.Request) { b.page(w, r, manual.Index) })
-	mux.HandleFunc("GET /ui/docs/{$}", func(w http.ResponseWriter, r *http.Request) { b.page(w, r, manual.Index) })
-	mux.HandleFunc("GET /ui/docs/{page}", func(w http.ResponseWriter, r *http.Request) { b.page(w, r, r.PathValue("page")) })
+	mux.HandleFunc("GET /ui/docs", func(w http.ResponseWriter, _ *http.Request) { b.page(w, manual.Index) })
+	mux.HandleFunc("GET /ui/docs/{$}", func(w http.ResponseWriter, _ *http.Request) { b.page(w, manual.Index) })
+	mux.HandleFunc("GET /ui/docs/{page}", func(w http.ResponseWriter, r *http.Request) { b.page(w, r.PathValue("page")) })
 	mux.HandleFunc("GET /ui/docs/search", func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query().Get("q")
 		v := b.view("Search", "")
-		v.Query, v.Searched, v.Hits = q, true, b.manual.Search(q)
+		v.Query, v.Searched, v.Hits = q, true, b.manual().Search(q)
 		b.answer(w, http.StatusOK, v)
 	})
 }
@@ -82,7 +81,7 @@ type manualPage struct {
 func (p manualPage) To(page, anchor string) string { return p.book.docs(page, anchor) }
 
 func (b *book) view(title, here string) manualPage {
-	return manualPage{Title: title, Here: here, Chapters: b.manual.Chapters, Root: b.root, Search: b.search, Live: b.live, Static: b.root == "", book: b}
+	return manualPage{Title: title, Here: here, Chapters: b.manual().Chapters, Root: b.root, Search: b.search, Live: b.live, Static: b.root == "", book: b}
 }
 
 // show is the view of a page.
@@ -96,12 +95,12 @@ func (b *book) show(p *manual.Page) (manualPage, error) {
 	return v, err
 }
 
-func (b *book) page(w http.ResponseWriter, _ *http.Request, name string) {
-	p := b.manual.Find(name)
+func (b *book) page(w http.ResponseWriter, name string) {
+	p := b.manual().Find(name)
 	if p == nil {
 		v := b.view("No such page", "")
 		v.Searched, v.Query = true, name
-		v.Hits = b.manual.Search(name)
+		v.Hits = b.manual().Search(name)
 		b.answer(w, http.StatusNotFound, v)
 		return
 	}
@@ -133,7 +132,7 @@ func (b *book) execute(v manualPage) ([]byte, error) {
 // WriteManual writes the manual into a folder, as pages that need no server: index.html,
 // a page of each name, and search.html, whose script looks through all sections.
 func WriteManual(dir string) error {
-	b := newBook(false)
+	b := newBook(parsed(), false)
 	b.root, b.search = "", "search.html"
 	b.docs = func(page, anchor string) string {
 		if page == manual.Index {
@@ -145,10 +144,10 @@ func WriteManual(dir string) error {
 		return err
 	}
 	files := map[string][]byte{}
-	for _, p := range append(b.manual.Pages(), b.manual.Find(manual.Index)) {
+	for _, p := range append(b.manual().Pages(), b.manual().Find(manual.Index)) {
 		v, err := b.show(p)
 		if err == nil {
-			files[strings.TrimSuffix(b.docs(p.Name, ""), "#")], err = b.execute(v)
+			files[b.docs(p.Name, "")], err = b.execute(v)
 		}
 		if err != nil {
 			return fmt.Errorf("page %s: %w", p.Name, err)
@@ -168,7 +167,7 @@ func WriteManual(dir string) error {
 		Text    string `json:"text"`
 	}
 	var all []section
-	for _, p := range b.manual.Pages() {
+	for _, p := range b.manual().Pages() {
 		for _, s := range p.Sections() {
 			all = append(all, section{p.Name, p.Title, s.Heading, b.docs(p.Name, s.Anchor), s.Text})
 		}

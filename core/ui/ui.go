@@ -67,11 +67,16 @@ func Handler(from Source) http.Handler {
 	mux.HandleFunc("GET /ui/{$}", p.overview)
 	mux.HandleFunc("GET /ui/service/{namespace}/{name}", p.service)
 	mux.HandleFunc("GET /ui/history", p.history)
-	newBook(true).register(mux)
+	newBook(p.templates, true).register(mux)
+	registerAssets(mux)
+	return secured(mux)
+}
+
+// registerAssets serves what all pages load.
+func registerAssets(mux *http.ServeMux) {
 	for name, kind := range map[string]string{"style.css": "text/css; charset=utf-8", "script.js": "text/javascript; charset=utf-8"} {
 		mux.HandleFunc("GET /ui/"+name, func(w http.ResponseWriter, _ *http.Request) { asset(w, name, kind) })
 	}
-	return secured(mux)
 }
 
 func parsed() *template.Template {
