@@ -316,15 +316,16 @@ func terms(d model.Delta) (texts []string) {
 	}
 	say := func(format string, args ...any) { texts = append(texts, fmt.Sprintf(format, args...)) }
 	proto := d.ID().Proto
+	had, has := frontendsOf(&was), frontendsOf(&is)
 	added := map[netip.Addr][]*model.Frontend{} // that the old port has not, by address
 	for i := range is.Frontends {
-		if f := &is.Frontends[i]; !hasFrontend(&was, f) {
+		if f := &is.Frontends[i]; !had[placeOf(f)] {
 			added[f.At.Addr()] = append(added[f.At.Addr()], f)
 		}
 	}
 	for i := range was.Frontends {
 		f := &was.Frontends[i]
-		if hasFrontend(&is, f) {
+		if has[placeOf(f)] {
 			continue
 		}
 		at := f.At.Addr()
@@ -364,8 +365,21 @@ func terms(d model.Delta) (texts []string) {
 	return texts
 }
 
-func hasFrontend(p *model.Port, f *model.Frontend) bool {
-	return slices.ContainsFunc(p.Frontends, func(o model.Frontend) bool { return o.Kind == f.Kind && o.At == f.At })
+// place is what a frontend is to people: its kind, and where it is.
+type place struct {
+	kind model.Kind
+	at   netip.AddrPort
+}
+
+func placeOf(f *model.Frontend) place { return place{f.Kind, f.At} }
+
+// frontendsOf are the places of a port's frontends, of which it may have thousands.
+func frontendsOf(p *model.Port) map[place]bool {
+	all := make(map[place]bool, len(p.Frontends))
+	for i := range p.Frontends {
+		all[placeOf(&p.Frontends[i])] = true
+	}
+	return all
 }
 
 func affinity(timeout time.Duration) string {
