@@ -98,6 +98,13 @@ func largeBench(t *testing.T, then map[int]func()) (b *bench, all *[]engine.Sync
 	return b, all
 }
 
+// begin ends what comes before a test: the first sync.
+func (b *bench) begin() {
+	b.Synced(true)
+	synctest.Wait()
+	b.syncs = nil
+}
+
 // A namespace changes one Service that has as much as a Service may. Its ports are programmed in parts, and another
 // namespace's change that comes meanwhile is in the next one.
 func TestALargeServiceLetsOthersInBetween(t *testing.T) {
@@ -127,9 +134,7 @@ func TestALargeServiceLetsOthersInBetween(t *testing.T) {
 					b.SetService(manyPortService("p", 0))
 					b.SetSlice(manyPortSlice("p", "10.245.0.1"))
 				}
-				b.Synced(true)
-				synctest.Wait()
-				b.syncs = nil
+				b.begin()
 				if c.there && c.programmed > 0 {
 					b.kernel.Do(func() {
 						b.kernel.Fail = func(op ledger.Op[string, string]) error {
@@ -185,9 +190,7 @@ func TestWhatMovesIsNotCut(t *testing.T) {
 		b, all := largeBench(t, nil)
 		b.SetService(manyPortService("p", 0))
 		b.SetSlice(manyPortSlice("p", "10.245.0.1"))
-		b.Synced(true)
-		synctest.Wait()
-		b.syncs = nil
+		b.begin()
 		b.SetService(manyPortService("p", 1))
 		synctest.Wait()
 		if len(b.syncs) != 1 {
@@ -205,9 +208,7 @@ func TestAnAddressMovesFromAPortThatWaits(t *testing.T) {
 		b, all := largeBench(t, then)
 		b.SetService(manyPortService("p", 0))
 		b.SetSlice(manyPortSlice("p", "10.245.0.1"))
-		b.Synced(true)
-		synctest.Wait()
-		b.syncs = nil
+		b.begin()
 		const last = "10.96.1.1:1063"
 		b.kernel.Do(func() {
 			b.kernel.Fail = func(op ledger.Op[string, string]) error {
@@ -245,9 +246,7 @@ func TestTheHostChangesWhilePortsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		then := map[int]func(){}
 		b, all := largeBench(t, then)
-		b.Synced(true)
-		synctest.Wait()
-		b.syncs = nil
+		b.begin()
 		then[1] = func() {
 			b.SetNode(&model.Node{Name: "here", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
 		}
@@ -268,9 +267,7 @@ func TestSwitchWhilePortsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		then := map[int]func(){}
 		b, all := largeBench(t, then)
-		b.Synced(true)
-		synctest.Wait()
-		b.syncs = nil
+		b.begin()
 		next := newKernel()
 		var err error
 		old := 0 // ports that the old data plane has completely when the other one takes over
