@@ -158,6 +158,8 @@ type Preview struct {
 	Services []PreviewService `json:"services"`
 	Problems []Problem        `json:"problems,omitempty"` // of the edited Services
 	Unknown  string           `json:"unknown,omitempty"`  // why connections were not counted
+
+	index map[string]int // of Services, by name, while it is made
 }
 
 // PreviewService is what it would change of one Service.
@@ -281,7 +283,7 @@ func (e Edit) prune(t *track.Tracker, s *engine.Snapshot) {
 
 // PreviewOf renders the changes of a backend, by Service.
 func PreviewOf(changes []dataplane.Change, deltas []model.Delta, found []model.Problem) Preview {
-	p := Preview{Services: []PreviewService{}, Problems: problems(found)}
+	p := Preview{Services: []PreviewService{}, Problems: problems(found), index: map[string]int{}}
 	for _, d := range deltas {
 		s := p.service(d.ID().Service)
 		for _, text := range terms(d) {
@@ -401,10 +403,12 @@ func endpointsOf(p *model.Port) (all []netip.AddrPort) {
 }
 
 func (p *Preview) service(n model.ServiceName) *PreviewService {
-	i := slices.IndexFunc(p.Services, func(s PreviewService) bool { return s.Name == n.String() })
-	if i < 0 {
+	name := n.String()
+	i, known := p.index[name]
+	if !known {
 		i = len(p.Services)
-		p.Services = append(p.Services, PreviewService{Name: n.String(), Objects: []dataplane.Change{}})
+		p.index[name] = i
+		p.Services = append(p.Services, PreviewService{Name: name, Objects: []dataplane.Change{}})
 	}
 	return &p.Services[i]
 }
