@@ -38,9 +38,7 @@ import (
 )
 
 // HNS is one that is asked: its functions as the DLL has them.
-type HNS interface {
-	Do(dll.Request) dll.Response
-}
+type HNS = dll.Caller
 
 // Service stops and starts the service of HNS.
 type Service interface {

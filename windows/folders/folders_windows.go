@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/windows"
@@ -272,7 +273,8 @@ func judge(path string, rights, flags uint32) (why string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return described.untrusted(rights, func(sid string) bool { return sid == system || slices.Contains(domainAdmins(), sid) })
+	admins := sync.OnceValue(domainAdmins) // few judgements need them
+	return described.untrusted(rights, func(sid string) bool { return sid == system || slices.Contains(admins(), sid) })
 }
 
 // describe reads a security descriptor. Of an entry of an unknown kind, which is refused, the SID
