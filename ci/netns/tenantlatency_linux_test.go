@@ -374,21 +374,30 @@ func (l *latencySite) under(a attacker, during func()) (turns int) {
 	return turns
 }
 
-// drained waits until all that the attacker has written so far is programmed: what comes last in its namespace is.
+// drained waits until all that the attacker has written so far is programmed: what comes last in its namespace is,
+// and no sync has followed for a while, of Services that have got what others gave up.
 func (l *latencySite) drained() {
 	l.t.Helper()
+	begin := time.Now()
 	l.marks++
 	mark := 1000 + l.marks
 	service, slice := apiService("evil", mark, evilIP(mark), 1, nil), apiSlice("evil", mark, 1, l.endpoints[0].Addr(), 1)
 	l.api.Put(service, slice)
-	took := l.eventually(2*time.Minute, "what the attacker has written is programmed", func() error {
+	l.eventually(2*time.Minute, "what the attacker has written is programmed", func() error {
 		return l.net.Do("10.244.1.10", func() error {
 			_, err := l.reached(netip.AddrPortFrom(evilIP(mark), 80))
 			return err
 		})
 	})
-	l.t.Logf("all that the attacker wrote is programmed after %s", took.Round(time.Millisecond))
 	l.api.Delete(service, slice)
+	l.eventually(2*time.Minute, "the program is at rest", func() error {
+		if last, _ := l.synced(time.Now().Add(-300 * time.Millisecond)); len(last) > 0 {
+			time.Sleep(300 * time.Millisecond)
+			return fmt.Errorf("%d syncs", len(last))
+		}
+		return nil
+	})
+	l.t.Logf("all that the attacker wrote is programmed after %s", time.Since(begin).Round(time.Millisecond))
 }
 
 // TestHostileChanges measures how long changes of the victim's take from the write to the packet, and what

@@ -221,12 +221,10 @@ const (
 	// mostFixed bounds what a turn may take instead where each sync takes longer than that: as
 	// much again, so that large changes of one namespace do not take many times as long.
 	mostFixed = 4 * turnBudget
-	// turnEntries is how many entries a turn has at most: they take some 10 ms, of resolving, compiling and writing. Where
+	// turnEntries is how many entries a turn has at most: they take some 3 ms, of resolving, compiling and writing. Where
 	// a sync takes longer than quickSync by itself, there may be more in proportion.
-	turnEntries = 2000
+	turnEntries = 500
 	quickSync   = 5 * time.Millisecond
-	// parts of a turn: a sync takes one of the backlog beside its turn.
-	parts = 4
 	// shares is how many namespaces a turn has room for at least.
 	shares = 16
 	// routeEntries is what a route or grant counts, whose Services are resolved again.
@@ -298,9 +296,17 @@ func (t *turns) put(w waiting) {
 	l.queue = append(l.queue, w)
 }
 
-// take moves what the turn has room for from the lanes to now, and at least one task of all.
+// take moves what the turn has room for from the lanes to now, and at least one task of all. When a round among several
+// lanes has emptied one, the turn ends with it: those with few changes do not wait for the sync of many.
 func (t *turns) take(now []waiting, tr *track.Tracker) []waiting {
-	for late := 0; late < len(t.ring) && t.used < t.limit; { // the last ones of the ring are too large for now
+	round, emptied := len(t.ring), false
+	for late := 0; late < len(t.ring) && t.used < t.limit; round-- { // the last ones of the ring are too large for now
+		if round == 0 {
+			if emptied {
+				return now
+			}
+			round = len(t.ring)
+		}
 		l := t.ring[0]
 		before := len(now)
 		now = t.visit(l, now, tr)
@@ -309,7 +315,7 @@ func (t *turns) take(now []waiting, tr *track.Tracker) []waiting {
 		}
 		if len(l.queue) == 0 {
 			delete(t.lanes, now[len(now)-1].about.namespace)
-			t.ring = t.ring[1:]
+			t.ring, emptied = t.ring[1:], true
 			continue
 		}
 		switch n, _, _ := t.weigh(&l.queue[0].task, tr); {
@@ -424,8 +430,8 @@ func (t *turns) end(took time.Duration, work dataplane.Work) {
 	}
 }
 
-// backlog has the changes of turns that are larger than a sync has room for. Each sync takes a part of them beside
-// its own turn, shared by namespace (start-time fair queueing), so that changes of others come in between.
+// backlog has the changes of turns that are larger than a sync has room for. Syncs take it in parts, shared by namespace
+// (start-time fair queueing), so that changes of others come in between: while there are such, each second sync has a part.
 //
 // A port stays whole, and what moves between ports stays together, to be written in one transaction: those
 // that have a frontend in common, before or after, are one lot.
@@ -435,6 +441,7 @@ type backlog struct {
 	served map[string]int // by namespace: where its next lot begins
 	clock  int            // where the last lot that was taken began
 	since  time.Time      // of the last sync; zero when nothing waits
+	rests  bool           // it was not in the last sync, as others had changes: it is in the next one
 }
 
 // lot are changes that belong together.
@@ -468,13 +475,14 @@ func (b *backlog) next(deltas []model.Delta, room int) (now []model.Delta, entri
 	}
 	slices.SortStableFunc(b.lots, func(x, y *lot) int { return cmp.Compare(x.begin, y.begin) })
 	all, late := b.lots, 0 // late are the entries of what has waited
-	b.lots, b.since, entries = nil, time.Now(), 0
+	b.rests = fit && len(deltas) > 0 && !b.rests
+	b.lots, b.since, room, entries = nil, time.Now(), room-entries, 0
 	for _, l := range all {
 		switch {
 		case l.gone:
 			continue
 		case l.fresh:
-		case late > 0 && late+l.entries > room/parts:
+		case b.rests, late > 0 && late+l.entries > room:
 			b.lots = append(b.lots, l)
 			continue
 		default:

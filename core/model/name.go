@@ -172,9 +172,17 @@ type Unique[T comparable] struct {
 	known map[T]struct{} // of list, once that is long
 }
 
+const few = 16 // not worth a map
+
+// Expect makes room for so many values. It may be called before the first is added.
+func (u *Unique[T]) Expect(n int) {
+	if n > few {
+		u.list, u.known = make([]T, 0, n), make(map[T]struct{}, n)
+	}
+}
+
 // Add adds a value and reports whether it is new.
 func (u *Unique[T]) Add(v T) bool {
-	const few = 16 // not worth a map
 	if u.known == nil {
 		if slices.Contains(u.list, v) {
 			return false

@@ -70,8 +70,8 @@ func slotsOf(endpoints []Endpoint, old []netip.AddrPort, slots, byAddr []int) []
 	slots = slices.Grow(slots, len(endpoints))
 	next := 0
 	for _, e := range endpoints {
-		there := true
-		if next == len(old) || old[byAddr[next]] != e.Addr {
+		there := next < len(old) && old[byAddr[next]] == e.Addr
+		if !there && !between(old, byAddr, next, e.Addr) {
 			next, there = slices.BinarySearchFunc(byAddr, e.Addr, func(i int, a netip.AddrPort) int { return old[i].Compare(a) })
 		}
 		if !there {
@@ -82,6 +82,11 @@ func slotsOf(endpoints []Endpoint, old []netip.AddrPort, slots, byAddr []int) []
 		next++
 	}
 	return slots
+}
+
+// between reports whether an address belongs right before that at a place of an order.
+func between(old []netip.AddrPort, byAddr []int, place int, a netip.AddrPort) bool {
+	return (place == 0 || old[byAddr[place-1]].Compare(a) < 0) && (place == len(byAddr) || a.Compare(old[byAddr[place]]) < 0)
 }
 
 // HashSeed is the seed of HashSlot. All nodes must have the same.

@@ -42,8 +42,9 @@ func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePo
 		r.Problem(svc, model.WhyDuplicateFrontend, "a second port named %q (%s)", port.Name, port.Proto)
 		return
 	}
+	again := r.used.again(svc, port, family)
 	addresses := slices.DeleteFunc(addressesOf(svc, port, family, on), func(a Address) bool {
-		return !r.usable(host, svc, a)
+		return !r.usable(host, svc, a, again)
 	})
 	r.reportClosed(svc, addresses)
 	all := r.endpoints(host, svc, port, family, addresses)
@@ -61,13 +62,13 @@ func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePo
 	r.Ports = append(r.Ports, p)
 }
 
-// usable reports whether a Service can have an address, and states why not.
-func (r *Result) usable(host *model.Host, svc *model.Service, a Address) bool {
+// usable reports whether a Service can have an address of a port, and states why not.
+func (r *Result) usable(host *model.Host, svc *model.Service, a Address, again repeats) bool {
 	no := reject(host, svc, a)
 	switch {
 	case no != rejection{}:
 		r.Note(func() model.Problem { return no.problem(svc, a) })
-	case !r.used.first(a):
+	case again.of(a):
 		r.Problem(svc, model.WhyDuplicateFrontend, "%s %s (%s)", a.Kind, a.At, a.Proto)
 	default:
 		return true
@@ -195,8 +196,9 @@ func Addresses(svc *model.Service) []Address {
 		}
 		on := vips(svc, family)
 		for _, port := range svc.Ports {
+			again := once.again(svc, port, family)
 			for _, a := range addressesOf(svc, port, family, on) {
-				if once.first(a) {
+				if !again.of(a) {
 					all = append(all, a)
 				}
 			}
@@ -205,12 +207,32 @@ func Addresses(svc *model.Service) []Address {
 	return all
 }
 
-// seen remembers which addresses a Service has used, whatever their kind.
-type seen struct{ all model.Unique[Address] }
+// seen remembers which ports a Service has used in each family: all of its addresses are on each of them.
+type seen struct{ all model.Unique[number] }
 
-func (s *seen) first(a Address) bool {
-	a.Kind = 0
-	return s.all.Add(a)
+// number is a port, or a node port, in a family.
+type number struct {
+	family model.Family
+	proto  model.Proto
+	port   uint16
+	node   bool
+}
+
+// repeats are whether the addresses of a port have come up before: those on its number, and its node port.
+type repeats struct{ port, node bool }
+
+func (r repeats) of(a Address) bool {
+	if a.Kind == model.KindNodePort {
+		return r.node
+	}
+	return r.port
+}
+
+func (s *seen) again(svc *model.Service, port model.ServicePort, family model.Family) repeats {
+	return repeats{
+		port: !s.all.Add(number{family, port.Proto, port.Port, false}),
+		node: hasNodePort(svc, port) && !s.all.Add(number{family, port.Proto, port.NodePort, true}),
+	}
 }
 
 // vip is an address of a Service, whatever the port.
@@ -224,6 +246,7 @@ type vip struct {
 // is the latter.
 func vips(svc *model.Service, family model.Family) (all []vip) {
 	var once model.Unique[netip.Addr]
+	once.Expect(len(svc.ClusterIPs) + len(svc.ExternalIPs) + len(svc.LoadBalancerIPs))
 	add := func(kind model.Kind, ips []netip.Addr) {
 		for _, ip := range ips {
 			if model.FamilyOf(ip) == family && once.Add(ip) {
