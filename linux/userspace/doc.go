@@ -30,7 +30,9 @@
 // Source ranges, rejects, drops and the detection of local pods are exact. The rules
 // handle TCP, UDP and SCTP only: a ping to a cluster IP is routed as usual. SCTP to
 // unallocated cluster IPs is rejected, not dropped: nothing can listen for it. Endpoints
-// see the node's address, not the client's. While the proxy is down all connections are rejected; after a restart it finds its rules and listens
+// see the node's address, not the client's, and so do network policies: one that drops
+// nodes drops every connection, one that allows them cannot tell clients apart. While the
+// proxy is down all connections are rejected; after a restart it finds its rules and listens
 // on the same ports again. Where the service manager keeps its sockets (FDSTORE of
 // systemd), new TCP connections wait for it instead. When the node switches to another mode, connections
 // continue in the relays until they end, for an hour at most.
