@@ -140,12 +140,26 @@ func (e *Engine) reportNew(ps, before []model.Problem) {
 const (
 	linesAtOnce = 100
 	linesEvery  = 10 * time.Second
+
+	// changesASecond is how many Services that have changed are logged by name.
+	changesASecond = 20
 )
 
 // lines is the budget of a namespace.
 type lines struct {
-	limiter *rate.Limiter
-	left    int // out, since the last line
+	limiter *rate.Limiter // of problems
+	left    int           // out, since the last line
+	changes *rate.Limiter // of Services that have changed
+}
+
+// linesOf returns the budget of a namespace.
+func (e *Engine) linesOf(namespace string) *lines {
+	l := e.lines[namespace]
+	if l == nil {
+		l = &lines{rate.NewLimiter(rate.Every(linesEvery), linesAtOnce), 0, rate.NewLimiter(changesASecond, changesASecond)}
+		e.lines[namespace] = l
+	}
+	return l
 }
 
 // mayLog reports whether there may be another line about an object.
@@ -155,11 +169,7 @@ func (e *Engine) mayLog(object string) bool {
 	if !namespaced {
 		return true
 	}
-	l := e.lines[namespace]
-	if l == nil {
-		l = &lines{limiter: rate.NewLimiter(rate.Every(linesEvery), linesAtOnce)}
-		e.lines[namespace] = l
-	}
+	l := e.linesOf(namespace)
 	if l.left == 0 && l.limiter.Allow() { // what is left out is told first
 		return true
 	}
@@ -177,7 +187,7 @@ func (e *Engine) logMore(now time.Time) {
 		case l.left > 0 && l.limiter.AllowN(now, 1):
 			e.options.Log.Warn("more objects not fully programmed", "namespace", namespace, "problems", l.left)
 			l.left = 0
-		case l.left == 0 && l.limiter.TokensAt(now) >= linesAtOnce:
+		case l.left == 0 && l.limiter.TokensAt(now) >= linesAtOnce && l.changes.TokensAt(now) >= changesASecond:
 			delete(e.lines, namespace)
 		}
 	}

@@ -126,13 +126,10 @@ func (e *Engine) logSync(ctx context.Context, r *Sync, first bool) {
 // levelChange is that of --v=2.
 const levelChange = slog.Level(-2)
 
-// maxChanges is how many Services of a sync are logged by name.
-const maxChanges = 20
-
 // logChanges logs the Services whose changes are in effect now.
 func (e *Engine) logChanges(ctx context.Context, r *Sync) {
 	var services model.Unique[model.ServiceName]
-	n := 0
+	more := 0
 	for _, d := range r.Applied {
 		name := d.ID().Service
 		if !services.Add(name) {
@@ -141,7 +138,8 @@ func (e *Engine) logChanges(ctx context.Context, r *Sync) {
 		if e.waiting[name] {
 			continue
 		}
-		if n++; n > maxChanges {
+		if !e.linesOf(name.Namespace).changes.Allow() {
+			more++
 			continue
 		}
 		s := e.tracker.Service(name)
@@ -155,8 +153,8 @@ func (e *Engine) logChanges(ctx context.Context, r *Sync) {
 		}
 		e.options.Log.Log(ctx, levelChange, "service programmed", "service", name.String(), "ports", len(s.Ports), "endpoints", endpoints, "took", r.Took)
 	}
-	if n > maxChanges {
-		e.options.Log.Log(ctx, levelChange, "more services programmed", "services", n-maxChanges, "took", r.Took)
+	if more > 0 {
+		e.options.Log.Log(ctx, levelChange, "more services programmed", "services", more, "took", r.Took)
 	}
 }
 

@@ -221,7 +221,7 @@ func TestSourceRangesFillATurn(t *testing.T) {
 // One Service that is larger than a turn teaches how much an entry costs, and not that a turn has room for
 // nothing: many small changes of another namespace fit the turn after it.
 func TestALargeServiceLeavesTurnsTheirSize(t *testing.T) {
-	const entry, services, large = 8 * time.Microsecond, 100, 4
+	const entry, services, large = 8 * time.Microsecond, 25, 4
 	synctest.Test(t, func(t *testing.T) {
 		kernel := newKernel()
 		b := startOn(t, kernel, nil)

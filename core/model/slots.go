@@ -27,10 +27,19 @@ func Reslot(endpoints []Endpoint, old []netip.AddrPort) {
 	}
 	var few [2 * someSlots]int // most pools need no memory for this
 	slot := slotsOf(endpoints, old, few[:0:someSlots], few[someSlots:someSlots])
-	n := len(endpoints)
+	n, stay := len(endpoints), 0
+	for _, i := range slot {
+		if i >= 0 {
+			stay++
+		}
+	}
+	if stay == 0 {
+		return
+	}
 	placed := make([]Endpoint, n)
 	taken := make([]bool, n)
-	var rest, late []Endpoint // new endpoints; staying ones from slots that no longer exist
+	rest := make([]Endpoint, 0, n-stay) // new endpoints
+	var late []Endpoint                 // staying ones from slots that no longer exist
 	for k, e := range endpoints {
 		i, stays := slot[k], slot[k] >= 0
 		switch {

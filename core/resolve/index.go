@@ -58,6 +58,8 @@ type sliceIndex struct {
 
 	perPort int                            // how many endpoints of one port are used at most; 0 is all
 	ranks   map[*model.Slice]*[ranks][]int // which endpoints of a slice have which rank; only with room
+
+	room []endpoint // for the candidates of a port
 }
 
 // routedPort is how routes refer to the ports of a Service, which have one of these
@@ -233,10 +235,11 @@ func (s *sliceIndex) rank(host *model.Host, slice *model.Slice) *[ranks][]int {
 	return &by
 }
 
-// candidates returns the endpoints that a port may use, some of them twice.
-func (s *sliceIndex) candidates(host *model.Host, o *portSources) []endpoint {
+// candidates returns the endpoints that a port may use, some of them twice. They are valid until the next call.
+func (s *sliceIndex) candidates(host *model.Host, o *portSources) (all []endpoint) {
+	defer func() { s.room = all[:0] }()
 	if s.perPort == 0 || o.endpoints <= s.perPort {
-		all := make([]endpoint, 0, o.endpoints)
+		all = slices.Grow(s.room, o.endpoints)
 		for _, src := range o.from {
 			for i := range src.slice.Endpoints {
 				all = append(all, src.candidate(host, i))
@@ -244,7 +247,7 @@ func (s *sliceIndex) candidates(host *model.Host, o *portSources) []endpoint {
 		}
 		return all
 	}
-	all := make([]endpoint, 0, s.perPort)
+	all = slices.Grow(s.room, s.perPort)
 	for rank := range ranks {
 		for _, src := range o.from {
 			for _, i := range s.ranks[src.slice][rank] {
