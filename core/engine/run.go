@@ -147,11 +147,13 @@ func (e *Engine) entailed() (all []task) {
 	return all
 }
 
-// processInbox applies what is in the inbox, as far as it fits the turn.
+// processInbox applies what is in the inbox and what earlier turns have entailed, as far as it fits the turn.
 func (e *Engine) processInbox() {
 	queue, since := e.inbox.take()
-	e.apply(queue, since)
-	e.apply(e.entailed(), time.Now())
+	if len(queue) == 0 {
+		since = time.Now()
+	}
+	e.apply(append(e.entailed(), queue...), since)
 	if changed := e.tracker.ChangedSuspects(); len(changed) > 0 && e.options.Hooks.Suspects != nil {
 		e.options.Hooks.Suspects(changed)
 	}

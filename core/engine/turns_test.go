@@ -122,6 +122,38 @@ func TestManyObjectsOfOneNamespaceDelayNoOther(t *testing.T) {
 	}
 }
 
+// A tenant's many changes fill turns of their own: beside another namespace's one change is a share of a turn at most.
+func TestFewChangesDoNotWaitForManyInOneTurn(t *testing.T) {
+	const services, most = 300, 10
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		all := readyEndpoints(2)
+		for i := range services {
+			b.SetService(in("tenant", service(fmt.Sprint("s", i), fmt.Sprintf("10.96.%d.%d", 1+i/250, i%250))))
+			b.SetSlice(endpoints("tenant", fmt.Sprint("s", i), all[:1]))
+		}
+		b.SetService(in("victim", service("v", "10.96.0.1")))
+		b.SetSlice(endpoints("victim", "v", all[:1]))
+		b.Synced(true)
+		synctest.Wait()
+		b.syncs = nil
+		b.atOnce(t, func() {
+			for i := range services {
+				b.SetSlice(endpoints("tenant", fmt.Sprint("s", i), all))
+			}
+			b.SetSlice(endpoints("victim", "v", all))
+		})
+		synctest.Wait()
+		ports, turns := served(b.syncs, model.ServiceName{Namespace: "victim", Name: "v"})
+		if turns != 1 || ports > most {
+			t.Errorf("the victim's change is in turn %d, beside or after %d of the tenant's, want %d at most", turns, ports, most)
+		}
+		if turns := len(b.syncs); turns > services*15/400 {
+			t.Errorf("%d turns: those of one namespace alone have room for more than a share", turns)
+		}
+	})
+}
+
 // What a Service had counts as what it gets: a tenant's Services that give up many addresses at once, or take
 // them right after a change of their endpoints, come in turns as those that have them do.
 func TestAddressesThatGoFillATurn(t *testing.T) {

@@ -45,7 +45,7 @@ func (t *Tracker) Due(now time.Time) (all []model.ServiceName) {
 }
 
 // HasDue reports whether changes of others have made a Service due.
-func (t *Tracker) HasDue() bool { return len(t.entailed) > 0 }
+func (t *Tracker) HasDue() bool { return len(t.entailed)+len(t.resuspect) > 0 }
 
 // Touch has a Service resolved at the next FlushTouched.
 func (t *Tracker) Touch(name model.ServiceName) {
