@@ -94,7 +94,7 @@ func TestPreviewResolvesWhatItTouches(t *testing.T) {
 		s := &engine.Snapshot{Host: w.Host, Services: now.Services()}
 		other := conformance.RandomWorld(conformance.NewRand(seed + 1000))
 		edit := question.Edit{Services: other.Services[:min(2, len(other.Services))], Slices: other.Slices[:min(3, len(other.Slices))], Prune: rng.IntN(4) == 0}
-		got, _ := edit.Deltas(s, time.Now())
+		got, _ := edit.Deltas(s, time.Now(), nil)
 		want := reference(edit, s)
 		if !slices.EqualFunc(got, want, func(a, b model.Delta) bool { return a.ID() == b.ID() && a.Old == b.Old && samePort(a.New, b.New) }) {
 			t.Fatalf("seed %d, prune %t: %d deltas, want %d\n%+v\n%+v", seed, edit.Prune, len(got), len(want), got, want)
@@ -125,7 +125,7 @@ func TestPreviewKnowsTheAPIServerWithoutItsService(t *testing.T) {
 		Ports: []model.ServicePort{{Proto: model.TCP, Port: 6443}},
 	}
 	for prune, want := range map[bool]int{false: 1, true: 2} {
-		deltas, problems := question.Edit{Services: []*model.Service{web}, Prune: prune}.Deltas(s, time.Now())
+		deltas, problems := question.Edit{Services: []*model.Service{web}, Prune: prune}.Deltas(s, time.Now(), nil)
 		if len(deltas) != 1 || len(deltas[0].New.Frontends) != want || len(problems) != 2-want {
 			t.Errorf("prune %t: %+v, %v", prune, deltas, problems)
 		}
@@ -134,6 +134,36 @@ func TestPreviewKnowsTheAPIServerWithoutItsService(t *testing.T) {
 	tracker.Flush()
 	if ports := tracker.Service(web.Name).Ports; len(ports) != 1 || len(ports[0].Frontends) != 1 {
 		t.Errorf("the running proxy has %+v", ports)
+	}
+}
+
+// What an edit asks of the node's own addresses depends on who listens there now: what the running proxy knows of
+// those that Services have, and what it finds of the others.
+func TestPreviewAsksWhoListens(t *testing.T) {
+	at := netip.MustParseAddr("192.0.2.1")
+	host := &model.Host{Name: "here", IPs: []netip.Addr{at}, Guard: model.Guard{NodeIPs: []netip.Addr{at}, FixedIPs: []netip.Addr{at}}}
+	host.Guard.Listeners = &model.Listeners{}
+	s := &engine.Snapshot{Host: host}
+	service := func(port uint16) *model.Service {
+		return &model.Service{
+			Name: model.ServiceName{Namespace: "shop", Name: "web"}, Type: model.ClusterIP,
+			ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}, ExternalIPs: []netip.Addr{at},
+			Ports: []model.ServicePort{{Proto: model.TCP, Port: port}},
+		}
+	}
+	ask := func(places []model.Listener) (found []model.Listener, err error) {
+		for _, p := range places {
+			if p.At.Port() == 81 {
+				found = append(found, model.Listener{Proto: p.Proto, At: p.At, Name: "nginx"})
+			}
+		}
+		return found, nil
+	}
+	for port, want := range map[uint16]int{80: 2, 81: 1} {
+		deltas, problems := question.Edit{Services: []*model.Service{service(port)}}.Deltas(s, time.Now(), ask)
+		if len(deltas) != 1 || len(deltas[0].New.Frontends) != want || len(problems) != 2-want {
+			t.Errorf("port %d: %+v, %v", port, deltas, problems)
+		}
 	}
 }
 
@@ -219,10 +249,10 @@ func webSlice(endpoints int) *model.Slice {
 func TestPreviewDuringSlowStart(t *testing.T) {
 	tracker, services, slice, now := slowStart()
 	s := &engine.Snapshot{Host: tracker.Host(), Services: tracker.Services()}
-	if d, _ := (question.Edit{Services: services, Slices: []*model.Slice{slice}}).Deltas(s, now); len(d) != 0 {
+	if d, _ := (question.Edit{Services: services, Slices: []*model.Slice{slice}}).Deltas(s, now, nil); len(d) != 0 {
 		t.Errorf("an edit that changes nothing changes weights: %+v", d[0].New.Frontends[0].On[0].Pool)
 	}
-	d, _ := question.Edit{Services: services, Slices: []*model.Slice{webSlice(4)}}.Deltas(s, now)
+	d, _ := question.Edit{Services: services, Slices: []*model.Slice{webSlice(4)}}.Deltas(s, now, nil)
 	if len(d) != 1 {
 		t.Fatalf("%d deltas", len(d))
 	}

@@ -168,7 +168,23 @@ func (p *Proxy) Known(ctx context.Context, n question.Needs) (d *question.Docume
 // plane is the data plane in use, which is read when it is asked.
 func (p *Proxy) plane() question.Plane {
 	plane := p.engine.Current()
+	var listening track.Ask
+	if p.listeners != nil { // the engine's goroutine uses that one
+		listening = func(places []model.Listener) (found []model.Listener, err error) {
+			err = p.network.Do(func() error {
+				l, err := p.system.listeners()
+				if err != nil {
+					return err
+				}
+				defer l.Close()
+				found, err = l.At(places)
+				return err
+			})
+			return found, err
+		}
+	}
 	return question.Plane{
+		Listening:      listening,
 		Implementation: plane.Implementation, Preview: plane.Preview,
 		Trace: func(ctx context.Context, ports []*model.Port, packet oracle.Packet) (t dataplane.Trace, err error) {
 			err = p.network.Do(func() error {

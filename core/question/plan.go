@@ -184,7 +184,7 @@ func PreviewEdit() Verb[Edit, Preview] {
 }
 
 func preview(ctx context.Context, d *Document, e Edit) (Preview, error) {
-	deltas, problems := e.Deltas(d.Snapshot, d.At)
+	deltas, problems := e.Deltas(d.Snapshot, d.At, d.Plane.Listening)
 	var changes []dataplane.Change
 	if d.Plane.Preview != nil {
 		changes = d.Plane.Preview(deltas)
@@ -202,9 +202,13 @@ func preview(ctx context.Context, d *Document, e Edit) (Preview, error) {
 }
 
 // Deltas resolves what the edit touches, and returns which ports differ from the
-// running ones and the problems of the edited Services that these do not have already.
-func (e Edit) Deltas(s *engine.Snapshot, now time.Time) (deltas []model.Delta, problems []model.Problem) {
+// running ones and the problems of the edited Services that these do not have already. Ask, which may be nil,
+// tells which processes of the node listen where the edit asks for its own addresses.
+func (e Edit) Deltas(s *engine.Snapshot, now time.Time, ask track.Ask) (deltas []model.Delta, problems []model.Problem) {
 	t := track.Resume(s.Host, s.Services, &model.Objects{Nodes: s.Others, Slices: s.Orphans, Routes: s.Routes, Grants: s.Grants}, s.Suspects, now)
+	if ask != nil {
+		t.KeepListeners(ask)
+	}
 	t.Set(&model.Objects{Services: e.Services, Slices: e.Slices, Routes: e.Routes, Grants: e.Grants})
 	if e.Prune {
 		e.prune(t, s)

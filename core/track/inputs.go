@@ -243,9 +243,13 @@ type listening struct {
 	held []model.Listener      // sorted
 }
 
-// KeepListeners has the places asked about: those of a Service when it changes, and all at Recheck.
+// KeepListeners has the places asked about: those of a Service when it changes, and all at Recheck. What
+// a resumed host knows is kept.
 func (t *Tracker) KeepListeners(ask Ask) {
 	t.listening = listening{ask: ask, own: map[*service]struct{}{}}
+	if t.host != nil && t.host.Guard.Listeners != nil {
+		t.listening.held = t.host.Guard.Listeners.All
+	}
 }
 
 // checkNew asks about the places of changed Services before they are resolved.
