@@ -90,6 +90,14 @@ type Mode struct {
 	Plan func(*config.Config, *model.Host, []*model.Port) Plan
 }
 
+// Elsewhere is a mode on a system that it does not work on, for a reason: it can only plan.
+func (m Mode) Elsewhere(reason string) Mode {
+	err := errors.New(reason + "; on this system only plan works")
+	m.Probe = func(context.Context) error { return err }
+	m.Open = func(context.Context, *config.Config, *slog.Logger) (Backend, error) { return nil, err }
+	return m
+}
+
 // Leftovers are what another proxy has programmed.
 type Leftovers struct {
 	Found  []string // for people; empty when there is nothing

@@ -20,13 +20,9 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// Mode is the iptables mode. Probe and Open are in mode_linux.go; elsewhere they
-// fail with an error that they need Linux.
+// Mode is the iptables mode.
 func Mode() dataplane.Mode {
-	return dataplane.Mode{
-		Name: Name, System: "linux", Conntrack: true,
-		Probe: probe, Open: openBackend, Remove: remove, KubeProxy: kubeProxy, Plan: plan,
-	}
+	return onLinux(dataplane.Mode{Name: Name, System: "linux", Conntrack: true, Plan: plan})
 }
 
 func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {

@@ -19,6 +19,11 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
+func onLinux(m dataplane.Mode) dataplane.Mode {
+	m.Probe, m.Open, m.Remove, m.KubeProxy = probe, openBackend, remove, kubeProxy
+	return m
+}
+
 // openBackend opens the variant that the host uses, and writes nothing. If IPv6 does
 // not work, only IPv4 is served, and IPv6 ports are Gaps.
 func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (dataplane.Backend, error) {

@@ -19,13 +19,9 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// Mode is the IPVS mode. Probe and Open are in mode_linux.go; elsewhere they fail with an error
-// that they need Linux.
+// Mode is the IPVS mode.
 func Mode() dataplane.Mode {
-	return dataplane.Mode{
-		Name: Name, System: "linux", Conntrack: true, Unmarked: true, OnRequest: true, Fallback: "iptables",
-		Probe: probe, Open: openBackend, OpenLeft: openLeft, Plan: plan,
-	}
+	return onLinux(dataplane.Mode{Name: Name, System: "linux", Conntrack: true, Unmarked: true, OnRequest: true, Fallback: "iptables", Plan: plan})
 }
 
 func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {

@@ -25,6 +25,11 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
+func onLinux(m dataplane.Mode) dataplane.Mode {
+	m.Probe, m.Open, m.OpenLeft = probe, openBackend, openLeft
+	return m
+}
+
 // openBackend opens the mode if the kernel has loaded IPVS, as after Probe or an
 // earlier run; it does not make the kernel load it. If IPv6 does not work, only IPv4
 // is served, and IPv6 ports are Gaps.

@@ -4,23 +4,6 @@
 
 package ipvs
 
-import (
-	"context"
-	"errors"
-	"log/slog"
+import "github.com/tandem-proxy/tandem/core/dataplane"
 
-	"github.com/tandem-proxy/tandem/core/config"
-	"github.com/tandem-proxy/tandem/core/dataplane"
-)
-
-var errLinux = errors.New("IPVS needs Linux; on this system only plan works")
-
-func probe(context.Context) error { return errLinux }
-
-func openBackend(context.Context, *config.Config, *slog.Logger) (dataplane.Backend, error) {
-	return nil, errLinux
-}
-
-func openLeft(context.Context, *config.Config, *slog.Logger) (dataplane.Backend, error) {
-	return nil, errLinux
-}
+func onLinux(m dataplane.Mode) dataplane.Mode { return m.Elsewhere("IPVS needs Linux") }

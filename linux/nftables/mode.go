@@ -10,13 +10,9 @@ import (
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
-// Mode is the nftables mode. Probe and Open are in mode_linux.go; elsewhere
-// they fail with an error that they need Linux.
+// Mode is the nftables mode.
 func Mode() dataplane.Mode {
-	return dataplane.Mode{
-		Name: config.NFTables, System: "linux", Conntrack: true, Announced: true,
-		Probe: probe, Open: openBackend, KubeProxy: kubeProxy, Plan: plan,
-	}
+	return onLinux(dataplane.Mode{Name: config.NFTables, System: "linux", Conntrack: true, Announced: true, Plan: plan})
 }
 
 func options(c *config.Config) Options {

@@ -19,6 +19,11 @@ import (
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
+func onLinux(m dataplane.Mode) dataplane.Mode {
+	m.Probe, m.Open, m.KubeProxy = probe, openBackend, kubeProxy
+	return m
+}
+
 // probe tries IPv4, which every node needs. Where the kernel has no nftables for
 // IPv6, openBackend serves IPv4 alone, and ports of IPv6 are Gaps.
 func probe(ctx context.Context) error { return host.Undecided(Probe(ctx, model.IPv4)) }

@@ -4,21 +4,6 @@
 
 package nftables
 
-import (
-	"context"
-	"errors"
-	"log/slog"
+import "github.com/tandem-proxy/tandem/core/dataplane"
 
-	"github.com/tandem-proxy/tandem/core/config"
-	"github.com/tandem-proxy/tandem/core/dataplane"
-)
-
-var errLinux = errors.New("nftables needs Linux; on this system only plan works")
-
-func probe(context.Context) error { return errLinux }
-
-func openBackend(context.Context, *config.Config, *slog.Logger) (dataplane.Backend, error) {
-	return nil, errLinux
-}
-
-func kubeProxy(context.Context) (dataplane.Leftovers, error) { return dataplane.Leftovers{}, errLinux }
+func onLinux(m dataplane.Mode) dataplane.Mode { return m.Elsewhere("nftables needs Linux") }

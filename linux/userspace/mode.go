@@ -22,10 +22,7 @@ import (
 // Mode is the userspace mode with redirect rules. Handover returns what passes the sockets of
 // relays to the next process; it may return nil.
 func Mode(handover func() relay.Handover) dataplane.Mode {
-	return dataplane.Mode{
-		Name: relay.Mode, System: "linux", Ephemeral: true,
-		Probe: probe, Open: opener(handover), Remove: remove, Plan: plan,
-	}
+	return onLinux(dataplane.Mode{Name: relay.Mode, System: "linux", Ephemeral: true, Plan: plan}, handover)
 }
 
 func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {

@@ -22,6 +22,11 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
+func onLinux(m dataplane.Mode, handover func() relay.Handover) dataplane.Mode {
+	m.Probe, m.Open, m.Remove = probe, opener(handover), remove
+	return m
+}
+
 // tableKind is one of the two kinds of table for rules.
 type tableKind struct {
 	// open opens it and writes nothing.

@@ -24,10 +24,9 @@ import (
 // Name is the mode's name, kube-proxy's for Windows.
 const Name config.Mode = "kernelspace"
 
-// Mode is the kernelspace mode. Probe and Open are in mode_windows.go;
-// elsewhere they fail with an error that they need Windows.
+// Mode is the kernelspace mode.
 func Mode() dataplane.Mode {
-	return dataplane.Mode{Name: Name, System: "windows", Probe: probe, Await: awaitNetwork, Open: openBackend, Remove: remove, Plan: plan}
+	return onWindows(dataplane.Mode{Name: Name, System: "windows", Plan: plan})
 }
 
 // plan is for a current Windows and an l2bridge network: what the node has is

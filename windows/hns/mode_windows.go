@@ -18,6 +18,11 @@ import (
 	"github.com/tandem-proxy/tandem/windows/folders"
 )
 
+func onWindows(m dataplane.Mode) dataplane.Mode {
+	m.Probe, m.Await, m.Open, m.Remove = probe, awaitNetwork, openBackend, remove
+	return m
+}
+
 func probe(ctx context.Context) error {
 	h := newHCN()
 	defer h.Close()

@@ -16,7 +16,7 @@ import (
 
 // Mode is the userspace mode with addresses assigned to an adapter.
 func Mode() dataplane.Mode {
-	return dataplane.Mode{Name: relay.Mode, System: "windows", Ephemeral: true, Probe: probe, Open: open, Plan: plan}
+	return onWindows(dataplane.Mode{Name: relay.Mode, System: "windows", Ephemeral: true, Plan: plan})
 }
 
 func plan(_ *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {

@@ -4,19 +4,8 @@
 
 package userspace
 
-import (
-	"context"
-	"errors"
-	"log/slog"
+import "github.com/tandem-proxy/tandem/core/dataplane"
 
-	"github.com/tandem-proxy/tandem/core/config"
-	"github.com/tandem-proxy/tandem/core/dataplane"
-)
-
-var errWindows = errors.New("assigning addresses to an adapter needs Windows; on this system only plan works")
-
-func probe(context.Context) error { return errWindows }
-
-func open(context.Context, *config.Config, *slog.Logger) (dataplane.Backend, error) {
-	return nil, errWindows
+func onWindows(m dataplane.Mode) dataplane.Mode {
+	return m.Elsewhere("assigning addresses to an adapter needs Windows")
 }

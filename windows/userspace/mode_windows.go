@@ -19,6 +19,11 @@ import (
 	"github.com/tandem-proxy/tandem/core/relay/direct"
 )
 
+func onWindows(m dataplane.Mode) dataplane.Mode {
+	m.Probe, m.Open = probe, open
+	return m
+}
+
 func open(_ context.Context, c *config.Config, log *slog.Logger) (dataplane.Backend, error) {
 	a, err := findAdapter()
 	if err != nil {
