@@ -203,7 +203,7 @@ func (p *Proxy) uiInput(ctx context.Context) (*ui.Input, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ui.InputOf(&question.Document{Snapshot: s, Facts: p.facts(question.Filter{}), History: p.engine.History().List}), nil
+	return ui.InputOf(&question.Document{Snapshot: s, Facts: p.facts(question.Filter{}), Plane: p.plane(), History: p.engine.History().List}), nil
 }
 
 // serviceManager is the one that has started this process and wants to be notified:

@@ -78,6 +78,7 @@ func Pages(s Sources) http.Handler {
 	mux.Handle("/statusz", rejectLocalRebinding(s.statusz(time.Now(), func() []string { return mux.paths })))
 	mux.Handle("/status", restrict("/status", s.Review, s.large(document(s.Status))))
 	if s.UI != nil {
+		mux.Handle("/{$}", loopbackOnly(http.RedirectHandler("/ui", http.StatusFound).ServeHTTP))
 		mux.Handle("/ui", s.large(loopbackOnly(s.UI.ServeHTTP)))
 		mux.Handle("/ui/", s.large(loopbackOnly(s.UI.ServeHTTP)))
 	}

@@ -76,7 +76,7 @@ func faults(page string) (found []string) {
 				bad("a <%s> without a name", n.Data)
 			}
 		case "input", "select":
-			if !labelled[attr(n, "id")] && !within(n, "label") {
+			if attr(n, "type") != "hidden" && !labelled[attr(n, "id")] && !within(n, "label") {
 				bad("<%s name=%s> without a label", n.Data, attr(n, "name"))
 			}
 		case "img":

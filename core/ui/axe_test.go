@@ -64,7 +64,7 @@ func TestAxe(t *testing.T) {
 	for _, window := range [][2]int{{500, 900}, {1366, 860}, {2200, 1200}} {
 		for _, theme := range []string{"light", "dark"} {
 			p.as(window, theme)
-			for _, path := range []string{"/ui", "/ui?q=checkout", "/ui/service/shop/checkout-0", "/ui/history", "/ui/docs/balancing", "/ui/docs/search?q=nftables"} {
+			for _, path := range []string{"/ui", "/ui?q=checkout", "/ui/service/shop/checkout-0", "/ui/history", "/ui/explain?from=outside&to=shop/checkout-0:80", "/ui/docs/balancing", "/ui/docs/search?q=nftables"} {
 				name := fmt.Sprint(path, " ", window, " ", theme)
 				if r := p.axed(axe, server.URL, path); len(r.Violations) > 0 || r.Passes < 10 {
 					t.Errorf("%s: %d rules passed, violated: %s", name, r.Passes, strings.Join(r.Violations, "\n"))

@@ -33,7 +33,7 @@ func TestInABrowser(t *testing.T) {
 	in := world(200)
 	server := httptest.NewServer(ui.Handler(source(in)))
 	defer server.Close()
-	for page, path := range map[string]string{"overview": "/ui", "service": "/ui/service/shop/checkout-0", "history": "/ui/history", "manual": "/ui/docs/", "modes": "/ui/docs/modes"} {
+	for page, path := range map[string]string{"overview": "/ui", "service": "/ui/service/shop/checkout-0", "history": "/ui/history", "explain": "/ui/explain?from=outside&to=shop/checkout-0:80", "manual": "/ui/docs/", "modes": "/ui/docs/modes"} {
 		for size, window := range sizes {
 			for _, theme := range themes {
 				file := filepath.Join(dir, fmt.Sprintf("%s-%s-%s.png", page, size, theme))

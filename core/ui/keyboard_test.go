@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -170,7 +171,7 @@ func TestKeyboard(t *testing.T) {
 	server := httptest.NewServer(ui.Handler(source(in)))
 	defer server.Close()
 	p := openPage(t, browser)
-	for _, path := range []string{"/ui", "/ui?q=checkout", "/ui/service/shop/checkout-0", "/ui/history"} {
+	for _, path := range []string{"/ui", "/ui?q=checkout", "/ui/service/shop/checkout-0", "/ui/history", "/ui/explain"} {
 		p.open(server.URL, path)
 		n := 0
 		if _, err := fmt.Sscan(p.evaluate("("+stops+").length"), &n); err != nil || n < 3 {
@@ -200,7 +201,7 @@ func TestKeyboard(t *testing.T) {
 	}
 	p.press("Enter", 13, "\r", 0)
 	p.await(`new URLSearchParams(location.search).get("q") + document.readyState`, "checkout-1complete")
-	const link = "document.activeElement.pathname"
+	const link = "document.activeElement.closest('#rows') ? document.activeElement.pathname : ''"
 	for range 100 {
 		if p.tab(); strings.HasPrefix(p.evaluate(link), "/ui/service/") {
 			break
@@ -212,4 +213,53 @@ func TestKeyboard(t *testing.T) {
 	if !strings.Contains(want, "/checkout-1") {
 		t.Errorf("the first Service of a search for checkout-1 is %s", want)
 	}
+}
+
+// A page about a running Tandem shows what has changed: the focus, the place that was scrolled to and what was typed
+// stay, and nothing is loaded while it is paused. A snapshot's page does not change.
+func TestLive(t *testing.T) {
+	browser, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Skip("chromium is not installed: ci/setup/run installs it for make verify")
+	}
+	var state atomic.Value
+	state.Store("Programmed")
+	var asked atomic.Int32
+	var snapshot atomic.Bool
+	server := httptest.NewServer(ui.Handler(func(context.Context) (*ui.Input, error) {
+		asked.Add(1)
+		in := world(60)
+		in.Status.Services[7].State = state.Load().(string)
+		in.Snapshot = snapshot.Load()
+		return in, nil
+	}))
+	defer server.Close()
+	p := openPage(t, browser)
+	p.open(server.URL, "/ui?sort=name")
+	name := p.evaluate("document.querySelectorAll('#rows tr')[7].querySelector('a').textContent")
+	const shown = "document.querySelectorAll('#rows tr')[7].lastElementChild.textContent"
+	p.await(shown, "Programmed")
+	p.evaluate("document.querySelectorAll('#rows a')[7].focus(), scrollTo(0, 300), document.getElementById('q').value = 'typed'")
+	state.Store("Failing")
+	p.await(shown, "Failing")
+	if got := p.evaluate("document.activeElement.textContent"); got != name {
+		t.Errorf("the focus is at %q, it was at %q", got, name)
+	}
+	if got := p.evaluate("scrollY + document.getElementById('q').value"); got != "300typed" {
+		t.Errorf("after the change: %s", got)
+	}
+	still := func(what string) {
+		t.Helper()
+		time.Sleep(200 * time.Millisecond)
+		before := asked.Load()
+		time.Sleep(5 * time.Second)
+		if more := asked.Load() - before; more > 0 {
+			t.Errorf("%s: %d more loads", what, more)
+		}
+	}
+	p.evaluate("document.getElementById('live').click()")
+	still("paused")
+	snapshot.Store(true)
+	p.open(server.URL, "/ui")
+	still("a snapshot")
 }

@@ -12,58 +12,86 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/history"
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/question"
 )
 
-// The picture of a Service: its frontends on the left, its endpoints on the right,
-// with a line to each endpoint that is used, as broad as its share.
+// The picture of a Service has a fan for each port in each family: its frontends on the left, its endpoints on the
+// right, with a line to each endpoint that is used, as broad as its share.
 const (
-	mostDrawn = 24 // of each; the table has them all
+	mostFans  = 8  // the tables have them all
+	mostDrawn = 24 // frontends, and endpoints, of a fan
 	rowHeight = 34
 	boxWidth  = 250
 	spacing   = 200
+	caption   = 22 // above a fan
 )
 
-func picture(s *question.Service, ends []endpoint) template.HTML {
-	fronts := min(len(s.Frontends), mostDrawn)
-	drawn := min(len(ends), mostDrawn)
-	rows := max(fronts, drawn, 1)
-	height := rows*rowHeight + 24
-	var b strings.Builder
+func picture(s *question.Service, ports []*model.Port, ends []endpoint) template.HTML {
+	of := map[model.PortID][]endpoint{}
 	used := 0
 	for _, e := range ends {
-		if e.Used {
+		if of[e.Port] = append(of[e.Port], e); e.Used {
 			used++
 		}
 	}
+	drawn := ports[:min(len(ports), mostFans)]
+	var fans strings.Builder
+	y := 0
+	for _, p := range drawn {
+		y = fan(&fans, y, s.State, p, of[p.ID])
+	}
+	if more := len(ports) - len(drawn); more > 0 {
+		fmt.Fprintf(&fans, `<text class="more" x="0" y="%d">and %d more ports</text>`, y+16, more)
+		y += caption
+	}
+	var b strings.Builder
 	fmt.Fprintf(&b, `<svg class="picture" viewBox="0 0 %d %d" role="img" aria-labelledby="picture-title"><title id="picture-title">%s: %d frontends, %d endpoints, %d of them used</title>`,
-		2*boxWidth+spacing, height, html.EscapeString(s.Name), len(s.Frontends), len(ends), used)
-	middle := float64(height-24) / 2
+		2*boxWidth+spacing, max(y, caption), html.EscapeString(s.Name), len(s.Frontends), len(ends), used)
+	b.WriteString(fans.String() + "</svg>")
+	return template.HTML(b.String()) // every text in it is escaped where it is written
+}
+
+// fan draws one port from a height on, and returns where the next one begins.
+func fan(b *strings.Builder, top int, state string, p *model.Port, ends []endpoint) (next int) {
+	fronts, drawn := min(len(p.Frontends), mostDrawn), min(len(ends), mostDrawn)
+	rows := max(fronts, drawn, 1)
+	name := strings.TrimSpace(p.ID.Name + " " + p.ID.Proto.String())
+	fmt.Fprintf(b, `<text class="more" x="0" y="%d">%s, %s</text>`, top+16, html.EscapeString(name), p.ID.Family)
+	top += caption
+	middle := float64(top) + float64(rows*rowHeight)/2
 	at := func(i, n int) float64 { return middle + (float64(i)-float64(n-1)/2)*rowHeight }
-	hub := float64(boxWidth) + spacing/2
+	const hub = float64(boxWidth) + spacing/2
 	for i := range fronts {
-		curve(&b, "line", boxWidth, at(i, fronts), hub, middle, 1.5)
+		curve(b, "line", boxWidth, at(i, fronts), hub, middle, 1.5)
 	}
 	for i, e := range ends[:drawn] {
 		if e.Used {
-			curve(&b, "line "+className(e.State), hub, middle, boxWidth+spacing, at(i, drawn), 1.5+4*e.Share)
+			curve(b, "line "+className(e.State), hub, middle, boxWidth+spacing, at(i, drawn), 1.5+4*e.Share)
 		}
 	}
-	fmt.Fprintf(&b, `<circle class="hub %s" cx="%.0f" cy="%.1f" r="7"/>`, className(s.State), hub, middle)
-	for i, f := range s.Frontends[:fronts] {
-		box(&b, "frontend", 0, at(i, fronts), f.Address+"/"+f.Proto, f.Kind)
+	fmt.Fprintf(b, `<circle class="hub %s" cx="%.0f" cy="%.1f" r="7"/>`, className(state), hub, middle)
+	for i := range p.Frontends[:fronts] {
+		f := &p.Frontends[i]
+		address := f.At.String()
+		if f.Kind == model.KindNodePort {
+			address = fmt.Sprintf("*:%d", f.At.Port())
+		}
+		box(b, "frontend", 0, at(i, fronts), address, f.Kind.String())
 	}
 	for i, e := range ends[:drawn] {
-		box(&b, "endpoint "+className(e.State), boxWidth+spacing, at(i, drawn), e.Address, e.State)
+		box(b, "endpoint "+className(e.State), boxWidth+spacing, at(i, drawn), e.Address, e.State)
 	}
-	if more := len(ends) - drawn; more > 0 {
-		fmt.Fprintf(&b, `<text class="more" x="%d" y="%d">and %d more</text>`, boxWidth+spacing, height-6, more)
+	next = top + rows*rowHeight
+	below := func(x, more int) {
+		if more > 0 {
+			fmt.Fprintf(b, `<text class="more" x="%d" y="%d">and %d more</text>`, x, top+rows*rowHeight+14, more)
+			next = top + rows*rowHeight + caption
+		}
 	}
-	if more := len(s.Frontends) - fronts; more > 0 {
-		fmt.Fprintf(&b, `<text class="more" x="0" y="%d">and %d more</text>`, height-6, more)
-	}
-	b.WriteString("</svg>")
-	return template.HTML(b.String()) // every text in it is escaped above
+	below(0, len(p.Frontends)-fronts)
+	below(boxWidth+spacing, len(ends)-drawn)
+	return next + 6
 }
 
 // className is the class of a state, escaped: a snapshot may have any text as one.

@@ -3,9 +3,13 @@
 package ui
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/question"
 )
 
 // Long texts stay valid UTF-8 and, as addresses of one range, different; the whole is in the title.
@@ -25,5 +29,35 @@ func TestLongTextsOfBoxes(t *testing.T) {
 		if !strings.Contains(b.String(), ">"+text+"<") {
 			t.Errorf("%s is not there as a whole: %s", text, b.String())
 		}
+	}
+}
+
+// A port that has no endpoints in a family has no line to those of the other one.
+func TestAFanForEachPort(t *testing.T) {
+	id := func(f model.Family) model.PortID { return model.PortID{Name: "http", Proto: model.TCP, Family: f} }
+	ports := []*model.Port{
+		{ID: id(model.IPv4), Frontends: []model.Frontend{{At: netip.MustParseAddrPort("10.96.0.1:80")}}},
+		{ID: id(model.IPv6), Frontends: []model.Frontend{{At: netip.MustParseAddrPort("[fd00::1]:80")}}},
+	}
+	ends := []endpoint{{Port: id(model.IPv4), Address: "10.244.0.1:8080", State: "ready", Used: true, Share: 1}}
+	var first, second strings.Builder
+	next := fan(&first, 0, "Programmed", ports[0], ends)
+	fan(&second, next, "Programmed", ports[1], nil)
+	if n := strings.Count(first.String(), "<path"); n != 2 {
+		t.Errorf("%d lines in the fan of IPv4, want 2:\n%s", n, &first)
+	}
+	if n := strings.Count(second.String(), "<path"); n != 1 {
+		t.Errorf("%d lines in the fan of IPv6, want that of the frontend:\n%s", n, &second)
+	}
+	whole := string(picture(&question.Service{Name: "shop/web", State: "Programmed"}, ports, ends))
+	if !strings.Contains(whole, first.String()+second.String()) {
+		t.Errorf("the picture is not its fans:\n%s", whole)
+	}
+	many := make([]*model.Port, mostFans+3)
+	for i := range many {
+		many[i] = ports[0]
+	}
+	if whole := string(picture(&question.Service{}, many, nil)); !strings.Contains(whole, "and 3 more ports") || strings.Count(whole, "<circle") != mostFans {
+		t.Errorf("%d ports of %d are drawn", strings.Count(whole, "<circle"), len(many))
 	}
 }

@@ -3,11 +3,12 @@
 // Package ui serves pages about a running Tandem, or a snapshot of one: Services with
 // their frontends and endpoints, the last changes, and how long their stages took.
 //
-//	Source ──Input──▶ view ──html/template──▶ /ui, /ui/service/NS/NAME, /ui/history
+//	Source ──Input──▶ view ──html/template──▶ /ui, /ui/service/NS/NAME, /ui/history, /ui/explain
 //	core/manual ──────────────────────────▶ /ui/docs, or files
 //
 // The pages only show: GET alone, no cookies, nothing from other sites, and a policy
-// that keeps browsers from loading anything else. They work without JavaScript.
+// that keeps browsers from loading anything else. They work without JavaScript; with it, a page
+// about a running Tandem is loaded again every few seconds, and its live parts are replaced in place.
 package ui
 
 import (
@@ -17,6 +18,7 @@ import (
 	"embed"
 	"fmt"
 	"html/template"
+	"maps"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -27,6 +29,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/track"
@@ -39,6 +42,7 @@ type Input struct {
 	Services []*track.View  // by name
 	Suspects model.Suspects // endpoints that have stopped answering
 	History  history.Document
+	Document *question.Document
 	Snapshot bool // it is of a file, and stays unchanged
 }
 
@@ -46,7 +50,7 @@ type Input struct {
 func InputOf(d *question.Document) *Input {
 	return &Input{
 		Status: question.StatusOf(d, question.Filter{}), Host: d.Host, Services: d.Services, Suspects: d.Suspects, History: d.Changes(history.Filter{}),
-		Snapshot: d.Recorded != nil,
+		Document: d, Snapshot: d.Recorded != nil,
 	}
 }
 
@@ -56,8 +60,8 @@ type Source func(context.Context) (*Input, error)
 //go:embed assets
 var assets embed.FS
 
-// policy allows the page its own style and script, and forms that lead back to it.
-const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+// policy allows the page its own style and script, its own pages again, and forms that lead back to it.
+const policy = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 // Handler serves the pages below /ui.
 func Handler(from Source) http.Handler {
@@ -67,6 +71,7 @@ func Handler(from Source) http.Handler {
 	mux.HandleFunc("GET /ui/{$}", p.overview)
 	mux.HandleFunc("GET /ui/service/{namespace}/{name}", p.service)
 	mux.HandleFunc("GET /ui/history", p.history)
+	mux.HandleFunc("GET /ui/explain", p.explain)
 	newBook(p.templates, true).register(mux)
 	registerAssets(mux)
 	return secured(mux)
@@ -130,7 +135,7 @@ func (p *pages) input(w http.ResponseWriter, r *http.Request) *Input {
 func (p *pages) overview(w http.ResponseWriter, r *http.Request) {
 	if in := p.input(w, r); in != nil {
 		q := r.URL.Query()
-		p.render(w, http.StatusOK, "overview.html", overviewOf(in, q.Get("q"), q.Get("state"), number(q.Get("page"))))
+		p.render(w, http.StatusOK, "overview.html", overviewOf(in, q.Get("q"), q.Get("state"), q.Get("sort"), number(q.Get("page"))))
 	}
 }
 
@@ -210,12 +215,19 @@ func paged[T any](all []T, page int, path string, query url.Values) ([]T, pager)
 // To is the address of a page.
 func (p pager) To(page int) string {
 	q := url.Values{"page": {fmt.Sprint(page)}}
-	for key, values := range p.query {
+	maps.Copy(q, p.query)
+	return address(p.path, q)
+}
+
+// address is one with a query, without what is empty in it.
+func address(path string, query url.Values) string {
+	q := url.Values{}
+	for key, values := range query {
 		if values[0] != "" {
 			q[key] = values
 		}
 	}
-	return p.path + "?" + q.Encode()
+	return path + "?" + q.Encode()
 }
 
 // Before and After are the numbers of the neighbours; 0 for none.
@@ -232,18 +244,38 @@ func (p pager) After() int {
 // overview is the page of all Services.
 type overview struct {
 	shell
-	Query, State string
-	States       []count
-	Rows         []serviceRow
-	Pager        pager
-	Stages       []histogram
-	Changes      []history.Entry // newest first
+	Query, State, Sort string
+	States             []count
+	Columns            []column
+	Problems           []problem // the first ones
+	Problematic        int       // Services that have any
+	Rows               []serviceRow
+	Pager              pager
+	Stages             []histogram
+	Changes            []history.Entry // newest first
 }
 
 type count struct {
 	State string
 	N     int
+	Link  string // to the Services in that state
 }
+
+// column is a column that the table of Services can be sorted by.
+type column struct {
+	Title, Link string
+	Sorted      bool
+	Number      bool
+}
+
+// problem is one of a Service.
+type problem struct {
+	Service, Link string
+	question.Problem
+}
+
+// maxProblems is how many problems the overview lists.
+const maxProblems = 8
 
 type serviceRow struct {
 	*question.Service
@@ -251,34 +283,87 @@ type serviceRow struct {
 	Ready, Other int // endpoints
 }
 
-func overviewOf(in *Input, query, state string, page int) overview {
-	v := overview{shell: shellOf(in, "Services", "services"), Query: query, State: state, Stages: histograms(in.History.Entries)}
+func overviewOf(in *Input, query, state, sort string, page int) overview {
+	v := overview{shell: shellOf(in, "Services", "services"), Query: query, State: state, Sort: sort, Stages: histograms(in.History.Entries)}
 	counts := map[string]int{}
 	var found []int
 	words := strings.Fields(strings.ToLower(query))
 	for i := range in.Status.Services {
 		s := &in.Status.Services[i]
 		counts[s.State]++
+		if len(s.Problems) > 0 {
+			v.Problematic++
+		}
 		if (state == "" || s.State == state) && matches(s, words) {
 			found = append(found, i)
 		}
 	}
 	for s := range model.States {
-		v.States = append(v.States, count{model.State(s).String(), counts[model.State(s).String()]})
+		v.count(model.State(s).String(), counts)
 	}
-	v.States = append(v.States, count{question.Pending, counts[question.Pending]})
-	rows, p := paged(found, page, "/ui", url.Values{"q": {query}, "state": {state}})
-	v.Pager = p
-	for _, i := range rows {
-		s := &in.Status.Services[i]
-		row := serviceRow{Service: s, Link: "/ui/service/" + s.Name}
-		if t := find(in.Services, s.Name); t != nil {
+	v.count(question.Pending, counts)
+	rowOf := func(i int) serviceRow {
+		row := serviceRow{Service: &in.Status.Services[i], Link: "/ui/service/" + in.Status.Services[i].Name}
+		if t := find(in.Services, row.Name); t != nil {
 			row.count(t)
 		}
-		v.Rows = append(v.Rows, row)
+		return row
 	}
+	slices.SortStableFunc(found, func(a, b int) int { // by name already
+		x, y := &in.Status.Services[a], &in.Status.Services[b]
+		switch sort {
+		case "name":
+			return 0
+		case "frontends":
+			return cmp.Compare(len(y.Frontends), len(x.Frontends))
+		case "ready":
+			return cmp.Compare(rowOf(a).Ready, rowOf(b).Ready)
+		}
+		return cmp.Compare(urgency(x.State), urgency(y.State))
+	})
+	v.Columns = []column{{Title: "Service", Link: "name"}, {Title: "Frontends", Link: "frontends"}, {Title: "Ready", Link: "ready", Number: true}, {Title: "Not ready", Number: true}, {Title: "State", Link: "state"}}
+	for i := range v.Columns {
+		if c := &v.Columns[i]; c.Link != "" {
+			c.Sorted = c.Link == cmp.Or(sort, "state")
+			c.Link = address("/ui", url.Values{"q": {query}, "state": {state}, "sort": {c.Link}})
+		}
+	}
+	rows, p := paged(found, page, "/ui", url.Values{"q": {query}, "state": {state}, "sort": {sort}})
+	v.Pager = p
+	for _, i := range rows {
+		v.Rows = append(v.Rows, rowOf(i))
+	}
+	v.Problems = problemsOf(in.Status.Services)
 	v.Changes = newest(in.History.Entries, 8)
 	return v
+}
+
+// count adds how many Services are in a state.
+func (v *overview) count(state string, counts map[string]int) {
+	v.States = append(v.States, count{state, counts[state], address("/ui", url.Values{"state": {state}})})
+}
+
+// urgency is the order in which states are listed: what fails comes first.
+func urgency(state string) int {
+	return slices.Index([]string{model.Programmed.String(), question.Pending, model.Partial.String(), model.Failing.String()}, state) * -1
+}
+
+// problemsOf are the first problems, those of the most urgent Services first.
+func problemsOf(all []question.Service) (first []problem) {
+	for _, state := range []model.State{model.Failing, model.Partial, model.Programmed} {
+		for i := range all {
+			if all[i].State != state.String() {
+				continue
+			}
+			for _, p := range all[i].Problems {
+				if len(first) == maxProblems {
+					return first
+				}
+				first = append(first, problem{all[i].Name, "/ui/service/" + all[i].Name, p})
+			}
+		}
+	}
+	return first
 }
 
 // matches reports whether a Service has all words, in its name or an address.
@@ -338,6 +423,7 @@ type servicePage struct {
 
 // endpoint is a row of a Service's endpoints: one for a port.
 type endpoint struct {
+	Port                 model.PortID
 	Address, Node, State string
 	Used                 bool
 	Share                float64 // of its port's new connections, by this node
@@ -356,8 +442,8 @@ func serviceOf(in *Input, name string, page int) (v servicePage, ok bool) {
 	if t := find(in.Services, name); t != nil {
 		v.Object = t.Object
 		all = endpoints(in, t)
+		v.Picture = picture(v.Service, t.Ports, all)
 	}
-	v.Picture = picture(v.Service, all)
 	v.Endpoints, v.Pager = paged(all, page, "/ui/service/"+name, nil)
 	v.Changes = newest(in.History.Select(history.Filter{Service: serviceName(name)}).Entries, 20)
 	return v, true
@@ -386,7 +472,7 @@ func endpoints(in *Input, s *track.View) []endpoint {
 	}
 	all := []endpoint{}
 	for _, u := range resolve.EndpointUses(in.Host, resolve.MarkUnanswered(s.Slices, in.Suspects), s.Ports) {
-		row := endpoint{Address: u.Addr.String(), Node: cmp.Or(u.Node, "unknown"), State: stateOf(u.State), Used: u.Used, Why: u.Why}
+		row := endpoint{Port: u.Port, Address: u.Addr.String(), Node: cmp.Or(u.Node, "unknown"), State: stateOf(u.State), Used: u.Used, Why: u.Why}
 		if u.Addr.Port() == 0 {
 			row.Address = u.Addr.Addr().String()
 		}
@@ -414,6 +500,33 @@ func stateOf(s model.EndpointState) string {
 		return "terminating"
 	}
 	return "not ready"
+}
+
+// explainPage is the page that explains a connection.
+type explainPage struct {
+	shell
+	From, To    string
+	Explanation *question.Explanation // nil before the first question, and after an error
+	Err         error
+}
+
+func (p *pages) explain(w http.ResponseWriter, r *http.Request) {
+	in := p.input(w, r)
+	if in == nil {
+		return
+	}
+	q := r.URL.Query()
+	v := explainPage{shell: shellOf(in, "Explain", "explain"), From: q.Get("from"), To: q.Get("to")}
+	code := http.StatusOK
+	if v.From != "" || v.To != "" {
+		e, err := question.Explain().Answer(r.Context(), in.Document, oracle.Question{From: v.From, To: v.To})
+		if v.Err = err; err == nil {
+			v.Explanation = &e
+		} else {
+			code = http.StatusBadRequest
+		}
+	}
+	p.render(w, code, "explain.html", v)
 }
 
 // historyPage is the page of the last changes.

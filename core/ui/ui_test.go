@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/question"
@@ -79,6 +80,7 @@ func world(services int) *ui.Input {
 		in.History.Entries = append(in.History.Entries, e)
 	}
 	in.History.Total = 400
+	in.Document = &question.Document{Snapshot: &engine.Snapshot{Host: host, Services: all}, Facts: question.Facts{Node: "node-1", Mode: "nftables"}}
 	return in
 }
 
@@ -104,8 +106,8 @@ func every(in *ui.Input) []struct {
 		code int
 		want string
 	}{
-		{"/ui", 200, first},
-		{"/ui/", 200, first},
+		{"/ui", 200, "Problems of "},
+		{"/ui/?sort=name", 200, first},
 		{"/ui?q=checkout+shop&state=Programmed&page=1", 200, "shop/checkout-"},
 		{"/ui?q=10.96.0.1", 200, "10.96.0.1"},
 		{"/ui?q=nothing-like-it", 200, "No Service fits."},
@@ -117,6 +119,10 @@ func every(in *ui.Input) []struct {
 		{"/ui/history", 200, "What came, and what it rewrote"},
 		{"/ui/history?failed=1", 200, "no space left &lt;on device&gt;"},
 		{"/ui/history?q=payments&page=2", 200, "payments"},
+		{"/ui?sort=ready&state=Partial", 200, "sort=name"},
+		{"/ui/explain", 200, "Explain a connection"},
+		{"/ui/explain?from=outside&to=" + first + ":80", 200, "each decision, with its reason"},
+		{"/ui/explain?from=pod&to=nowhere", 400, "role=\"alert\""},
 		{"/ui/docs/", 200, "The manual of Tandem"},
 		{"/ui/docs/modes", 200, "kernelspace"},
 		{"/ui/docs/search?q=session+affinity", 200, "sections have all words"},
