@@ -56,7 +56,7 @@ func picture(s *question.Service, ports []*model.Port, ends []endpoint) template
 func fan(b *strings.Builder, top int, state string, p *model.Port, ends []endpoint) (next int) {
 	fronts, drawn := min(len(p.Frontends), mostDrawn), min(len(ends), mostDrawn)
 	rows := max(fronts, drawn, 1)
-	name := strings.TrimSpace(p.ID.Name + " " + p.ID.Proto.String())
+	name := strings.TrimSpace(p.ID.Name + " (" + p.ID.Proto.String() + ")")
 	fmt.Fprintf(b, `<text class="more" x="0" y="%d">%s, %s</text>`, top+16, html.EscapeString(name), p.ID.Family)
 	top += caption
 	middle := float64(top) + float64(rows*rowHeight)/2
