@@ -411,7 +411,7 @@ func (d *drains) checkServer(server Key) (failed error) {
 		delete(d.deadlines, server)
 		return nil
 	}
-	id, known := d.marks.known(server)
+	id, known := d.marks.id(server)
 	if !known { // deleted by a Commit while Observe had read its destinations
 		delete(d.deadlines, server)
 		return nil
