@@ -46,7 +46,7 @@ func later() []deferred {
 		},
 		{
 			pkg: "ci/netns", tests: "TestHostileNamespace",
-			why: "another namespace attacks failover in each mode, under load: 3 min", alone: true,
+			why: "another namespace attacks failover in each mode (ipvs: ci/guest/matrix), under load: 3 min", alone: true,
 		},
 		{
 			pkg: "ci/netns", tests: "TestHostileClaims TestHostileAffinity TestHostileChanges",
