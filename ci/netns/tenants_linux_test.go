@@ -515,7 +515,7 @@ func (s *site) forge(at string, from netip.Addr, to netip.AddrPort, n int) {
 func TestAnotherPortTakesNoAffinity(t *testing.T) {
 	client, victim := netip.MustParseAddr("10.244.1.10"), netip.MustParseAddrPort("10.96.0.10:80")
 	trap := netip.MustParseAddrPort("10.97.0.10:81") // 96 ^ 80 is 97 ^ 81
-	for _, mode := range []string{"nftables", "iptables", "userspace"} {
+	for _, mode := range failoverModes() {
 		for _, c := range []struct {
 			name   string
 			own    []string // endpoints of the hostile Service

@@ -46,11 +46,11 @@ func later() []deferred {
 		},
 		{
 			pkg: "ci/netns", tests: "TestHostileNamespace",
-			why: "another namespace attacks failover in each mode, under load: 3 min", alone: true,
+			why: "another namespace attacks failover in each mode (ipvs: ci/guest/matrix), under load: 3 min", alone: true,
 		},
 		{
 			pkg: "ci/netns", tests: "TestHostileClaims TestHostileAffinity TestHostileChanges",
-			why: "another namespace claims a victim's addresses, forges clients and writes thousands of objects, under load: 3 min", alone: true,
+			why: "another namespace claims a victim's addresses, forges clients and writes thousands of objects, under load (ipvs: ci/guest/run, ci/guest/matrix, ci/test/soak): 3 min", alone: true,
 		},
 		{
 			pkg: "ci/netns", tests: "TestConnectivityOfTheRunningProxy TestDisruptRestartAndSwitch TestDisruptUpgrade TestTraceLive",

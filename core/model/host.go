@@ -3,6 +3,8 @@
 package model
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"net/netip"
 	"slices"
 	"strings"
@@ -29,6 +31,13 @@ type Host struct {
 	// Salt is that of the Machine: a data plane that makes numbers of names or addresses mixes it in,
 	// so that nobody can choose an address whose number is that of another's.
 	Salt uint64
+}
+
+// Number is a hash of something of a kind, with the Salt.
+func (h *Host) Number(kind string, what []byte) [sha256.Size]byte {
+	var text [128]byte
+	b := binary.BigEndian.AppendUint64(text[:0], h.Salt)
+	return sha256.Sum256(append(append(b, kind...), what...))
 }
 
 // Guard is what core/resolve protects from Services: addresses that are

@@ -4,6 +4,7 @@ package ipvs
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -250,6 +251,7 @@ type portCompiler struct {
 	emit      func(Key, Value)
 	gaps      []model.Gap
 	frontends []frontendAddr
+	tenant    uint32 // of its virtual servers by mark; 0 before the first
 }
 
 // frontendAddr is a frontend at one address: a node port has one for each address
@@ -406,8 +408,24 @@ func (p *portCompiler) server(k Key, pool *model.Pool) Value {
 	case "sh":
 		s.Flags |= virtualserver.Fallback
 	}
+	if k.Via != ByAddress {
+		s.Flags |= p.counted() << tenantShift
+	}
 	return Value{Server: s, Weighted: isWeighted(s.Scheduler) && pool != nil && pool.Weighted()}
 }
+
+// counted is by what the namespace's virtual servers by mark are counted. Two namespaces that have the
+// same (two of 65,535) have one share together.
+func (p *portCompiler) counted() uint32 {
+	if p.tenant == 0 {
+		sum := p.host.Number("namespace", []byte(p.port.ID.Service.Namespace))
+		p.tenant = 1 + binary.BigEndian.Uint32(sum[:])%(tenantBits>>tenantShift)
+	}
+	return p.tenant
+}
+
+// tenant is by what a virtual server's namespace is counted; 0 where that is not known, as of one by address.
+func (v Value) tenant() uint32 { return v.Flags & tenantBits >> tenantShift }
 
 // The kernel's schedulers that Services can choose, and the weighted ones.
 var (

@@ -86,10 +86,10 @@ func TestConnectionsAreCounted(t *testing.T) {
 func TestServersByMarkAreFound(t *testing.T) {
 	m := newFWMarks(bitsFor(0))
 	by := Key{Kind: kindServer, Proto: model.TCP, Via: ByMarkSNAT, Dst: vip}
-	id, err := m.id(by)
-	if err != nil {
+	if err := m.assign(by, 1); err != nil {
 		t.Fatal(err)
 	}
+	id, _ := m.id(by)
 	if k, known := m.server(id); !known || k != by {
 		t.Errorf("%v is found as %v, %t", by, k, known)
 	}

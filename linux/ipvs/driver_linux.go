@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -380,9 +381,8 @@ func (d *drains) forget(server Key) {
 	delete(d.deadlines, server)
 }
 
-// check deletes destinations that are idle or past their deadline. It handles one
-// virtual server at a time, so that a Commit never waits for long. Failures are
-// retried by the next check; only the first one is logged.
+// check deletes destinations that are idle or past their deadline. A Commit waits until one of them is
+// deleted at most, however many drain. Failures are retried by the next check; only the first one is logged.
 func (d *drains) check() {
 	d.mu.Lock()
 	servers := make([]Key, 0, len(d.deadlines))
@@ -406,39 +406,53 @@ func (d *drains) check() {
 
 func (d *drains) checkServer(server Key) (failed error) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(d.deadlines[server]) == 0 {
+	draining := maps.Clone(d.deadlines[server])
+	if len(draining) == 0 {
 		delete(d.deadlines, server)
+	}
+	d.mu.Unlock()
+	if len(draining) == 0 {
 		return nil
 	}
-	id, known := d.marks.known(server)
+	id, known := d.marks.id(server)
 	if !known { // deleted by a Commit while Observe had read its destinations
-		delete(d.deadlines, server)
+		d.forget(server)
 		return nil
 	}
 	have, err := d.kernel.servers.Destinations(id)
 	if err != nil {
 		return err
 	}
-	left := map[Key]bool{}
 	for _, dest := range have {
 		k := server.dest(dest.Addr)
-		until, draining := d.deadlines[server][k]
-		if !draining || dest.Weight != 0 {
+		until, ok := draining[k]
+		if !ok || dest.Weight != 0 {
 			continue
 		}
+		delete(draining, k)
 		if dest.Connections > 0 && d.now().Before(until) {
-			left[k] = true
 			continue
 		}
-		if err := d.kernel.servers.DeleteDestination(id, dest.Addr); err != nil {
-			left[k], failed = true, err
+		if err := d.end(server, k, until, func() error { return d.kernel.servers.DeleteDestination(id, dest.Addr) }); err != nil {
+			failed = err
 		}
 	}
-	for k := range d.deadlines[server] {
-		if !left[k] {
-			delete(d.deadlines[server], k)
-		}
+	for k, until := range draining { // gone, or in use again
+		_ = d.end(server, k, until, func() error { return nil })
 	}
 	return failed
+}
+
+// end ends the draining of a destination, unless a Commit has had it end, or begin again, since it was looked at.
+func (d *drains) end(server, dest Key, until time.Time, remove func() error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if now, draining := d.deadlines[server][dest]; !draining || !now.Equal(until) {
+		return nil
+	}
+	if err := remove(); err != nil {
+		return err
+	}
+	delete(d.deadlines[server], dest)
+	return nil
 }

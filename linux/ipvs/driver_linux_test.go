@@ -146,6 +146,61 @@ func TestDrainOfAServerThatIsGone(t *testing.T) {
 	}
 }
 
+// checksByHand has destinations that drain be looked at by nobody but the test.
+func (s *site) checksByHand() *drains {
+	s.t.Helper()
+	had := s.driver.drains
+	had.stop()
+	d := &drains{log: had.log, marks: had.marks, now: time.Now, deadlines: map[Key]map[Key]time.Time{}, quit: make(chan struct{}), done: make(chan struct{})}
+	close(d.done)
+	err := s.net.Do(netns.Node, func() (err error) {
+		d.kernel, err = connect()
+		return err
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.driver.drains, s.driver.servers.drains = d, d
+	return d
+}
+
+// A Service whose many endpoints have gone at once does not hold up other Services: while its destinations are
+// deleted, a Commit can come in between.
+func TestManyThatDrainHoldUpNobody(t *testing.T) {
+	const many = 200
+	s := newSite(t)
+	s.open()
+	d := s.checksByHand()
+	all := []string{first}
+	for i := range many {
+		all = append(all, fmt.Sprint("10.244.9.", 1+i))
+	}
+	s.set(web(all...))
+	s.set(web(first))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		d.check()
+	}()
+	server, seen := Key{Kind: kindServer, Proto: model.TCP, Dst: vip}, map[int]bool{}
+	for checking := true; checking; {
+		select {
+		case <-ended:
+			checking = false
+		case <-time.After(50 * time.Microsecond):
+		}
+		d.mu.Lock()
+		seen[len(d.deadlines[server])] = true
+		d.mu.Unlock()
+	}
+	if delete(seen, many); !seen[0] || len(seen) == 1 {
+		t.Errorf("while %d destinations were deleted, nothing else came in between: %v", many, seen)
+	}
+	if got := s.destinations(); !slices.Equal(got, []string{first}) {
+		t.Errorf("left are %v", got)
+	}
+}
+
 // While an endpoint drains, new connections are made to the other one, whatever the
 // scheduler would have chosen.
 func TestEverySchedulerLeavesADrainingEndpoint(t *testing.T) {

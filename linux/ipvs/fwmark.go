@@ -31,8 +31,9 @@ type markBits struct {
 	shift                       int // of the number
 }
 
-// maxNumber is how many virtual servers by mark a family can have, with SNAT and without. A port that lacks
-// one fails, and its packets find the virtual server by address.
+// maxNumber is how many virtual servers by mark a family can have, with SNAT and without. A namespace gets
+// another one while it has no more than are free: one alone has half of them at most, two have a third each. A port
+// that lacks one fails, and its packets find the virtual server by address.
 const maxNumber = 1<<12 - 1
 
 // bitsFor returns the bits for the user's masquerade bit: below it, or above it if
@@ -105,25 +106,34 @@ type fwmarks struct {
 	markBits
 
 	mu    sync.Mutex
-	marks map[Key]uint32
+	marks map[Key]held
 	used  [2]map[uint32]Key // by family, then fwmark
 	last  [2]uint32         // the number that was assigned last
 	taken [2]taken
 }
 
+// held is the fwmark of a virtual server, and which namespace has it (Value.tenant).
+type held struct{ fwmark, tenant uint32 }
+
 // taken is how much of a family is in use.
 type taken struct {
-	marks   [2]int // without SNAT, and with
-	numbers int    // of which one mark is in use, or both are
+	marks   [2]int            // without SNAT, and with
+	tenants [2]map[uint32]int // of these, by namespace
+	numbers int               // of which one mark is in use, or both are
 }
 
 // errNoNumber is why a virtual server by fwmark is missing: this node's own clients then go where those from
 // outside go, whose endpoints are other ones or none.
-var errNoNumber = fmt.Errorf("all %d fwmarks for virtual servers are in use: pods and processes of this node reach only the endpoints that clients from outside have; "+
+var errNoNumber = fmt.Errorf("no fwmark for its virtual server: of the %d of an IP family, none is free, or this namespace has more than are; "+
+	"pods and processes of this node reach only the endpoints that clients from outside have; "+
 	"have fewer Services with externalTrafficPolicy Local, or use mode nftables", maxNumber)
 
 func newFWMarks(b markBits) *fwmarks {
-	return &fwmarks{markBits: b, marks: map[Key]uint32{}, used: [2]map[uint32]Key{model.IPv4: {}, model.IPv6: {}}}
+	m := &fwmarks{markBits: b, marks: map[Key]held{}, used: [2]map[uint32]Key{model.IPv4: {}, model.IPv6: {}}}
+	for f := range m.taken {
+		m.taken[f].tenants = [2]map[uint32]int{{}, {}}
+	}
+	return m
 }
 
 // fwmarksOf numbers the servers of a set of objects, in their order.
@@ -137,45 +147,39 @@ func fwmarksOf(b markBits, objects map[Key]Value) *fwmarks {
 	}
 	slices.SortFunc(servers, compareKeys)
 	for _, k := range servers {
-		_, _ = m.of(k) // a plan may have more than the kernel can
+		_ = m.assign(k, objects[k].tenant()) // a plan may have more than the kernel can
 	}
 	return m
 }
 
-// of returns the fwmark of a virtual server by fwmark, and assigns a free number if
-// it has none.
-func (m *fwmarks) of(server Key) (fwmark uint32, err error) {
-	if server.Via == Orphan {
-		return server.Mark, nil
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	fwmark, ok := m.marks[server]
-	if !ok {
-		fwmark, err = m.allocate(server)
-	}
-	return fwmark, err
-}
-
-// id is how IPVS names a virtual server.
-func (m *fwmarks) id(server Key) (virtualserver.ID, error) {
-	if server.Via == ByAddress {
-		return virtualserver.ID{Family: server.Family, Proto: server.Proto, Addr: server.Dst}, nil
-	}
-	fwmark, err := m.of(server)
-	return virtualserver.ID{Family: server.Family, FWMark: fwmark}, err
-}
-
-// known is id, but false for a virtual server by fwmark that has no number.
-func (m *fwmarks) known(server Key) (id virtualserver.ID, ok bool) {
+// assign gives a virtual server by fwmark of a namespace a number, if it has none.
+func (m *fwmarks) assign(server Key, tenant uint32) error {
 	if server.Via == ByAddress || server.Via == Orphan {
-		id, _ = m.id(server)
-		return id, true
+		return nil
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	fwmark, ok := m.marks[server]
-	return virtualserver.ID{Family: server.Family, FWMark: fwmark}, ok
+	h, ok := m.marks[server]
+	if !ok {
+		return m.allocate(server, tenant)
+	}
+	m.free(server)
+	m.bind(server, held{h.fwmark, tenant})
+	return nil
+}
+
+// id is how IPVS names a virtual server; false for one by fwmark that has no number.
+func (m *fwmarks) id(server Key) (id virtualserver.ID, ok bool) {
+	switch server.Via {
+	case ByAddress:
+		return virtualserver.ID{Family: server.Family, Proto: server.Proto, Addr: server.Dst}, true
+	case Orphan:
+		return virtualserver.ID{Family: server.Family, FWMark: server.Mark}, true
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	h, ok := m.marks[server]
+	return virtualserver.ID{Family: server.Family, FWMark: h.fwmark}, ok
 }
 
 // server is the reverse of id; false for a mark that no server has.
@@ -192,33 +196,38 @@ func (m *fwmarks) server(id virtualserver.ID) (Key, bool) {
 // allocate assigns a number that no server has. Where there is none left, it takes one that only a
 // server of the other Via has: earlier programs do not tell those two apart. It looks for one only where
 // there is one: a Service without may have thousands of ops.
-func (m *fwmarks) allocate(server Key) (uint32, error) {
+func (m *fwmarks) allocate(server Key, tenant uint32) error {
 	used, last, taken := m.used[server.Family], &m.last[server.Family], &m.taken[server.Family]
-	if taken.marks[m.snat(m.fwmark(0, server.Via))] == maxNumber {
-		return 0, errNoNumber
+	snat := m.snat(m.fwmark(0, server.Via))
+	if free := maxNumber - taken.marks[snat]; free == 0 || taken.tenants[snat][tenant] > free {
+		return errNoNumber
 	}
 	shared := taken.numbers == maxNumber
 	for {
 		*last = *last%maxNumber + 1
 		fwmark := m.fwmark(*last, server.Via)
 		if used[fwmark] == (Key{}) && (shared || used[fwmark^m.masquerade] == (Key{})) {
-			m.bind(server, fwmark)
-			return fwmark, nil
+			m.bind(server, held{fwmark, tenant})
+			return nil
 		}
 	}
 }
 
-func (m *fwmarks) bind(server Key, fwmark uint32) {
-	m.marks[server] = fwmark
-	m.used[server.Family][fwmark] = server
-	m.count(server.Family, fwmark, 1)
+func (m *fwmarks) bind(server Key, h held) {
+	m.marks[server] = h
+	m.used[server.Family][h.fwmark] = server
+	m.count(server.Family, h, 1)
 }
 
 // count counts a mark that came into use, or is free again.
-func (m *fwmarks) count(f model.Family, fwmark uint32, by int) {
-	m.taken[f].marks[m.snat(fwmark)] += by
-	if m.used[f][fwmark^m.masquerade] == (Key{}) {
-		m.taken[f].numbers += by
+func (m *fwmarks) count(f model.Family, h held, by int) {
+	taken, snat := &m.taken[f], m.snat(h.fwmark)
+	taken.marks[snat] += by
+	if taken.tenants[snat][h.tenant] += by; taken.tenants[snat][h.tenant] == 0 {
+		delete(taken.tenants[snat], h.tenant)
+	}
+	if m.used[f][h.fwmark^m.masquerade] == (Key{}) {
+		taken.numbers += by
 	}
 }
 
@@ -231,7 +240,7 @@ func (m *fwmarks) snat(fwmark uint32) int {
 }
 
 // observed records the fwmark of a server that was read back, unless a concurrent
-// Commit has assigned the number or the server otherwise.
+// Commit has assigned the number or the server otherwise. Whose it is follows (belongs).
 func (m *fwmarks) observed(server Key, fwmark uint32) {
 	if number, _ := m.parse(fwmark); number == 0 {
 		return
@@ -241,7 +250,17 @@ func (m *fwmarks) observed(server Key, fwmark uint32) {
 	_, has := m.marks[server]
 	_, taken := m.used[server.Family][fwmark]
 	if !has && !taken {
-		m.bind(server, fwmark)
+		m.bind(server, held{fwmark: fwmark})
+	}
+}
+
+// belongs records by which namespace a server that was read back is counted.
+func (m *fwmarks) belongs(server Key, tenant uint32) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if h, ok := m.marks[server]; ok && h.tenant == 0 {
+		m.free(server)
+		m.bind(server, held{h.fwmark, tenant})
 	}
 }
 
@@ -268,10 +287,10 @@ func (m *fwmarks) release(server Key) {
 }
 
 func (m *fwmarks) free(server Key) {
-	if fwmark, ok := m.marks[server]; ok {
+	if h, ok := m.marks[server]; ok {
 		delete(m.marks, server)
-		delete(m.used[server.Family], fwmark)
-		m.count(server.Family, fwmark, -1)
+		delete(m.used[server.Family], h.fwmark)
+		m.count(server.Family, h, -1)
 	}
 }
 
@@ -280,6 +299,9 @@ func (m *fwmarks) entry(k Key, v Value) (Mark, error) {
 	if v.Via == ByAddress {
 		return v.Mark, nil
 	}
-	fwmark, err := m.of(Key{Kind: kindServer, Family: k.Family, Proto: k.Proto, Via: v.Via, Dst: v.ByMark})
-	return Mark{fwmark, v.Mark.Mask}, err
+	id, ok := m.id(Key{Kind: kindServer, Family: k.Family, Proto: k.Proto, Via: v.Via, Dst: v.ByMark})
+	if !ok {
+		return Mark{Mask: v.Mark.Mask}, errNoNumber
+	}
+	return Mark{id.FWMark, v.Mark.Mask}, nil
 }

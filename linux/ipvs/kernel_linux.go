@@ -407,12 +407,18 @@ func (c *serverCommit) server(op ledger.Op[Key, Value]) error {
 }
 
 func (c *serverCommit) apply(op ledger.Op[Key, Value]) error {
-	id, err := c.marks.id(op.Key)
-	if err != nil {
-		return wrap(op.Key.String(), err)
+	if op.Verb != ledger.Delete {
+		if err := c.marks.assign(op.Key, op.New.tenant()); err != nil {
+			return wrap(op.Key.String(), err)
+		}
+	}
+	id, known := c.marks.id(op.Key)
+	if !known {
+		return nil // it was never created
 	}
 	s := op.New.Server
 	s.Flags |= flagOwned
+	var err error
 	switch op.Verb {
 	case ledger.Delete:
 		c.drains.forget(op.Key)
@@ -499,9 +505,9 @@ func (c *serverCommit) dest(op ledger.Op[Key, Value]) (err error) {
 	if c.deleted[server] {
 		return nil
 	}
-	id, err := c.marks.id(server)
-	if err != nil {
-		return wrap(op.Key.String(), err)
+	id, known := c.marks.id(server)
+	if !known {
+		return wrap(op.Key.String(), errNoNumber)
 	}
 	if err := c.checkExcluded(server, id); err != nil {
 		return wrap(op.Key.String(), err)

@@ -26,6 +26,10 @@ const Link = "kube-ipvs0"
 // ipvsadm does not show them.
 const flagOwned = 1 << 24
 
+// tenantBits are the flags of a virtual server by mark that tell the namespace it is counted by: a
+// hash, never 0. So a restart knows who has how many.
+const tenantBits, tenantShift = 0xffff << tenantShift, 8
+
 // The routing rule that delivers service packets locally. External and load balancer
 // IPs are on no device, so their other ports are not affected; kube-proxy binds them
 // to kube-ipvs0, which captures all their ports and answers ARP for them. The table

@@ -168,19 +168,53 @@ func TestSharedServersAreTakenOver(t *testing.T) {
 	}
 }
 
+// crowd has other namespaces take all numbers but some, and returns their virtual servers.
+func (s *site) crowd(but uint32) (all []Key) {
+	for n := range maxNumber - but {
+		for _, via := range []Via{ByMark, ByMarkSNAT} {
+			k := Key{Kind: kindServer, Via: via, Dst: dstPort(uint16(n))}
+			s.driver.marks.bind(k, held{s.driver.marks.fwmark(n+1, via), n + 1})
+			all = append(all, k)
+		}
+	}
+	return all
+}
+
+// A namespace that asks for all numbers that are left leaves some for others' virtual servers by mark, also
+// after a restart, which finds whose they are.
+func TestNamespacesShareNumbers(t *testing.T) {
+	s := newSite(t)
+	hostile, victim := manyByMark("evil", 51, 100), policyLocal(true, external)
+	update := func() (byMark [2]int) {
+		t.Helper()
+		s.open()
+		s.crowd(60)
+		s.Update([]model.Delta{{New: hostile}})
+		_, err := s.Sync(t.Context())
+		s.Update([]model.Delta{{New: victim}})
+		_, err2 := s.Sync(t.Context())
+		if failing := s.Health().Failures; failing[hostile.ID] == nil || failing[victim.ID] != nil || !errors.Is(errors.Join(err, err2), errNoNumber) {
+			t.Errorf("%v, %v: failing are %v", err, err2, failing)
+		}
+		return s.driver.marks.taken[model.IPv4].marks
+	}
+	had := update()
+	conn := s.connect(external)
+	s.close()
+	if now := update(); now != had {
+		t.Errorf("%v virtual servers by mark, after a restart %v", had, now)
+	}
+	if a, err := netns.Ask(conn, 5*time.Second); err != nil || a.Outcome != netns.Answered {
+		t.Errorf("after a restart: %v %v", a, err)
+	}
+}
+
 // Where no number is left for a virtual server by mark, its Service fails and says so. Clients outside
 // are served all the same, and this node's own are served like them. A number that is free again mends it.
 func TestNoNumberIsLeft(t *testing.T) {
 	s := newSite(t)
 	s.open()
-	var others []Key
-	for n := range uint32(maxNumber) {
-		for _, via := range []Via{ByMark, ByMarkSNAT} {
-			k := Key{Kind: kindServer, Via: via, Dst: dstPort(uint16(n))}
-			s.driver.marks.bind(k, s.driver.marks.fwmark(n+1, via))
-			others = append(others, k)
-		}
-	}
+	others := s.crowd(0)
 	port := policyLocal(true, external)
 	s.Update([]model.Delta{{New: port}})
 	_, err := s.Sync(t.Context())

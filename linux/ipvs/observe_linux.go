@@ -240,6 +240,7 @@ func (o *observation) servers() error {
 			orphans = append(orphans, k)
 		}
 		s.Flags &^= flagOwned
+		o.marks.belongs(k, Value{Server: s}.tenant())
 		all, err := o.reader.servers.Destinations(id)
 		if errors.Is(err, virtualserver.ErrNoServer) { // deleted since, as a probe's
 			return nil

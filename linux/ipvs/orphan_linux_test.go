@@ -17,12 +17,12 @@ func TestNumbersOfOrphans(t *testing.T) {
 	server := func(port uint16) Key {
 		return Key{Kind: kindServer, Via: ByMark, Dst: netip.AddrPortFrom(vip.Addr(), port)}
 	}
-	if got, err := m.of(server(1)); got != m.fwmark(2, ByMark) || err != nil {
+	if got, err := given(m, server(1), 1); got != m.fwmark(2, ByMark) || err != nil {
 		t.Errorf("beside an orphan with 1: %d, %v", got, err)
 	}
 	m.orphans(nil) // another program has deleted it
 	m.last = [2]uint32{}
-	if got, err := m.of(server(2)); got != m.fwmark(1, ByMark) || err != nil {
+	if got, err := given(m, server(2), 1); got != m.fwmark(1, ByMark) || err != nil {
 		t.Errorf("after it: %d, %v", got, err)
 	}
 	if stray.Mark != m.fwmark(1, ByMarkSNAT) {

@@ -4,6 +4,7 @@ package ipvs
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -48,32 +49,39 @@ func TestMarks(t *testing.T) {
 	}
 }
 
+// given has a server of a namespace take a number, and returns its mark.
+func given(m *fwmarks, server Key, tenant uint32) (fwmark uint32, err error) {
+	err = m.assign(server, tenant)
+	id, _ := m.id(server)
+	return id.FWMark, err
+}
+
 // Numbers are given once each, until they are used up, and again when free.
 func TestNumbering(t *testing.T) {
 	m := newFWMarks(bitsFor(0))
 	server := func(i int) Key { return Key{Kind: kindServer, Via: ByMark, Dst: numbered(i, false).Frontends[0].At} }
 	for i := range maxNumber {
-		got, err := m.of(server(i))
+		got, err := given(m, server(i), uint32(i))
 		if number, _ := m.parse(got); err != nil || number == 0 || m.used[model.IPv4][got] != server(i) {
 			t.Fatalf("server %d: %d %v", i, got, err)
 		}
 	}
-	if _, err := m.of(server(maxNumber)); err == nil {
+	if _, err := given(m, server(maxNumber), maxNumber); err == nil {
 		t.Error("more numbers than there are")
 	}
 	snat := server(0)
 	snat.Via = ByMarkSNAT
-	if got, err := m.of(snat); err != nil || got&m.masquerade == 0 {
+	if got, err := given(m, snat, 0); err != nil || got&m.masquerade == 0 {
 		t.Errorf("with SNAT beside as many without: %#x, %v", got, err)
 	}
 	six := server(0)
 	six.Family = model.IPv6
-	if _, err := m.of(six); err != nil {
+	if _, err := given(m, six, 0); err != nil {
 		t.Errorf("the other family: %v", err)
 	}
-	was, _ := m.of(server(7))
+	was, _ := given(m, server(7), 7)
 	m.release(server(7))
-	if got, err := m.of(server(maxNumber)); err != nil || got != was {
+	if got, err := given(m, server(maxNumber), maxNumber); err != nil || got != was {
 		t.Errorf("got %d %v, want %d, which is free", got, err, was)
 	}
 }
@@ -87,7 +95,7 @@ func TestNoNumberIsSoonKnown(t *testing.T) {
 	}
 	for i := range maxNumber {
 		for _, via := range []Via{ByMark, ByMarkSNAT} {
-			if _, err := m.of(server(i, via)); err != nil {
+			if err := m.assign(server(i, via), uint32(i)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -97,7 +105,7 @@ func TestNoNumberIsSoonKnown(t *testing.T) {
 		for i := range took {
 			begun := time.Now()
 			for range 10 {
-				_, _ = m.of(k)
+				_ = m.assign(k, maxNumber)
 			}
 			took[i] = time.Since(begun)
 		}
@@ -108,11 +116,70 @@ func TestNoNumberIsSoonKnown(t *testing.T) {
 		t.Errorf("that there is no number takes %s, a known one %s", not/10, known/10)
 	}
 	m.release(server(7, ByMark))
-	if _, err := m.of(server(maxNumber, ByMarkSNAT)); !errors.Is(err, errNoNumber) {
+	if err := m.assign(server(maxNumber, ByMarkSNAT), maxNumber); !errors.Is(err, errNoNumber) {
 		t.Errorf("a number that is free without SNAT: %v", err)
 	}
-	if _, err := m.of(server(maxNumber, ByMark)); err != nil {
+	if err := m.assign(server(maxNumber, ByMark), maxNumber); err != nil {
 		t.Error(err)
+	}
+}
+
+// manyByMark is a port of externalTrafficPolicy Local with so many external IPs, each of which has a virtual
+// server by mark for pods, and one for the host.
+func manyByMark(namespace string, block byte, n int) *model.Port {
+	all := &model.Pool{Endpoints: []model.Endpoint{{Addr: netip.MustParseAddrPort("10.244.1.3:8080")}}}
+	on := [model.Origins]model.Action{model.FromOutside: {Verdict: model.Drop}, model.FromPod: {Pool: all}, model.FromHost: {Pool: all, SNAT: true}}
+	port := &model.Port{ID: model.PortID{Service: model.ServiceName{Namespace: namespace, Name: fmt.Sprint("many-", block)}, Proto: model.TCP}}
+	for i := range n {
+		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, block, byte(i >> 8), byte(i)}), 80)
+		port.Frontends = append(port.Frontends, model.Frontend{Kind: model.KindExternalIP, At: at, On: on})
+	}
+	return port
+}
+
+// A namespace gets numbers while it has no more than are free, also after a restart, which learns from the
+// virtual servers whose they are.
+func TestNumbersAreSharedByNamespace(t *testing.T) {
+	compiler, host := NewCompiler(Options{}), &model.Host{Salt: 5}
+	m := newFWMarks(bitsFor(0))
+	type found struct {
+		server         Key
+		fwmark, tenant uint32
+	}
+	var kept []found
+	take := func(namespace string, block byte, n int) (got int) {
+		objects, _ := dataplane.Compile(compiler, host, []*model.Port{manyByMark(namespace, block, n)})
+		for k, v := range objects {
+			if k.Kind != kindServer || k.Via != ByMark {
+				continue
+			}
+			if fwmark, err := given(m, k, v.tenant()); err == nil {
+				got++
+				kept = append(kept, found{k, fwmark, v.tenant()})
+			} else if !errors.Is(err, errNoNumber) {
+				t.Fatal(err)
+			}
+		}
+		return got
+	}
+	if got := take("evil", 51, 2500) + take("evil", 52, 2500); got != maxNumber/2+1 {
+		t.Errorf("one namespace has %d of %d", got, maxNumber)
+	}
+	if got := take("victim", 53, 1000); got != 1000 {
+		t.Errorf("then another one gets %d of 1,000", got)
+	}
+	m = newFWMarks(bitsFor(0))
+	for _, s := range kept {
+		m.observed(s.server, s.fwmark)
+	}
+	for _, s := range kept {
+		m.belongs(s.server, s.tenant)
+	}
+	if got := take("evil", 54, 100); got != 0 {
+		t.Errorf("after a restart it gets %d more", got)
+	}
+	if got := take("victim", 55, 20); got != 20 {
+		t.Errorf("after a restart the other one gets %d of 20", got)
 	}
 }
 

@@ -369,9 +369,7 @@ func (p *portCompiler) tenant() netip.Addr {
 
 // numbered returns the number of something of a kind, written as an address of the port's family.
 func (p *portCompiler) numbered(kind string, what []byte) netip.Addr {
-	var text [128]byte
-	b := binary.BigEndian.AppendUint64(text[:0], p.host.Salt)
-	sum := sha256.Sum256(append(append(b, kind...), what...))
+	sum := p.host.Number(kind, what)
 	a, _ := netip.AddrFromSlice(sum[:p.port.ID.Family.Bits()/8])
 	return a
 }
