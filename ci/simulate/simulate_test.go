@@ -294,6 +294,7 @@ func TestSeedsThatViolated(t *testing.T) {
 	for _, j := range []job{
 		{"userspace", "F10", 179549307350}, // I2: pods had endpoints of clients from outside, between two writes
 		{"ipvs", "F06+F21", 91000012},      // I8: the last endpoint went when the next could not be created
+		{"ipvs", "F10", 9720000050},        // I2: a destination whose virtual server is gone took packets without a mark
 	} {
 		if res := play(t, j, j.plan(), *verbose); len(res.violations) > 0 {
 			t.Errorf("%s: %s\n%s", j, strings.Join(res.violations, "\n  "), res.log)

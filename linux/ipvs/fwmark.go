@@ -5,6 +5,7 @@ package ipvs
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math/bits"
 	"slices"
 	"sync"
@@ -136,17 +137,21 @@ func newFWMarks(b markBits) *fwmarks {
 	return m
 }
 
-// fwmarksOf numbers the servers of a set of objects, in their order.
+// fwmarksOf numbers the virtual servers by fwmark of a set of objects, in their order, and those that others of them
+// belong to though they are not there: such objects have a number in the kernel, too.
 func fwmarksOf(b markBits, objects map[Key]Value) *fwmarks {
-	m := newFWMarks(b)
-	var servers []Key
-	for k := range objects {
-		if k.Kind == kindServer && k.Via != ByAddress {
-			servers = append(servers, k)
+	m, servers := newFWMarks(b), map[Key]struct{}{}
+	for k, v := range objects {
+		switch {
+		case k.Kind == kindServer:
+			servers[k] = struct{}{}
+		case k.Kind == kindDest:
+			servers[k.serverOf()] = struct{}{}
+		case k.Kind == kindEntry && v.Via != ByAddress:
+			servers[v.markedServer(k)] = struct{}{}
 		}
 	}
-	slices.SortFunc(servers, compareKeys)
-	for _, k := range servers {
+	for _, k := range slices.SortedFunc(maps.Keys(servers), compareKeys) {
 		_ = m.assign(k, objects[k].tenant()) // a plan may have more than the kernel can
 	}
 	return m
@@ -299,9 +304,14 @@ func (m *fwmarks) entry(k Key, v Value) (Mark, error) {
 	if v.Via == ByAddress {
 		return v.Mark, nil
 	}
-	id, ok := m.id(Key{Kind: kindServer, Family: k.Family, Proto: k.Proto, Via: v.Via, Dst: v.ByMark})
+	id, ok := m.id(v.markedServer(k))
 	if !ok {
 		return Mark{Mask: v.Mark.Mask}, errNoNumber
 	}
 	return Mark{id.FWMark, v.Mark.Mask}, nil
+}
+
+// markedServer is the virtual server by fwmark that the mark of an entry leads to.
+func (v Value) markedServer(entry Key) Key {
+	return Key{Kind: kindServer, Family: entry.Family, Proto: entry.Proto, Via: v.Via, Dst: v.ByMark}
 }
