@@ -387,6 +387,7 @@ func (t *inventory) end(failed bool) error {
 	if e, _ := t.source(); r.sourceVIP.IsValid() || !isSource(e) {
 		t.facts.sourceVIP = r.sourceVIP
 	}
+	t.countLoopback()
 	before, surplus := t.balancers, t.surplus
 	t.balancers, t.surplus = t.sort(r.balancers)
 	for k := range r.changed {
@@ -517,15 +518,33 @@ func (t *inventory) countBalancers() {
 	}
 }
 
+// countLoopback counts the pods of withoutLoopback anew: which endpoints are none follows from what
+// was read.
+func (t *inventory) countLoopback() {
+	t.now.loopback = 0
+	for _, e := range t.endpoints {
+		if t.dsr && t.withoutLoopback(e) {
+			t.now.loopback++
+		}
+	}
+}
+
+// hostSuffix follows the network's name in the name of the node's own endpoint in it, by flannel and
+// Calico.
+const hostSuffix = "_ep"
+
 // withoutLoopback reports whether an endpoint is a pod of this node that DSR keeps from
 // reaching itself through a Service (Azure/AKS#2608, calico#5522). The CNI plug-ins
 // win-bridge and win-overlay allow it, with loopbackDSR, by a policy OutBoundNAT
 // whose destination is the pod itself.
 func (t *inventory) withoutLoopback(e Endpoint) bool {
-	if e.remote() || e.Name == t.rootName || slices.Contains(sourceNames[:], e.Name) {
+	if e.remote() || e.Name == t.rootName || e.Name == t.facts.network.name+hostSuffix || slices.Contains(sourceNames[:], e.Name) {
 		return false
 	}
 	own := addresses(e)
+	if slices.Contains(own, t.facts.sourceVIP) {
+		return false
+	}
 	return !slices.ContainsFunc(e.Policies, func(p Policy) bool {
 		var s struct{ Destinations []string }
 		return p.Type == "OutBoundNAT" && json.Unmarshal(p.Settings, &s) == nil && slices.ContainsFunc(s.Destinations, func(to string) bool {

@@ -35,7 +35,8 @@ type cni struct {
 	routes  bool           // the network knows which pods are behind which node
 	own     []hns.Endpoint // the plug-in's, in the network of the pods; without an id
 	pod     hns.Endpoint   // one of a pod; the address is filled in
-	flags   config.Windows // that its kube-proxy is started with, but for the network's name
+	flags   config.Windows // that its kube-proxy is started with, but for the network's name; DSR is Tandem's default
+	finds   string         // what is reported of that HNS where there is DSR; empty for nothing
 	refuses string         // why there can be no Services in this HNS; empty where there can
 }
 
@@ -63,10 +64,10 @@ func cnis() []cni {
 			sources: []string{
 				"Azure/azure-container-networking network/network_windows.go: the network's type is l2bridge, its policy NetAdapterName",
 				"Azure/azure-container-networking network/endpoint_windows.go: ConstructEndpointID: pods' endpoints are CONTAINER-INTERFACE",
-				"Azure/AgentBaker New-ExternalHnsNetwork: the network ext, before the CNI plug-in makes that of the pods",
+				"Azure/AgentBaker New-ExternalHnsNetwork: the network ext, before the CNI plug-in makes that of the pods; azurecnifunc.ps1: LoopbackDSR",
 			},
 			others: []hns.Network{nat, external("ext", hns.TypeL2Bridge)},
-			pod:    hns.Endpoint{Name: "1f2e3d4c-eth0", MacAddress: "00-15-5D-3B-00-01", Policies: []hns.Policy{policy("OutBoundNAT", pods), toServices}},
+			pod:    hns.Endpoint{Name: "1f2e3d4c-eth0", MacAddress: "00-15-5D-3B-00-01", Policies: []hns.Policy{policy("OutBoundNAT", pods), toServices, loopback}},
 			flags:  config.Windows{DSR: true},
 		},
 		{
@@ -95,12 +96,13 @@ func cnis() []cni {
 			name: "flannel host-gw", network: "cbr0", kind: hns.TypeL2Bridge,
 			sources: []string{
 				"flannel-io/flannel pkg/backend/hostgw/hostgw_windows.go: the network cbr0, and cbr0_ep with the second address, attached to the host",
-				"containernetworking/plugins pkg/hns: endpoints are CONTAINER_NETWORK, policies as configured",
+				"containernetworking/plugins pkg/hns: endpoints are CONTAINER_NETWORK, policies as configured, loopbackDSR among them",
 				"microsoft/SDN Kubernetes/flannel/l2bridge/start.ps1: the network External",
 			},
 			others: []hns.Network{nat, external("External", hns.TypeL2Bridge)},
 			own:    []hns.Endpoint{{Name: "cbr0_ep", MacAddress: "00-15-5D-3B-00-02", IpConfigurations: at("10.244.1.254")}},
-			pod:    hns.Endpoint{Name: "1f2e3d4c_cbr0", MacAddress: "00-15-5D-3B-00-01", Policies: []hns.Policy{policy("OutBoundNAT", pods), toServices, toNode}},
+			pod:    hns.Endpoint{Name: "1f2e3d4c_cbr0", MacAddress: "00-15-5D-3B-00-01", Policies: []hns.Policy{policy("OutBoundNAT", pods), toServices, toNode, loopback}},
+			flags:  config.Windows{DSR: true},
 		},
 		{
 			name: "flannel VXLAN", network: "flannel.4096", kind: hns.TypeOverlay, routes: true,
@@ -110,8 +112,8 @@ func cnis() []cni {
 				"kubernetes-sigs/sig-windows-tools hostprocess/flannel: the network External is an overlay; the source VIP is reserved with host-local, without an endpoint",
 			},
 			others: []hns.Network{nat, external("External", hns.TypeOverlay)},
-			pod:    hns.Endpoint{Name: "1f2e3d4c_flannel.4096", MacAddress: "0E-2A-0a-f4-01-02", Policies: []hns.Policy{policy("OutBoundNAT", pods), toServices, onNode}},
-			flags:  config.Windows{SourceVIP: "10.244.1.254"},
+			pod:    hns.Endpoint{Name: "1f2e3d4c_flannel.4096", MacAddress: "0E-2A-0a-f4-01-02", Policies: []hns.Policy{policy("OutBoundNAT", pods), toServices, onNode, loopback}},
+			flags:  config.Windows{DSR: true, SourceVIP: "10.244.1.254"},
 		},
 		{
 			name: "Antrea", network: "antrea-hnsnetwork", kind: "Transparent",
@@ -126,8 +128,9 @@ func cnis() []cni {
 			name: "OVN-Kubernetes", network: "OVNKubernetesHybridOverlayNetwork", kind: hns.TypeOverlay, routes: true,
 			sources: []string{
 				"ovn-org/ovn-kubernetes go-controller/hybrid-overlay/pkg/controller/node_windows.go: the networks, RemoteSubnetRoute for each node, HostRoute",
-				"openshift/windows-machine-config-operator pkg/nodeconfig/payload: VIPEndpoint, whose address is kube-proxy's sourceVip; enableDSR; win-overlay's policies",
+				"openshift/windows-machine-config-operator pkg/nodeconfig/payload: VIPEndpoint, whose address is kube-proxy's sourceVip; enableDSR; win-overlay's policies, without loopbackDSR",
 			},
+			finds:  "3 pods cannot reach themselves through a Service",
 			others: []hns.Network{nat, {Name: "BaseOVNKubernetesHybridOverlayNetwork", Type: hns.TypeOverlay, Policies: []hns.Policy{policy("AutomaticDNS", `{}`)}}},
 			own:    []hns.Endpoint{{Name: "VIPEndpoint", MacAddress: "00-15-5D-3B-00-02", IpConfigurations: at("10.244.1.254")}},
 			pod:    hns.Endpoint{Name: "1f2e3d4c_OVNKubernetesHybridOverlayNetwork", MacAddress: "0E-2A-0a-f4-01-02", Policies: []hns.Policy{policy("OutBoundNAT", pods), toServices, onNode}},
@@ -272,7 +275,7 @@ func (w *worldRun) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	c := config.Config{Windows: w.cni.flags}
-	c.Windows.NetworkName = w.cni.network
+	c.Windows.NetworkName, c.Windows.RootHNSEndpoint = w.cni.network, "cbr0" // its default
 	w.emu.Forget()
 	b, err := hns.Open(ctx, w.emu.Client(), &c, w.settings())
 	if err != nil {
@@ -292,6 +295,9 @@ func (w *worldRun) start(ctx context.Context) error {
 		if _, err = b.Sync(ctx); err == nil {
 			break
 		}
+	}
+	if found := b.Health().Full; w.cni.finds == "" && len(found) > 0 || w.cni.finds != "" && w.dsr && (len(found) != 1 || !strings.HasPrefix(found[0].Detail, w.cni.finds)) {
+		err = errors.Join(err, fmt.Errorf("reported: %v", found))
 	}
 	return errors.Join(err, w.judge())
 }
