@@ -161,7 +161,7 @@ func (p *Proxy) synced(s engine.Sync) {
 	p.report.synced(s)
 	p.tracing.Synced()
 	p.memory.changed()
-	p.servers.checks.Update(s.Host, s.Applied)
+	p.servers.checks.Update(s.Host, s.Applied, s.Gaps)
 	for _, c := range p.cleaners {
 		if c != nil && plane.Mode.Conntrack {
 			c.Update(s.Host, s.Applied)

@@ -12,8 +12,10 @@
 // instead: Wine and the emulator then run in the network namespace of a node.
 //
 // TestHcsshim runs Microsoft's own tests of package hcn on the emulator, TestWinkernel
-// kube-proxy's own proxier (ci/kubernetes/upstream/winkernel) for comparison; both end with
-// their score. What fails or differs is in a table in their files.
+// kube-proxy's own proxier (ci/kubernetes/upstream/winkernel) for comparison, after a start and
+// after changes; both end with their score. testdata/winkernel.txt has every property in which
+// the two proxies differ, both values and the reason; go test ./ci/wine -run TestWinkernel
+// -update writes it anew.
 //
 // It proves that the program starts, finds its network, programs and adopts, survives
 // restarts of itself, of HNS and of the API server, shows what HNS holds (hns dump,

@@ -4,32 +4,18 @@ package wine
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
 )
 
-// hcnUnimplemented are the tests of hcsshim's package hcn that need what the
-// emulator does not have, by what that is.
-var hcnUnimplemented = map[string][]string{
-	"namespaces, which are the containers'": {
-		"TestEndpointNamespaceAttachDetach", "TestCreateDeleteNamespace", "TestCreateDeleteNamespaceGuest", "TestGetNamespaceById",
-		"TestListNamespaces", "TestGetNamespaceEndpointIds", "TestGetNamespaceContainers", "TestAddRemoveNamespaceEndpoint",
-		"TestModifyNamespaceSettings", "TestSyncNamespaceHostDefault", "TestSyncNamespaceHost", "TestSyncNamespaceGuestNoReg",
-		"TestSyncNamespaceGuestDefaultNoReg", "TestSyncNamespaceGuest", "TestSyncNamespaceGuestDefault",
-	},
-	"SDN routes": {"TestCreateDeleteRoute", "TestGetRouteById", "TestRouteAddRemoveEndpoint", "TestAddRoute"},
-}
-
 // TestHcsshim runs Microsoft's own integration tests of hcsshim's package hcn,
-// which are meant for a real HNS, on the emulator.
+// which are meant for a real HNS, on the emulator. All pass.
 func TestHcsshim(t *testing.T) {
 	p := open(t)
 	exe := filepath.Join(t.TempDir(), "hcn.test.exe")
@@ -48,25 +34,11 @@ func TestHcsshim(t *testing.T) {
 		return string(out)
 	}
 	listed := strings.Fields(run("-test.list", "."))
-	var skipped []string
-	for _, what := range slices.Sorted(maps.Keys(hcnUnimplemented)) {
-		skipped = append(skipped, hcnUnimplemented[what]...)
-		t.Logf("not implemented: %s: %s", what, strings.Join(hcnUnimplemented[what], " "))
-	}
-	names := "^(" + strings.Join(skipped, "|") + ")$"
-	out := run("-test.v", "-test.skip", names)
+	out := run("-test.v")
 	passed := passes(out)
 	for _, name := range listed {
-		if !passed[name] && !slices.Contains(skipped, name) {
+		if !passed[name] {
 			t.Errorf("%s does not pass:\n%s", name, excerpt(out, name))
-		}
-	}
-	for name := range passes(run("-test.v", "-test.run", names)) {
-		t.Errorf("%s passes, and is listed as not implemented", name)
-	}
-	for _, name := range skipped {
-		if !slices.Contains(listed, name) {
-			t.Errorf("%s is listed as not implemented, and there is no such test", name)
 		}
 	}
 	fmt.Printf("hcsshim hcn: %d of %d pass\n", len(passed), len(listed))

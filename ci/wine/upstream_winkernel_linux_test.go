@@ -3,6 +3,7 @@
 package wine
 
 import (
+	"flag"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,35 +22,48 @@ import (
 	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
 )
 
-// difference is a difference between the objects of kube-proxy and Tandem that is
-// meant to be. Patterns match as a whole; an empty one matches everything.
+// difference is why objects of kube-proxy and Tandem differ. Patterns match as a whole; an
+// empty one matches everything. Which do, and in what, is in testdata/winkernel.txt.
 type difference struct {
 	node     string // name of a sameNode
 	service  string // name of a sameService, or "no Service"
 	object   string
-	property string
+	property string // "there" of an object that only one of them has
+	kind     kind
 	why      string
 }
 
+// String returns the reason.
+func (d difference) String() string { return string(d.kind) + ": " + d.why }
+
+// kind is what makes a difference right.
+type kind string
+
+const (
+	upstream kind = "fault of kube-proxy"
+	decision kind = "decision"
+)
+
 var differences = []difference{
 	{
-		"l2bridge 2019", "", "load balancer .*", "source VIP",
+		"l2bridge 2019", "", "load balancer .*", "source VIP", upstream,
 		"kube-proxy gives none on l2bridge, which breaks hairpin connections on builds of Server 2019 (kubernetes/community#8890, kubernetes#137455)",
 	},
-	{"", "no Service", `load balancer 198\.18\.0\.1 .*`, "there", "kube-proxy deletes all load balancers when it starts, also those of other programs; Tandem does not"},
-	{"", "sctp", "", "there", "HNS has no SCTP (Kubernetes' service-protocol reference); here it is a Gap"},
-	{"", "two-target-ports", "load balancer .*", "port|endpoints", "kube-proxy takes the last endpoint's port for all, which some do not serve; here the commonest, and the others are left out"},
-	{"", "no Service", `remote endpoint .*[.:]4`, "there", "made for the load balancer of two-target-ports alone"},
-	{"", "hints", "load balancer .*", "endpoints", "kube-proxy ignores topology hints on Windows (kubernetes#123823)"},
-	{"", "terminating", "load balancer .*", "there", "kube-proxy falls back to terminating endpoints (KEP-1669) only for Services with a load balancer IP"},
-	{"", "lb-terminating", "load balancer node ports.*", "there", "the same: not for the node port of such a Service"},
-	{"", "lb-terminating", "load balancer .* port 10256/6", "there", "kube-proxy removes the forwarded health check with the ready endpoints; it is a check of the node (KEP-3836)"},
-	{"", "lb-not-serving", "load balancer .* port 10256/6", "there", "the same, when no endpoint serves"},
-	{"", "lb-not-serving", "load balancer .* port 80/6", "there", "kube-proxy uses endpoints that do not serve when no endpoint does"},
-	{"overlay.*", "no-endpoints|all-unready|internal-local-none|lb-not-serving", `remote endpoint 10\.96\..*`, "there", "nothing leads to the VIP: here its endpoint is made with its load balancer"},
-	{"", "lb-ranges", "load balancer .* port (80|10256)/6", "there", "kube-proxy opens the VIP to everybody (kubernetes#120033); --winkernel-source-ranges=trust does so here"},
-	{"", "lb-udp", "load balancer .* port 10256/(6|17)", "there", "kube-proxy forwards health checks by the Service's protocol, and they are HTTP"},
-	{"", "", "load balancer fd00:203.* port (10256|31036|31037)/6", "flags", "kube-proxy leaves the IPv6 flag of forwarded health checks out"},
+	{"", "no Service", `load balancer 198\.18\.0\.1 .*`, "there", decision, "kube-proxy deletes all load balancers when it starts, also those of other programs; Tandem does not"},
+	{"", "sctp", "", "there", decision, "HNS has no SCTP (Kubernetes' service-protocol reference); here it is a Gap"},
+	{"", "two-target-ports", "load balancer .*", "port|endpoints", upstream, "kube-proxy takes the last endpoint's port for all, which some do not serve; here the commonest, and the others are left out"},
+	{"", "no Service", `remote endpoint .*[.:]4`, "there", upstream, "kube-proxy makes it for the load balancer of two-target-ports alone"},
+	{"", "hints", "load balancer .*", "endpoints", upstream, "kube-proxy ignores topology hints on Windows (kubernetes#123823)"},
+	{"", "terminating", "load balancer .*", "there", upstream, "kube-proxy falls back to terminating endpoints (KEP-1669) only for Services with a load balancer IP"},
+	{"", "lb-terminating", "load balancer node ports.*", "there", upstream, "kube-proxy does so for the load balancer IP alone, and not for the node port of such a Service"},
+	{"", "lb-terminating", "load balancer .* port 10256/6", "there", upstream, "kube-proxy removes the forwarded health check when all endpoints terminate; it is a check of the node (KEP-3836)"},
+	{"", "lb-not-serving", "load balancer .* port 10256/6", "there", upstream, "kube-proxy removes the forwarded health check when no endpoint serves; it is a check of the node (KEP-3836)"},
+	{"", "lb-not-serving", "load balancer .* port 80/6", "there", upstream, "kube-proxy uses endpoints that do not serve when no endpoint does"},
+	{"overlay.*", "no-endpoints|all-unready|internal-local-none|lb-not-serving|terminating|internal-local", `remote endpoint 10\.96\..*`, "there", decision, "nothing leads to the VIP: here its endpoint is made with its load balancer"},
+	{"", "lb-ranges", "load balancer .* port (80|10256)/6", "there", decision, "kube-proxy opens the VIP to everybody (kubernetes#120033); --winkernel-source-ranges=trust does so here"},
+	{"", "lb-udp", "load balancer .* port 10256/(6|17)", "there", upstream, "kube-proxy forwards health checks by the Service's protocol, and they are HTTP"},
+	{"", "", "load balancer fd00:203.* port (10256|31036|31037)/6", "flags", upstream, "kube-proxy leaves the IPv6 flag of forwarded health checks out"},
+	{"", "", "load balancer fd00:203.* port 10256/6", "there", upstream, "kube-proxy finds what it replaces by the IPv6 flag, and the replacement without: after a change it deletes the forwarded health check, and takes the deleted one for the new"},
 }
 
 // sameNode is a kind of node on which both proxies are compared.
@@ -58,16 +73,17 @@ type sameNode struct {
 	network string
 	dsr     bool
 	forward bool // health checks of VIPs
+	phases  int  // how many: on overlays the last takes a minute, for which unused endpoints stay
 }
 
 var sameNodes = []sameNode{
-	{"l2bridge 2019", hnsemu.WS2019, hns.TypeL2Bridge, false, false},
-	{"l2bridge 2022", hnsemu.WS2022, hns.TypeL2Bridge, false, true},
-	{"l2bridge 2022 DSR", hnsemu.WS2022, hns.TypeL2Bridge, true, false},
-	{"l2bridge 2025 DSR", hnsemu.WS2025, hns.TypeL2Bridge, true, true},
-	{"overlay 2019", hnsemu.WS2019, hns.TypeOverlay, false, false},
-	{"overlay 2022 DSR", hnsemu.WS2022, hns.TypeOverlay, true, true},
-	{"overlay 2025", hnsemu.WS2025, hns.TypeOverlay, false, false},
+	{"l2bridge 2019", hnsemu.WS2019, hns.TypeL2Bridge, false, false, 2},
+	{"l2bridge 2022", hnsemu.WS2022, hns.TypeL2Bridge, false, true, 2},
+	{"l2bridge 2022 DSR", hnsemu.WS2022, hns.TypeL2Bridge, true, false, 2},
+	{"l2bridge 2025 DSR", hnsemu.WS2025, hns.TypeL2Bridge, true, true, 2},
+	{"overlay 2019", hnsemu.WS2019, hns.TypeOverlay, false, false, 1},
+	{"overlay 2022 DSR", hnsemu.WS2022, hns.TypeOverlay, true, true, 2},
+	{"overlay 2025", hnsemu.WS2025, hns.TypeOverlay, false, false, 1},
 }
 
 // TestWinkernel compares what Tandem and kube-proxy's own proxier, each on an HNS
@@ -84,19 +100,57 @@ func TestWinkernel(t *testing.T) {
 	var p *prefix
 	onNode := func(f func()) { must(t, net.Do(lab.Node, func() error { f(); return nil })) }
 	onNode(func() { p = open(t) })
-	c := comparison{TB: t, prefix: p, net: net, tandem: build(t), winkernel: buildWinkernel(t), manifests: t.TempDir(), used: map[difference]int{}}
-	must(t, os.WriteFile(filepath.Join(c.manifests, "services.yaml"), []byte(sameManifests()), 0o644))
+	c := comparison{TB: t, prefix: p, net: net, tandem: build(t), winkernel: buildWinkernel(t), manifests: t.TempDir(), rows: rows{}}
+	for phase := range phases {
+		must(t, os.WriteFile(filepath.Join(c.manifests, phases[phase]+".yaml"), []byte(sameManifests(phase == changed)), 0o644))
+	}
+	listed, err := readRows(rowsFile)
+	must(t, err)
+	c.listed = listed
 	for _, n := range sameNodes {
 		c.compare(n)
 	}
-	for _, d := range differences {
-		if c.used[d] == 0 {
-			t.Errorf("no longer a difference: %+v", d)
-			continue
-		}
-		t.Logf("%d times: node %q, Service %q, %q, %s: %s", c.used[d], d.node, d.service, d.object, d.property, d.why)
+	if *update {
+		must(t, os.WriteFile(rowsFile, []byte(c.rows.text()), 0o644))
 	}
-	fmt.Printf("winkernel: %d of %d alike, and %d but for the source VIP on l2bridge\n", c.alike, c.objects, c.nearly)
+	fmt.Printf("winkernel: %d of %d alike, and %d but for the source VIP on l2bridge; after changes %d of %d, and %d\n",
+		c.alike[cold], c.objects[cold], c.nearly[cold], c.alike[changed], c.objects[changed], c.nearly[changed])
+}
+
+// The phases of a comparison: after a start, and after changes.
+const (
+	cold = iota
+	changed
+)
+
+var phases = [...]string{cold: "start", changed: "changes"}
+
+// TestWinkernelRows demands that every difference in the file has its reason here, and that every
+// reason has a difference: TestWinkernel demands that each is still so.
+func TestWinkernelRows(t *testing.T) {
+	listed, err := readRows(rowsFile)
+	must(t, err)
+	written, err := os.ReadFile(rowsFile)
+	must(t, err)
+	if listed.text() != string(written) {
+		t.Errorf("%s is not as it would be written", rowsFile)
+	}
+	reasons := map[string]bool{}
+	for _, d := range differences {
+		reasons[d.String()] = false
+	}
+	for row := range listed {
+		why, _, _ := strings.Cut(row, "\n")
+		if _, ok := reasons[why]; !ok {
+			t.Errorf("%s has no reason here: %s", rowsFile, why)
+		}
+		reasons[why] = true
+	}
+	for why, used := range reasons {
+		if !used {
+			t.Errorf("explains nothing in %s: %s", rowsFile, why)
+		}
+	}
 }
 
 // buildWinkernel builds kube-proxy's proxier as a program.
@@ -117,10 +171,10 @@ type comparison struct {
 	net               *lab.Net
 	tandem, winkernel string // programs
 	manifests         string
-	used              map[difference]int
-	objects           int
-	alike             int
-	nearly            int // differ by the first of differences alone
+	listed, rows      rows // as the file has them, and as they are
+	objects           [len(phases)]int
+	alike             [len(phases)]int
+	nearly            [len(phases)]int // differ by the first of differences alone
 }
 
 // world is an HNS with the pods of a node, for one of the proxies.
@@ -153,35 +207,67 @@ func (c *comparison) world(t *testing.T, n sameNode) *world {
 }
 
 func (c *comparison) compare(n sameNode) {
-	ours, theirs := &world{}, &world{}
 	c.TB.(*testing.T).Run(n.name, func(t *testing.T) {
-		ours, theirs = c.world(t, n), c.world(t, n)
-		upstream := make(chan error, 1)
-		go func() { upstream <- c.runWinkernel(n, theirs) }()
-		stop := c.startTandem(t, n, ours)
-		defer stop()
-		must(t, <-upstream)
-		want := inventory(theirs.emu, theirs.planted)
-		var got map[string]facts
-		var unexpected []string
-		for steady, tries := 0, 0; steady < 5 && tries < 150; tries++ { // Tandem is on its way
-			before := got
-			got = inventory(ours.emu, ours.planted)
-			steady++
-			if unexpected = c.unexpected(n, want, got); len(unexpected) > 0 || !reflect.DeepEqual(got, before) {
-				steady = 0
+		ours := c.world(t, n)
+		services := filepath.Join(t.TempDir(), "services.yaml")
+		for phase := range n.phases {
+			text, err := os.ReadFile(filepath.Join(c.manifests, phases[phase]+".yaml"))
+			must(t, err)
+			must(t, os.WriteFile(services+".new", text, 0o644))
+			must(t, os.Rename(services+".new", services))
+			if phase == cold {
+				defer c.startTandem(t, n, ours, filepath.Dir(services))()
 			}
-			time.Sleep(200 * time.Millisecond)
+			theirs := c.world(t, n) // which goes through the earlier phases again
+			must(t, c.runWinkernel(n, theirs, phase))
+			c.comparePhase(t, n, phase, theirs, ours)
 		}
-		for _, u := range unexpected {
-			t.Error(u)
-		}
-		c.count(n, want, got)
 	})
 }
 
-func (c *comparison) runWinkernel(n sameNode, w *world) error {
-	cmd := c.prefix.command(c.winkernel, "-manifests", windowsPath(filepath.Join(c.manifests, "services.yaml")), "-node", "node-1",
+// comparePhase waits until Tandem's HNS differs from kube-proxy's as the file says, for as long
+// as that changes.
+func (c *comparison) comparePhase(t *testing.T, n sameNode, phase int, theirs, ours *world) {
+	const patience, rest = 600, 25 // polls
+	want := inventory(theirs.emu, theirs.planted)
+	at := n.name + ": " + phases[phase]
+	listed := c.listed.of(at)
+	var got map[string]facts
+	var found map[string]bool
+	for steady, tries := 0, 0; steady < rest && tries < patience; tries++ {
+		before := got
+		got, steady = inventory(ours.emu, ours.planted), steady+1
+		if found = rowsOf(n, want, got); maps.Equal(found, listed) {
+			break
+		}
+		if !reflect.DeepEqual(got, before) || slices.ContainsFunc(slices.Collect(maps.Keys(found)), isUnexplained) {
+			steady = 0 // Tandem is on its way
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	for row := range found {
+		switch c.rows.add(row, at); {
+		case isUnexplained(row):
+			t.Errorf("%s: %s", at, row)
+		case !listed[row] && !*update:
+			t.Errorf("%s: new, not in %s: %s", at, rowsFile, row)
+		}
+	}
+	for row := range listed {
+		if !found[row] && !*update {
+			t.Errorf("%s: no longer so, remove it from %s: %s", at, rowsFile, row)
+		}
+	}
+	c.count(n, phase, want, got)
+}
+
+// runWinkernel has kube-proxy program one phase after another, up to one.
+func (c *comparison) runWinkernel(n sameNode, w *world, phase int) error {
+	var files []string
+	for _, name := range phases[:phase+1] {
+		files = append(files, windowsPath(filepath.Join(c.manifests, name+".yaml")))
+	}
+	cmd := c.prefix.command(c.winkernel, "-manifests", strings.Join(files, ","), "-node", "node-1",
 		"-node-ips", "192.0.2.1,fd00:192::1", "-network-name", "pods", "-source-vip", sameSourceVIP, "-root-hnsendpoint-name", "cbr0",
 		"-healthz-bind-address", "0.0.0.0:10256", fmt.Sprintf("-enable-dsr=%t", n.dsr), fmt.Sprintf("-forward-healthcheck-vip=%t", n.forward))
 	cmd.Env = append(cmd.Env, "HNSEMU_ADDR="+w.addr)
@@ -195,9 +281,9 @@ func (c *comparison) runWinkernel(n sameNode, w *world) error {
 }
 
 // startTandem starts Tandem and returns a function that stops it.
-func (c *comparison) startTandem(t *testing.T, n sameNode, w *world) (stop func()) {
+func (c *comparison) startTandem(t *testing.T, n sameNode, w *world, manifests string) (stop func()) {
 	os.RemoveAll(filepath.Join(c.prefix.dir, "drive_c/ProgramData/Tandem")) // of an earlier test
-	cmd := c.prefix.command(c.tandem, "run", "--manifests", windowsPath(c.manifests), "--hostname-override", "node-1", "--proxy-mode", "kernelspace",
+	cmd := c.prefix.command(c.tandem, "run", "--manifests", windowsPath(manifests), "--hostname-override", "node-1", "--proxy-mode", "kernelspace",
 		"--metrics-bind-address", "", "--network-name", "pods", "--source-vip", sameSourceVIP, "--root-hnsendpoint-name", "cbr0",
 		"--healthz-bind-address", "0.0.0.0:10256", fmt.Sprintf("--enable-dsr=%t", n.dsr), fmt.Sprintf("--forward-healthcheck-vip=%t", n.forward))
 	cmd.Env = append(cmd.Env, "HNSEMU_ADDR="+w.addr)
@@ -215,18 +301,8 @@ func (c *comparison) startTandem(t *testing.T, n sameNode, w *world) (stop func(
 	}
 }
 
-// unexpected returns the differences without a reason.
-func (c *comparison) unexpected(n sameNode, want, got map[string]facts) (all []string) {
-	each(want, got, func(object, property, theirs, ours string) {
-		if _, ok := expected(n, object, property); !ok {
-			all = append(all, fmt.Sprintf("%s: %s: %s: kube-proxy has %q, Tandem %q", serviceOf(object), object, property, theirs, ours))
-		}
-	})
-	return all
-}
-
-// count counts what is alike, and the differences that have a reason.
-func (c *comparison) count(n sameNode, want, got map[string]facts) {
+// count counts what is alike.
+func (c *comparison) count(n sameNode, phase int, want, got map[string]facts) {
 	objects := map[string]bool{}
 	for name := range want {
 		objects[name] = true
@@ -234,31 +310,28 @@ func (c *comparison) count(n sameNode, want, got map[string]facts) {
 	for name := range got {
 		objects[name] = true
 	}
-	c.objects += len(objects)
+	c.objects[phase] += len(objects)
 	beyond := map[string]bool{} // differ by more than the first
 	each(want, got, func(object, property, _, _ string) {
 		delete(objects, object)
-		d, ok := expected(n, object, property)
-		if ok {
-			c.used[d]++
-		}
-		beyond[object] = beyond[object] || d != differences[0]
+		i := expected(n, object, property)
+		beyond[object] = beyond[object] || i != 0
 	})
-	c.alike += len(objects)
+	c.alike[phase] += len(objects)
 	for _, more := range beyond {
 		if !more {
-			c.nearly++
+			c.nearly[phase]++
 		}
 	}
 }
 
 // each calls f for each property in which two HNS differ, in order. Of what only
-// one has, it is that it is there.
+// one has, it is what that is.
 func each(want, got map[string]facts, f func(object, property, theirs, ours string)) {
 	for _, object := range slices.Sorted(maps.Keys(want)) {
 		ours, ok := got[object]
 		if !ok {
-			f(object, "there", "yes", "no")
+			f(object, "there", want[object].String(), ours.String())
 			continue
 		}
 		for _, property := range slices.Sorted(maps.Keys(want[object])) {
@@ -268,21 +341,105 @@ func each(want, got map[string]facts, f func(object, property, theirs, ours stri
 		}
 	}
 	for _, object := range slices.Sorted(maps.Keys(got)) {
-		if _, ok := want[object]; !ok {
-			f(object, "there", "no", "yes")
+		if theirs, ok := want[object]; !ok {
+			f(object, "there", theirs.String(), got[object].String())
 		}
 	}
 }
 
-func expected(n sameNode, object, property string) (difference, bool) {
-	for _, d := range differences {
-		if fits(d.node, n.name) && fits(d.service, serviceOf(object)) && fits(d.object, object) && fits(d.property, property) {
-			return d, true
-		}
-	}
-	return difference{}, false
+// expected returns which of the differences explains one; -1 for none.
+func expected(n sameNode, object, property string) int {
+	return slices.IndexFunc(differences, func(d difference) bool {
+		return fits(d.node, n.name) && fits(d.service, serviceOf(object)) && fits(d.object, object) && fits(d.property, property)
+	})
 }
 
 func fits(pattern, s string) bool {
 	return pattern == "" || regexp.MustCompile("^(?:"+pattern+")$").MatchString(s)
+}
+
+// rowsFile has every property in which they differ, with both values: of each difference the
+// reason, in the next lines what differs, and below each where.
+const rowsFile = "testdata/winkernel.txt"
+
+var update = flag.Bool("update", false, "write "+rowsFile+" anew; review what has changed")
+
+// rows are differences, each with where it is so.
+type rows map[string][]string
+
+func (r rows) add(row, at string) { r[row] = append(r[row], at) }
+
+// of returns the rows of one place.
+func (r rows) of(at string) map[string]bool {
+	all := map[string]bool{}
+	for row, places := range r {
+		if slices.Contains(places, at) {
+			all[row] = true
+		}
+	}
+	return all
+}
+
+const unexplained = "unexplained"
+
+func isUnexplained(row string) bool { return strings.HasPrefix(row, unexplained) }
+
+// rowsOf returns the differences of two HNS.
+func rowsOf(n sameNode, want, got map[string]facts) map[string]bool {
+	all := map[string]bool{}
+	each(want, got, func(object, property, theirs, ours string) {
+		why := unexplained
+		if i := expected(n, object, property); i >= 0 {
+			why = differences[i].String()
+		}
+		all[strings.Join([]string{why, fmt.Sprintf("%s: %s: %s", serviceOf(object), object, property), "kube-proxy: " + theirs, "Tandem: " + ours}, "\n")] = true
+	})
+	return all
+}
+
+// text is the file of rows: the reason, what differs, both values and the places, each
+// indented by a tab more.
+func (r rows) text() string {
+	var b strings.Builder
+	before := make([]string, 2)
+	for _, row := range slices.Sorted(maps.Keys(r)) {
+		parts := strings.Split(row, "\n")
+		for depth := range before {
+			if parts[depth] != before[depth] || depth == 1 {
+				b.WriteString(strings.Repeat("\t", depth) + parts[depth] + "\n")
+			}
+			before[depth] = parts[depth]
+		}
+		fmt.Fprintf(&b, "\t\t%s\n\t\t%s\n\t\tin %s\n", parts[2], parts[3], strings.Join(r[row], ", "))
+	}
+	return b.String()
+}
+
+// readRows reads what text has written.
+func readRows(file string) (rows, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	all := rows{}
+	var why, what string
+	var values []string
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSuffix(line, "\n")
+		value, third := strings.CutPrefix(line, "\t\t")
+		places, last := strings.CutPrefix(value, "in ")
+		switch {
+		case third && last && len(values) == 2:
+			all[strings.Join([]string{why, what, values[0], values[1]}, "\n")] = strings.Split(places, ", ")
+		case third && len(values) < 2:
+			values = append(values, value)
+		case third:
+			return nil, fmt.Errorf("%s: unexpected %q", file, line)
+		case strings.HasPrefix(line, "\t"):
+			what, values = line[1:], nil
+		default:
+			why = line
+		}
+	}
+	return all, nil
 }

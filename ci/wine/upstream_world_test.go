@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -25,6 +26,7 @@ type sameService struct {
 	target      string // targetPort, 8080 if empty
 	slice       string // words of the endpoints: see endpointsText
 	ports       string // of a second slice, with its endpoints: "9090 2.4"
+	late        bool   // it is created by the changes
 }
 
 // sameServices are what both proxies are given. The number of a Service, by which
@@ -65,10 +67,38 @@ var sameServices = []sameService{
 	{nodePort: true, name: "lb-not-serving", spec: "type: LoadBalancer", slice: "1.2:unready 2.2:unready"},
 	{name: "lb-no-node-port", spec: "type: LoadBalancer, allocateLoadBalancerNodePorts: false", slice: "1.2 2.2"},
 	{name: "last", slice: "1.2"},
+	{nodePort: true, late: true, name: "late", spec: "type: LoadBalancer", slice: "1.3 2.3"},
 }
 
-// sameManifests is the file that both proxies read.
-func sameManifests() string {
+// sameChanges are what happens to some of them afterwards, by name. What has no endpoints left
+// keeps its Service; a nil function deletes it.
+var sameChanges = map[string]func(*sameService){
+	"clusterip":         func(s *sameService) { s.slice = "1.2 2.2 2.3" },
+	"udp":               func(s *sameService) { s.slice = "2.3" },
+	"dns":               func(s *sameService) { s.slice = "1.2" },
+	"named-port":        nil,
+	"two-target-ports":  func(s *sameService) { s.ports = "" },
+	"no-endpoints":      func(s *sameService) { s.slice = "2.2" },
+	"unready":           func(s *sameService) { s.slice = "1.2 2.2" },
+	"all-unready":       func(s *sameService) { s.slice = "1.2" },
+	"terminating":       func(s *sameService) { s.slice = "" },
+	"affinity":          func(s *sameService) { s.spec = "" },
+	"internal-local":    func(s *sameService) { s.slice = "2.2" },
+	"host-network":      func(s *sameService) { s.slice = "node2 1.2" },
+	"nodeport":          func(s *sameService) { s.nodePort, s.spec = false, "" },
+	"nodeport-local":    func(s *sameService) { s.spec = "type: NodePort" },
+	"nodeport-preserve": nil,
+	"external":          func(s *sameService) { s.spec = "" },
+	"lb":                func(s *sameService) { s.slice = "1.2:terminating 2.2" },
+	"lb-local":          func(s *sameService) { s.slice = "2.2" },
+	"lb-preserve":       func(s *sameService) { s.annotations = "" },
+	"lb-affinity":       func(s *sameService) { s.spec = "type: LoadBalancer" },
+	"lb-no-node-port":   func(s *sameService) { s.slice = "2.4" },
+	"last":              func(s *sameService) { s.spec = "type: LoadBalancer, allocateLoadBalancerNodePorts: false" },
+}
+
+// sameManifests is the file that both proxies read, before or after the changes.
+func sameManifests(changed bool) string {
 	var b strings.Builder
 	b.WriteString(`apiVersion: v1
 kind: Node
@@ -77,6 +107,13 @@ spec: {podCIDR: 10.244.1.0/24, podCIDRs: [10.244.1.0/24, 'fd00:10:244:1::/64']}
 status: {addresses: [{type: InternalIP, address: 192.0.2.1}, {type: InternalIP, address: 'fd00:192::1'}]}
 `)
 	for i, s := range sameServices {
+		change, changes := sameChanges[s.name]
+		switch {
+		case s.late && !changed, changed && changes && change == nil:
+			continue
+		case changed && changes:
+			change(&s)
+		}
 		s.write(&b, i+10)
 	}
 	return b.String()
@@ -178,6 +215,20 @@ var numbered = regexp.MustCompile(`(?:10\.96\.0\.|fd00:10:96::|203\.0\.113\.|fd0
 // facts of an object: property to value.
 type facts map[string]string
 
+// String lists them, but for those that are empty; of no object, "none".
+func (f facts) String() string {
+	if f == nil {
+		return "none"
+	}
+	var all []string
+	for _, property := range slices.Sorted(maps.Keys(f)) {
+		if f[property] != "" {
+			all = append(all, property+" "+f[property])
+		}
+	}
+	return strings.Join(all, "; ")
+}
+
 // inventory is what an HNS holds besides what was planted: names of objects to
 // their facts. Ids and endpoints' names, which no packet depends on, are left out.
 func inventory(emu *hnsemu.Emulator, planted []string) map[string]facts {
@@ -193,24 +244,26 @@ func inventory(emu *hnsemu.Emulator, planted []string) map[string]facts {
 		}
 		endpoints[e.ID] = name
 		if !slices.Contains(planted, e.ID) {
-			all[name] = facts{"there": "yes", "MAC": strings.ToLower(strings.ReplaceAll(e.MacAddress, ":", "-")), "behind": behind(e)}
+			all[name] = facts{"MAC": strings.ToLower(strings.ReplaceAll(e.MacAddress, ":", "-")), "behind": behind(e)}
 		}
 	}
 	for _, lb := range emu.Balancers() {
-		f := facts{"there": "yes", "source VIP": lb.SourceVIP, "flags": fmt.Sprint(lb.Flags)}
 		vip := fmt.Sprintf("node ports of IPv%d", 4+lb.Flags&hns.FlagIPv6)
 		if len(lb.FrontendVIPs) > 0 {
 			vip = strings.Join(lb.FrontendVIPs, ",")
 		}
-		m := lb.PortMappings[0]
-		f["port"], f["mapping flags"], f["distribution"] = fmt.Sprint(m.InternalPort), fmt.Sprint(m.Flags), fmt.Sprint(m.DistributionType)
 		var to []string
 		for _, id := range lb.HostComputeEndpoints {
 			to = append(to, cmp.Or(endpoints[strings.ToLower(id)], "nothing"))
 		}
 		slices.Sort(to)
-		f["endpoints"] = strings.Join(to, ", ")
-		all[fmt.Sprintf("load balancer %s port %d/%d", vip, m.ExternalPort, m.Protocol)] = f
+		for _, m := range lb.PortMappings {
+			all[fmt.Sprintf("load balancer %s port %d/%d", vip, m.ExternalPort, m.Protocol)] = facts{
+				"source VIP": lb.SourceVIP, "flags": fmt.Sprint(lb.Flags), "endpoints": strings.Join(to, ", "),
+				"port": fmt.Sprint(m.InternalPort), "mapping flags": fmt.Sprint(m.Flags), "distribution": fmt.Sprint(m.DistributionType),
+				"mappings": fmt.Sprint(len(lb.PortMappings)),
+			}
+		}
 	}
 	return all
 }

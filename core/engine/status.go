@@ -76,13 +76,14 @@ type Sync struct {
 	Full         bool            // everything was recompiled: the first sync, and those after the host changed
 	Repaired     int             // objects that others had changed, repaired
 	Restored     []model.Delta   // the ports of those: connections that began meanwhile may have failed
+	Gaps         []model.PortID  // ports whose gaps may have changed though they have not: all after a switch
 	Triggered    []track.Trigger // the changes in the cluster that are in effect now
 	StateChanges []StateChange   // of Services
 }
 
 // idle reports whether there was nothing to do.
 func (s *Sync) idle() bool {
-	changes := len(s.Applied) + len(s.Triggered) + len(s.StateChanges) + len(s.Restored) + s.Repaired + s.Ports[0] + s.Ports[1]
+	changes := len(s.Applied) + len(s.Triggered) + len(s.StateChanges) + len(s.Restored) + len(s.Gaps) + s.Repaired + s.Ports[0] + s.Ports[1]
 	return changes == 0 && s.Work.Idle() && s.Err == nil
 }
 

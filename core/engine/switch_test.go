@@ -99,6 +99,41 @@ func TestWhatASwitchRepairsIsReported(t *testing.T) {
 	})
 }
 
+// What another data plane lacks is another thing: whoever follows the gaps of ports, such as
+// health checks, looks at all of them after a switch, and at none after a change.
+func TestASwitchNamesPortsWhoseGapsMayDiffer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.SetService(service("a", "10.96.0.1"))
+		b.SetService(service("b", "10.96.0.2"))
+		b.Synced(true)
+		synctest.Wait()
+		named := func(since int) (n int) {
+			for _, s := range b.syncs[since:] {
+				n += len(s.Gaps)
+			}
+			return n
+		}
+		_, next := second()
+		before := len(b.syncs)
+		old, err := b.Switch(t.Context(), engine.DataPlane{Backend: next})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer old.Close()
+		synctest.Wait()
+		if n := named(before); n != 2 {
+			t.Errorf("%d ports after a switch, want 2", n)
+		}
+		before = len(b.syncs)
+		b.SetService(service("b", "10.96.0.3"))
+		synctest.Wait()
+		if n := named(before); n != 0 || len(b.syncs) == before {
+			t.Errorf("%d ports in %d syncs after a change, want none", n, len(b.syncs)-before)
+		}
+	})
+}
+
 // What the next data plane refuses at the last moment is tried again beside the
 // changes, which do not wait for that.
 func TestSwitchRetriesBesideChanges(t *testing.T) {

@@ -43,7 +43,7 @@ func (e *Engine) sync(ctx context.Context) {
 	if r.Work.Held == nil {
 		r.Restored, e.repaired = e.restored(append(e.repaired, r.Work.Repaired...)), nil
 	}
-	changed := e.changedGaps(r.Work.Gaps)
+	r.Gaps = e.changedGaps(r.Work.Gaps)
 	e.account(&r, deltas, failing)
 	e.pending, e.syncedAt = false, end
 	e.turns.end(r.Took, r.Work)
@@ -55,7 +55,7 @@ func (e *Engine) sync(ctx context.Context) {
 	} else {
 		e.noteSince(r.Applied, end)
 	}
-	e.reportPorts(deltas, changed)
+	e.reportPorts(deltas, r.Gaps)
 	e.recordSync(start, &r)
 	if r.idle() {
 		return

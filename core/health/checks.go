@@ -78,12 +78,23 @@ func NewChecks(o ChecksOptions) *Checks {
 }
 
 // Update applies changes that are in effect: the Old of each is the New of an earlier
-// one. Its cost is that of the changes; it never blocks.
-func (c *Checks) Update(host *model.Host, deltas []model.Delta) {
+// one. Gaps names ports that have not changed, and of which Unserved may answer
+// otherwise. Its cost is that of both; it never blocks.
+func (c *Checks) Update(host *model.Host, deltas []model.Delta, gaps []model.PortID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	changed := map[checkKey]*wanted{}
 	for _, d := range deltas {
-		c.apply(d)
+		c.apply(d, changed)
+	}
+	for _, id := range gaps {
+		key := checkKey{id.Service, id.Family}
+		if w := c.wanted[key]; w != nil {
+			changed[key] = w
+		}
+	}
+	for _, w := range changed {
+		w.local.Store(c.local(w))
 	}
 	if c.host == nil || c.host != host && !slices.Equal(c.host.NodePorts.Prefixes, host.NodePorts.Prefixes) {
 		for key := range c.wanted {
@@ -104,7 +115,8 @@ func (c *Checks) notify() {
 	}
 }
 
-func (c *Checks) apply(d model.Delta) {
+// apply applies a change, and adds the check whose count may be another one to changed.
+func (c *Checks) apply(d model.Delta, changed map[checkKey]*wanted) {
 	was, is := d.Old != nil && d.Old.HealthPort != 0, d.New != nil && d.New.HealthPort != 0
 	if !was && !is {
 		return
@@ -113,32 +125,36 @@ func (c *Checks) apply(d model.Delta) {
 	key := checkKey{id.Service, id.Family}
 	w := c.wanted[key]
 	if w == nil {
-		w = &wanted{}
+		w = &wanted{ports: map[model.PortID]struct{}{}}
 		c.wanted[key] = w
 	}
-	if was {
-		w.refs--
-	}
-	if is {
-		w.refs++
-		w.local.Store(int64(c.local(d.New)))
-		if w.port != d.New.HealthPort {
-			w.port = d.New.HealthPort
+	changed[key] = w
+	if !is {
+		if delete(w.ports, id); len(w.ports) == 0 {
+			delete(c.wanted, key)
 			c.dirty[key] = true
 		}
+		return
 	}
-	if w.refs <= 0 {
-		delete(c.wanted, key)
+	w.ports[id] = struct{}{}
+	w.ready = d.New.LocalReady
+	if w.port != d.New.HealthPort {
+		w.port = d.New.HealthPort
 		c.dirty[key] = true
 	}
 }
 
-// local counts the endpoints of this node that a load balancer can reach.
-func (c *Checks) local(p *model.Port) int {
-	if c.o.Unserved != nil && c.o.Unserved(p.ID) {
-		return 0
+// local counts the endpoints of this node that a load balancer can reach: none where it
+// does not reach one of the Service's ports.
+func (c *Checks) local(w *wanted) int64 {
+	if c.o.Unserved != nil {
+		for id := range w.ports {
+			if c.o.Unserved(id) {
+				return 0
+			}
+		}
 	}
-	return p.LocalReady
+	return int64(w.ready)
 }
 
 // Run listens until ctx ends.
@@ -373,8 +389,9 @@ type checkKey struct {
 // wanted is the desired state of a check.
 type wanted struct {
 	port  uint16
-	refs  int          // ports of the Service that ask for it
-	local atomic.Int64 // LocalReady
+	ports map[model.PortID]struct{} // of the Service, that ask for it
+	ready int                       // their LocalReady, which is one for all
+	local atomic.Int64              // what is answered
 }
 
 // task is a check that Run has to reconcile; wanted is nil if it is to be closed.

@@ -24,13 +24,13 @@ func BenchmarkChecksUpdate(b *testing.B) {
 			for i := range services {
 				deltas = append(deltas, model.Delta{New: port(fmt.Sprint("s", i), "", model.IPv4, uint16(1+i), 1)})
 			}
-			c.Update(host, deltas)
+			c.Update(host, deltas, nil)
 			one, two := deltas[5].New, port("s5", "", model.IPv4, 6, 2)
 			change, back := []model.Delta{{Old: one, New: two}}, []model.Delta{{Old: two, New: one}}
 			b.ReportAllocs()
 			for b.Loop() {
-				c.Update(host, change)
-				c.Update(host, back)
+				c.Update(host, change, nil)
+				c.Update(host, back, nil)
 			}
 		})
 	}
@@ -52,7 +52,7 @@ func BenchmarkThousandChecks(b *testing.B) {
 		for i := range 1000 {
 			deltas = append(deltas, model.Delta{New: port(fmt.Sprint("s", i), "", model.IPv4, uint16(30000+i), 1)})
 		}
-		c.Update(everywhere(), deltas)
+		c.Update(everywhere(), deltas, nil)
 		for w.count() < 1000 {
 			time.Sleep(time.Millisecond)
 		}

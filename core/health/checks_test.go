@@ -71,7 +71,7 @@ func (l *lab) set(ports ...*model.Port) {
 		deltas = append(deltas, model.Delta{Old: l.ports[p.ID], New: p})
 		l.ports[p.ID] = p
 	}
-	l.Update(l.host, deltas)
+	l.Update(l.host, deltas, nil)
 }
 
 func (l *lab) remove(ports ...*model.Port) {
@@ -80,7 +80,7 @@ func (l *lab) remove(ports ...*model.Port) {
 		deltas = append(deltas, model.Delta{Old: l.ports[p.ID]})
 		delete(l.ports, p.ID)
 	}
-	l.Update(l.host, deltas)
+	l.Update(l.host, deltas, nil)
 }
 
 func (l *lab) up(at string) {
@@ -186,18 +186,18 @@ func TestChecksBindNodePortAddresses(t *testing.T) {
 		}
 		return h
 	}
-	l.Update(at("192.0.2.1/32", "2001:db8::1/128"), nil)
+	l.Update(at("192.0.2.1/32", "2001:db8::1/128"), nil, nil)
 	l.up("tcp4 192.0.2.1:32080")
 	l.up("tcp6 [2001:db8::1]:32080")
 	l.down("tcp4 0.0.0.0:32080")
-	l.Update(at("192.0.2.0/24"), nil)
+	l.Update(at("192.0.2.0/24"), nil, nil)
 	l.up("tcp4 0.0.0.0:32080")
 	eventually(t, "one family alone", func() bool { return l.count() == 1 })
 	// The wire's listener is on 127.0.0.1, which is outside that prefix.
 	if _, _, _, err := get("GET", "http://"+l.addr("tcp4 0.0.0.0:32080"), nil); err == nil {
 		t.Error("answered on an address that node ports do not have")
 	}
-	l.Update(at("127.0.0.0/8", "192.0.2.0/24"), nil)
+	l.Update(at("127.0.0.0/8", "192.0.2.0/24"), nil, nil)
 	eventually(t, "answers inside the prefixes", func() bool {
 		addr := l.addr("tcp4 0.0.0.0:32080")
 		if addr == "" {
@@ -347,5 +347,35 @@ func TestAPortThatIsNotServedHasNoEndpoints(t *testing.T) {
 		if code, _, text := l.ask(at); code != want {
 			t.Errorf("%s: %d, want %d: %s", at, code, want, text)
 		}
+	}
+}
+
+// What a data plane serves changes without the Service: another mode takes over, or a retry
+// succeeds. One port that is not served is enough.
+func TestTheCountFollowsWhatIsServed(t *testing.T) {
+	web, tls := port("web", "http", model.IPv4, 32080, 3), port("web", "tls", model.IPv4, 32080, 3)
+	var missing atomic.Pointer[model.Port]
+	l := newLab(t, func(o *health.ChecksOptions) {
+		o.Unserved = func(id model.PortID) bool { p := missing.Load(); return p != nil && p.ID == id }
+	})
+	run(t, l.Run)
+	l.set(web, tls)
+	l.up("tcp4 0.0.0.0:32080")
+	unknown := model.PortID{Service: model.ServiceName{Namespace: "ns", Name: "gone"}}
+	for _, c := range []struct {
+		missing *model.Port
+		want    int
+	}{{nil, 200}, {web, 503}, {tls, 503}, {nil, 200}} {
+		missing.Store(c.missing)
+		l.Update(l.host, nil, []model.PortID{unknown, web.ID, tls.ID})
+		if code, _, text := l.ask("tcp4 0.0.0.0:32080"); code != c.want {
+			t.Errorf("%v is not served: %d, want %d: %s", c.missing, code, c.want, text)
+		}
+	}
+	l.remove(tls)
+	missing.Store(tls)
+	l.Update(l.host, nil, []model.PortID{web.ID})
+	if code, _, _ := l.ask("tcp4 0.0.0.0:32080"); code != 200 {
+		t.Errorf("a port that is gone counts: %d", code)
 	}
 }

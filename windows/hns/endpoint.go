@@ -296,7 +296,7 @@ func (c *commit) makeSource() error {
 		t.facts.sourceVIP = c.settings.sourceVIP(slices.Collect(maps.Values(t.endpoints)))
 	}
 	f := t.facts
-	_, there := t.find(Target{f.sourceVIP, true})
+	_, there := t.source()
 	degraded := t.readSource().Drift != ""
 	if degraded {
 		t.repairing(sourceKey())

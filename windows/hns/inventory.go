@@ -295,7 +295,7 @@ func (t *inventory) objects() map[Key]Value {
 			all[Key{Kind: KindDuplicate, Addr: a}] = Value{}
 		}
 	}
-	if _, ok := t.find(Target{t.facts.sourceVIP, true}); ok && t.facts.network.overlay {
+	if _, ok := t.source(); ok && t.facts.network.overlay {
 		all[sourceKey()] = t.readSource()
 	}
 	for k := range t.adopted {
@@ -384,9 +384,10 @@ func (t *inventory) end(failed bool) error {
 	t.facts.network = r.network
 	t.merge(r.endpoints, r.touched)
 	// One that was made meanwhile was not read. A pod with its address is none.
-	if _, made := t.source(); r.sourceVIP.IsValid() || !made {
+	if e, _ := t.source(); r.sourceVIP.IsValid() || !isSource(e) {
 		t.facts.sourceVIP = r.sourceVIP
 	}
+	t.countLoopback()
 	before, surplus := t.balancers, t.surplus
 	t.balancers, t.surplus = t.sort(r.balancers)
 	for k := range r.changed {
@@ -449,23 +450,30 @@ func (t *inventory) degraded(k Key) bool {
 	}
 	if k.Kind == KindSource {
 		e, _ := t.source()
-		return e.degraded()
+		return isSource(e) && e.degraded()
 	}
 	e, _ := t.own(k)
 	return e.degraded()
 }
 
-// source returns the endpoint of the source VIP if it is owned.
+// source returns the endpoint of the source VIP, whoever made it: one of this node, or Calico's,
+// which is a remote one on overlays.
 func (t *inventory) source() (e Endpoint, ok bool) {
-	id, _ := t.find(Target{t.facts.sourceVIP, true})
-	e = t.endpoints[id]
-	return e, isSource(e)
+	if id, ok := t.find(Target{t.facts.sourceVIP, true}); ok {
+		return t.endpoints[id], true
+	}
+	for _, id := range t.byAddr[t.facts.sourceVIP] {
+		if e := t.endpoints[id]; slices.Contains(sourceNames[:], e.Name) {
+			return e, true
+		}
+	}
+	return Endpoint{}, false
 }
 
 // readSource returns the object that the endpoint of the source VIP is. It is as it
 // should be, no matter who made it; when degraded, it is re-created only if it is owned.
 func (t *inventory) readSource() (v Value) {
-	if e, ok := t.source(); ok && t.repairable(sourceKey(), e.degraded()) {
+	if e, _ := t.source(); isSource(e) && t.repairable(sourceKey(), e.degraded()) {
 		v.Drift = "degraded"
 	}
 	return v
@@ -510,15 +518,33 @@ func (t *inventory) countBalancers() {
 	}
 }
 
+// countLoopback counts the pods of withoutLoopback anew: which endpoints are none follows from what
+// was read.
+func (t *inventory) countLoopback() {
+	t.now.loopback = 0
+	for _, e := range t.endpoints {
+		if t.dsr && t.withoutLoopback(e) {
+			t.now.loopback++
+		}
+	}
+}
+
+// hostSuffix follows the network's name in the name of the node's own endpoint in it, by flannel and
+// Calico.
+const hostSuffix = "_ep"
+
 // withoutLoopback reports whether an endpoint is a pod of this node that DSR keeps from
 // reaching itself through a Service (Azure/AKS#2608, calico#5522). The CNI plug-ins
 // win-bridge and win-overlay allow it, with loopbackDSR, by a policy OutBoundNAT
 // whose destination is the pod itself.
 func (t *inventory) withoutLoopback(e Endpoint) bool {
-	if e.remote() || e.Name == t.rootName || slices.Contains(sourceNames[:], e.Name) {
+	if e.remote() || e.Name == t.rootName || e.Name == t.facts.network.name+hostSuffix || slices.Contains(sourceNames[:], e.Name) {
 		return false
 	}
 	own := addresses(e)
+	if slices.Contains(own, t.facts.sourceVIP) {
+		return false
+	}
 	return !slices.ContainsFunc(e.Policies, func(p Policy) bool {
 		var s struct{ Destinations []string }
 		return p.Type == "OutBoundNAT" && json.Unmarshal(p.Settings, &s) == nil && slices.ContainsFunc(s.Destinations, func(to string) bool {

@@ -30,10 +30,10 @@ type remoteSubnet struct {
 	node netip.Addr
 }
 
-// external is the network by which set-up scripts of CNI plug-ins (Microsoft's,
-// flannel's, Calico's) create the node's virtual switch before the network of the
-// pods. It has no pods.
-const external = "External"
+// forSwitch are the networks that scripts make so that the node has its virtual switch before the
+// network of the pods comes: those of Microsoft, flannel and Calico; of AKS; of OVN-Kubernetes.
+// They have no pods.
+var forSwitch = [...]string{"External", "ext", "BaseOVNKubernetesHybridOverlayNetwork"}
 
 // FindNetwork chooses the network of the pods: the one of that name or, where no
 // name is given, the only one that can have load balancers.
@@ -45,7 +45,7 @@ func FindNetwork(all []Network, name string) (Network, error) {
 		switch {
 		case name != "" && n.Name == name:
 			return n, balances(n)
-		case name == "" && n.Name != external && balances(n) == nil:
+		case name == "" && !slices.Contains(forSwitch[:], n.Name) && balances(n) == nil:
 			fit = append(fit, n)
 		}
 	}
@@ -129,7 +129,7 @@ func (n network) inside(a netip.Addr) bool {
 }
 
 // The names of endpoints whose address is used as the source VIP: a proposal
-// (kubernetes#123014), OpenShift's, Calico's and Tandem's.
+// (kubernetes#123014), OpenShift's, Calico's and Tandem's. Calico's is a remote one on overlays.
 var sourceNames = [...]string{"sourcevip", "VIPEndpoint", "Calico_ep", sourceName}
 
 // sourceVIP finds the address that an overlay's load balancers send from: the one
@@ -142,7 +142,7 @@ func (s Settings) sourceVIP(all []Endpoint) netip.Addr {
 	}
 	for _, name := range sourceNames {
 		for _, e := range all {
-			if e.Name != name || e.remote() {
+			if e.Name != name {
 				continue
 			}
 			if as := addresses(e); len(as) > 0 {

@@ -212,6 +212,8 @@ func TestFindNetwork(t *testing.T) {
 		{[]hns.Network{external, over}, "", "vxlan0", ""},
 		{[]hns.Network{external}, "", "", "External (L2Bridge)"},
 		{[]hns.Network{external, over}, "External", "External", ""},
+		{[]hns.Network{{Name: "ext", Type: "L2Bridge"}, {Name: "azure", Type: "L2Bridge"}}, "", "azure", ""},
+		{[]hns.Network{{Name: "ext", Type: "L2Bridge"}}, "", "", "ext (L2Bridge)"},
 		{nil, "", "", "there are none"},
 		{[]hns.Network{bridge}, "flannel", "", "cbr0 (L2Bridge)"},
 		{[]hns.Network{ovs}, "antrea-hnsnetwork", "antrea-hnsnetwork", "Transparent"},

@@ -4,6 +4,7 @@ package hnsemu
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -151,6 +152,13 @@ func (e *Emulator) enumerate(r Request) (Response, hns.Code) {
 		for _, lb := range sorted(e.balancers) {
 			add(lb.ID, "", "")
 		}
+	case Namespace, SdnRoute:
+		for h := range e.plain {
+			if h.kind == r.Kind {
+				add(h.id, "", "")
+			}
+		}
+		slices.Sort(ids)
 	}
 	return Response{Text: text(ids)}, 0
 }

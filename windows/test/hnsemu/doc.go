@@ -60,7 +60,8 @@
 //	stopped           a stopped HNS answers 0x6ba                                  kubernetes#139503
 //	restarted         a restarted HNS has all objects again                        kubernetes#139519; without: kubernetes#110849
 //	no-limits         numbers of objects, endpoints and ports are not limited      of HNS 1,024 endpoints are documented; the product keeps to it
-//	unimplemented     namespaces and routes: 0x80004001                            of the emulator
+//	plain             namespaces and SDN routes are returned as they were given    hcsshim, hcn tests
+//	unimplemented     other paths of HNSCall, other modifications: 0x80004001      of the emulator
 //	time              a call takes 1 ms of the emulator's own time, unless set     of the emulator; on a slow node 43 ms and 88 ms: kubernetes#109124
 //	no-balancer       a packet that no load balancer is for goes its way           assumed; nothing in hcsshim, hcn/hcnpolicy.go, would refuse it
 //	external          clients outside need VipExternalIP                           assumed; node ports worked before it was known: kubernetes#113742

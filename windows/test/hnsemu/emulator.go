@@ -76,6 +76,7 @@ type Emulator struct {
 	endpoints map[string]hns.Endpoint
 	balancers map[string]hns.LoadBalancer
 	kept      map[string]document // by id of a network or endpoint
+	plain     map[handle]document // namespaces and SDN routes
 	foreign   map[string]string   // ids of others' objects, and their contents
 	macs      string              // of accelerated networking, as they were given
 	refused   map[string]bool     // load balancers whose deletion was refused once
@@ -100,7 +101,7 @@ func New(v hns.Version) *Emulator {
 	e := &Emulator{
 		version: v, answers: expectations(v),
 		networks: map[string]hns.Network{}, endpoints: map[string]hns.Endpoint{}, balancers: map[string]hns.LoadBalancer{},
-		kept: map[string]document{}, foreign: map[string]string{}, refused: map[string]bool{}, handles: map[uint64]handle{}, absent: map[string]time.Duration{},
+		kept: map[string]document{}, plain: map[handle]document{}, foreign: map[string]string{}, refused: map[string]bool{}, handles: map[uint64]handle{}, absent: map[string]time.Duration{},
 	}
 	kept, err := Kept()
 	if err != nil {
@@ -218,6 +219,9 @@ func (e *Emulator) properties(h handle) (string, bool) {
 	case LoadBalancer:
 		lb, ok := e.balancers[h.id]
 		return text(lb), ok
+	case Namespace, SdnRoute:
+		d, ok := e.plain[h]
+		return text(d), ok
 	}
 	return "", false
 }

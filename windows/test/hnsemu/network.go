@@ -35,8 +35,10 @@ func (e *Emulator) identity(asked, inUse string) (string, hns.Code) {
 	if id == "" {
 		return e.id(), 0
 	}
-	if e.has(Network, id) || e.has(Endpoint, id) || e.has(LoadBalancer, id) {
-		return e.id(), e.answer(inUse)
+	for k := Network; k <= SdnRoute; k++ {
+		if e.has(k, id) {
+			return e.id(), e.answer(inUse)
+		}
 	}
 	return id, 0
 }

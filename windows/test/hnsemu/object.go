@@ -21,8 +21,10 @@ func (e *Emulator) create(r Request) (Response, hns.Code) {
 		return e.createEndpoint(r)
 	case LoadBalancer:
 		return e.createBalancer(r.Text)
+	case Namespace, SdnRoute:
+		return e.createPlain(r.Kind, r.Text)
 	}
-	return Response{}, notImplemented // rule: unimplemented
+	return Response{}, notImplemented
 }
 
 func (e *Emulator) createEndpoint(r Request) (Response, hns.Code) {
@@ -200,8 +202,13 @@ func frontends(lb hns.LoadBalancer) (all []string) {
 }
 
 func (e *Emulator) modify(h handle, settings string) hns.Code {
-	if h.kind != LoadBalancer {
+	switch h.kind {
+	case Network, Endpoint:
 		return e.modifyPolicies(h, settings)
+	case Namespace:
+		return e.modifyNamespace(h, settings)
+	case SdnRoute: // hcsshim deletes and makes it anew
+		return notImplemented
 	}
 	have, ok := e.balancers[h.id]
 	var to hns.LoadBalancer
@@ -248,6 +255,12 @@ func (e *Emulator) delete(k Kind, id string) hns.Code {
 		}
 		delete(e.balancers, id)
 		e.vanished(lb)
+		return 0
+	case Namespace, SdnRoute:
+		if !e.has(k, id) {
+			return notFound
+		}
+		delete(e.plain, handle{k, id})
 		return 0
 	}
 	return notImplemented

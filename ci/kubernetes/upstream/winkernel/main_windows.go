@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command winkernel programs Services and EndpointSlices from a file of manifests
-// with kube-proxy's own proxier for Windows, once, and ends. ci/wine runs it under
-// Wine and compares what it leaves in HNS with what Tandem does.
+// Command winkernel programs Services and EndpointSlices from files of manifests
+// with kube-proxy's own proxier for Windows, one file after the other, and ends. ci/wine runs
+// it under Wine and compares what it leaves in HNS with what Tandem does.
 package main
 
 import (
@@ -43,7 +43,7 @@ func run(args []string) error {
 	flags.BoolVar(&c.EnableDSR, "enable-dsr", false, "")
 	flags.StringVar(&c.RootHnsEndpointName, "root-hnsendpoint-name", "cbr0", "")
 	flags.BoolVar(&c.ForwardHealthCheckVip, "forward-healthcheck-vip", false, "")
-	file := flags.String("manifests", "", "the file of manifests")
+	files := flags.String("manifests", "", "the files of manifests, separated by commas: each replaces the one before")
 	node := flags.String("node", "", "the node's name")
 	healthz := flags.String("healthz-bind-address", "", "")
 	ips := flags.String("node-ips", "", "the node's addresses, separated by commas")
@@ -54,11 +54,18 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := feed(p, *file); err != nil {
-		return err
+	var before state
+	for i, file := range strings.Split(*files, ",") {
+		now, err := read(file)
+		if err != nil {
+			return err
+		}
+		now.tell(p, before)
+		if before = now; i == 0 {
+			p.OnServiceSynced()
+		}
+		p.OnEndpointSlicesSynced() // programs everything, each time
 	}
-	p.OnServiceSynced()
-	p.OnEndpointSlicesSynced() // programs everything
 	return nil
 }
 
@@ -84,44 +91,78 @@ func newProxier(node string, ips []string, healthz string, c config.KubeProxyWin
 	return winkernel.NewProxier(v1.IPv4Protocol, time.Hour, 0, node, nodeIPs[v1.IPv4Protocol], recorder, nil, healthz, c)
 }
 
-// feed hands the file's Services and EndpointSlices to a proxier.
-func feed(p proxy.Provider, file string) error {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return err
+// state is what a file has, by namespace and name.
+type state struct {
+	services map[string]*v1.Service
+	slices   map[string]*discovery.EndpointSlice
+}
+
+// tell hands a proxier what differs from the state before.
+func (s state) tell(p proxy.Provider, before state) {
+	for name, service := range before.services {
+		if s.services[name] == nil {
+			p.OnServiceDelete(service)
+		}
 	}
-	for documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text))); ; {
-		document, err := documents.Read()
-		if errors.Is(err, io.EOF) {
-			return nil
+	for name, slice := range before.slices {
+		if s.slices[name] == nil {
+			p.OnEndpointSliceDelete(slice)
 		}
-		if err != nil {
-			return err
+	}
+	for name, service := range s.services {
+		if old := before.services[name]; old != nil {
+			p.OnServiceUpdate(old, service)
+		} else {
+			p.OnServiceAdd(service)
 		}
-		if err := feedOne(p, document); err != nil {
-			return err
+	}
+	for name, slice := range s.slices {
+		if old := before.slices[name]; old != nil {
+			p.OnEndpointSliceUpdate(old, slice)
+		} else {
+			p.OnEndpointSliceAdd(slice)
 		}
 	}
 }
 
-func feedOne(p proxy.Provider, document []byte) error {
+func read(file string) (s state, err error) {
+	s = state{map[string]*v1.Service{}, map[string]*discovery.EndpointSlice{}}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return s, err
+	}
+	for documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text))); ; {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return s, nil
+		}
+		if err == nil {
+			err = s.add(document)
+		}
+		if err != nil {
+			return s, fmt.Errorf("%s: %w", file, err)
+		}
+	}
+}
+
+func (s state) add(document []byte) error {
 	var kind metav1.TypeMeta
 	if err := yaml.Unmarshal(document, &kind); err != nil {
 		return err
 	}
 	switch kind.Kind {
 	case "Service":
-		var s v1.Service
-		if err := yaml.UnmarshalStrict(document, &s); err != nil {
+		var o v1.Service
+		if err := yaml.UnmarshalStrict(document, &o); err != nil {
 			return err
 		}
-		p.OnServiceAdd(&s)
+		s.services[o.Namespace+"/"+o.Name] = &o
 	case "EndpointSlice":
-		var s discovery.EndpointSlice
-		if err := yaml.UnmarshalStrict(document, &s); err != nil {
+		var o discovery.EndpointSlice
+		if err := yaml.UnmarshalStrict(document, &o); err != nil {
 			return err
 		}
-		p.OnEndpointSliceAdd(&s)
+		s.slices[o.Namespace+"/"+o.Name] = &o
 	}
 	return nil
 }
