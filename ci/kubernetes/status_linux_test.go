@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -126,9 +127,9 @@ func kubectlTandem(t *testing.T, n *node) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, verb := range []string{"status", "diff"} {
+	for _, verb := range []string{"status", "diff", "status --node node-1", "services --all-nodes", "explain --node node-1 host default/web", "trace --all-nodes host default/web", "drift --node node-1", "history --all-nodes"} {
 		n.eventually(10*time.Second, "kubectl tandem "+verb, func() error { // the API server learns of roles in its time
-			run, err := cluster.Run(n.net, lab.Node, filepath.Join(t.TempDir(), "kubectl.log"), exec.Command(n.bin, "kubectl", verb, "--kubeconfig="+kubeconfig))
+			run, err := cluster.Run(n.net, lab.Node, filepath.Join(t.TempDir(), "kubectl.log"), exec.Command(n.bin, append(append([]string{"kubectl"}, strings.Fields(verb)...), "--via=proxy", "--kubeconfig="+kubeconfig)...))
 			if err != nil {
 				return err
 			}

@@ -43,7 +43,6 @@ type worldOfNodes struct {
 	kubeconfig string
 	account    bool                    // there is the one whose tokens tandems take
 	nodes      map[string]http.Handler // by name: the control socket
-	exec       http.Handler            // in the place of a pod's program; nil for that
 
 	mu    sync.Mutex
 	asked map[string]int // requests by node and way
@@ -495,9 +494,10 @@ func TestPartialAndHostileAnswers(t *testing.T) {
 			rw.Header().Set(fmt.Sprint("X-", i), strings.Repeat("x", 1000))
 		}
 	})
-	paint := http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+	paint := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Content-Type", wire.JSON)
 		fmt.Fprint(rw, `{"node":"paint","mode":"\u001b[2Jnftables\u202e","services":[]}`)
+		fmt.Fprint(rw, map[string]string{"/snapshot": "\n\x1b[2J\u202e"}[r.URL.Path])
 	})
 	refuses := http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
 		http.Error(rw, "go \x1b[2J away", http.StatusTeapot)
@@ -527,6 +527,13 @@ func TestPartialAndHostileAnswers(t *testing.T) {
 	}
 	if w.most > maxAsked {
 		t.Errorf("%d nodes were asked at a time", w.most)
+	}
+	if _, out, _ := kubectl(t, "snapshot", "--node", "paint", "--kubeconfig", w.kubeconfig); !strings.Contains(out, `\u001b[2J`) || strings.ContainsAny(out, "\x1b\u202e") {
+		t.Errorf("a snapshot drives the terminal: %q", out)
+	}
+	code, out, _ = kubectl(t, "status", "-o", "name", "--kubeconfig", w.kubeconfig)
+	if code != exitFailure || !strings.HasPrefix(out, "a\nabsent\nb\nbroken\nc\n") {
+		t.Errorf("exit code %d\n%s", code, out)
 	}
 	code, out, _ = kubectl(t, "status", "--kubeconfig", w.kubeconfig)
 	if code != exitFailure || strings.Count(out, "healthy") != 3 || !strings.Contains(out, "exec in pod tandem-broken") {
@@ -654,4 +661,15 @@ func FuzzStream(f *testing.F) {
 			t.Errorf("%d bytes of %d, %d and %d are kept", len(out), len(text), s.said.Len(), s.ended.Len())
 		}
 	})
+}
+
+// However a snapshot is cut into writes, what prints stays, and what does not becomes escapes.
+func TestPrintableLines(t *testing.T) {
+	const text = "{\"name\":\"é\u202eш\U0001f600\"}\n"
+	for size := 1; size <= len(text); size++ {
+		var out strings.Builder
+		if _, err := io.CopyBuffer(&printableLines{out: &out}, struct{ io.Reader }{strings.NewReader(text)}, make([]byte, size)); err != nil || out.String() != "{\"name\":\"é\\u202eш\U0001f600\"}\n" {
+			t.Errorf("%d bytes at a time: %q, %v", size, out.String(), err)
+		}
+	}
 }

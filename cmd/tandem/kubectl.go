@@ -70,7 +70,7 @@ A link to tandem that is called ` + kubectlPlugin + ` in PATH makes it kubectl t
 	complete(c, "via", ways()...)
 	c.AddCommand(newKubectlStatus(k), newKubectlDiff(k),
 		k.asks(newServices(k), "default/web"), k.asks(newExplain(k), "pod default/web:80"), k.asks(newTrace(k), "outside 192.0.2.1:30080"), k.asks(newDrift(k), ""),
-		k.asks(newHistory(k), "default/web"), k.asks(newTop(k), ""), newKubectlPlan(k), k.asks(newSnapshot(), "> node-1.snapshot"))
+		k.asks(newHistory(k), "default/web"), k.asks(newTop(k), ""), newKubectlPlan(k), k.asks(newSnapshot(k), "> node-1.snapshot"))
 	return c
 }
 
