@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -118,17 +119,26 @@ func (k *cluster) choose(ctx context.Context, to *session) (err error) {
 
 // pod holds the fields that are read of a Pod.
 type pod struct {
-	Metadata struct{ Name string }
+	Metadata struct{ Name, DeletionTimestamp string }
 	Spec     struct {
 		NodeName     string
 		HostNetwork  bool
 		NodeSelector map[string]string
 		Containers   []struct{ Name string }
 	}
-	Status struct{ PodIPs []struct{ IP string } }
+	Status struct {
+		Phase  string
+		PodIPs []struct{ IP string }
+	}
 }
 
-// pods lists the pods of tandem that have a node: that of one node where it is named.
+// gone reports whether a pod ends or has ended.
+func (p *pod) gone() bool {
+	return p.Metadata.DeletionTimestamp != "" || p.Status.Phase == "Failed" || p.Status.Phase == "Succeeded"
+}
+
+// pods lists the pods of tandem that have a node: that of one node where it is named. One that another one of its node
+// replaces is left out.
 func (k *cluster) pods(ctx context.Context, to session, node string) (all []pod, err error) {
 	query := url.Values{"labelSelector": {k.selector}, "limit": {"500"}}
 	if node != "" {
@@ -152,6 +162,11 @@ func (k *cluster) pods(ctx context.Context, to session, node string) (all []pod,
 		}
 		query.Set("continue", list.Metadata.Continue)
 	}
+	alive := map[string]bool{}
+	for i := range all {
+		alive[all[i].Spec.NodeName] = alive[all[i].Spec.NodeName] || !all[i].gone()
+	}
+	all = slices.DeleteFunc(all, func(p pod) bool { return p.gone() && alive[p.Spec.NodeName] })
 	switch {
 	case len(all) == 0 && node != "":
 		return nil, fmt.Errorf("no pod of tandem on node %q, in namespace %s with labels %s", node, k.namespace, k.selector)
@@ -622,7 +637,9 @@ func newControl() *cobra.Command {
 				_, _ = io.Copy(conn, cmd.InOrStdin())
 				_ = conn.Close() // who asked has gone
 			}()
-			_, err = io.Copy(cmd.OutOrStdout(), conn)
+			if _, err = io.Copy(cmd.OutOrStdout(), conn); errors.Is(err, net.ErrClosed) {
+				return nil
+			}
 			return err
 		},
 	}

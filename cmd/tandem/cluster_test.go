@@ -96,6 +96,11 @@ func (w *worldOfNodes) pods(rw http.ResponseWriter, r *http.Request) {
 			items = append(items, fmt.Sprintf(`{"metadata":{"name":"tandem-%s"},"spec":{"nodeName":%q,"containers":[{"name":"mesh"},{"name":"tandem"}]}}`, name, name))
 		}
 	}
+	if w.nodes["a"] != nil && (!one || only == "a") { // what an update and an eviction leave behind
+		items = append(items,
+			`{"metadata":{"name":"old","deletionTimestamp":"2026-01-01T00:00:00Z"},"spec":{"nodeName":"a"}}`,
+			`{"metadata":{"name":"evicted"},"spec":{"nodeName":"a"},"status":{"phase":"Failed"}}`)
+	}
 	fmt.Fprintf(rw, `{"items":[%s]}`, strings.Join(items, ","))
 }
 
