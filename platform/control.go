@@ -4,6 +4,7 @@ package platform
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"net/http/httptrace"
 	"net/textproto"
 	"net/url"
+	"strings"
 	"syscall"
 	"time"
 
@@ -64,48 +66,73 @@ func call(ctx context.Context, path string, request []byte, into any) error {
 	return wire.Read(res.Header.Get("Content-Type"), res.Body, into)
 }
 
-// enterKey is the key of what Inside has put into a context.
-type enterKey struct{}
+// carrierKey is the key of what Through has put into a context.
+type carrierKey struct{}
+
+// Through returns a context whose requests a carrier takes to the control socket of another proxy: one of another
+// node, or of another network of this one. They are to http://tandem, with the paths and methods that the control
+// socket has.
+func Through(ctx context.Context, carrier http.RoundTripper) context.Context {
+	return context.WithValue(ctx, carrierKey{}, carrier)
+}
 
 // Inside returns a context whose requests go to the proxy of another network: enter runs
 // a function on a thread there.
 func Inside(ctx context.Context, enter func(func() error) error) context.Context {
-	return context.WithValue(ctx, enterKey{}, enter)
+	return Through(ctx, dialer(func(ctx context.Context) (conn net.Conn, err error) {
+		err = enter(func() error {
+			conn, err = thisSystem().dialControl(ctx)
+			return err
+		})
+		return conn, err
+	}))
 }
 
-// dialControl connects to the proxy that a context is about.
-func dialControl(ctx context.Context, _, _ string) (conn net.Conn, err error) {
-	enter, elsewhere := ctx.Value(enterKey{}).(func(func() error) error)
-	if !elsewhere {
-		return thisSystem().dialControl(ctx)
+// DialControl connects to the control socket of the proxy that runs here.
+func DialControl(ctx context.Context) (net.Conn, error) {
+	conn, err := thisSystem().dialControl(ctx)
+	if err != nil {
+		return nil, unreachable(err)
 	}
-	err = enter(func() error {
-		conn, err = thisSystem().dialControl(ctx)
-		return err
-	})
-	return conn, err
+	return conn, nil
 }
+
+// dialer is a carrier to a control socket of this machine.
+type dialer func(context.Context) (net.Conn, error)
+
+// RoundTrip implements http.RoundTripper, over a connection for each request.
+func (d dialer) RoundTrip(req *http.Request) (*http.Response, error) {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return d(ctx) }
+	res, err := (&http.Transport{DialContext: dial, DisableKeepAlives: true}).RoundTrip(req)
+	if err != nil {
+		return nil, unreachable(err)
+	}
+	return res, nil
+}
+
+// controlURL is where requests to the control socket go.
+const controlURL = "http://tandem"
 
 // open sends a request to the control socket. The caller reads and closes the body of
 // the answer.
 func open(ctx context.Context, path string, request []byte) (*http.Response, error) {
-	client := http.Client{Transport: &http.Transport{DialContext: dialControl, DisableKeepAlives: true}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://tandem"+path, bytes.NewReader(request))
+	carrier, elsewhere := ctx.Value(carrierKey{}).(http.RoundTripper)
+	if !elsewhere {
+		carrier = dialer(thisSystem().dialControl)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, controlURL+path, bytes.NewReader(request))
 	if err != nil {
 		return nil, err
 	}
 	req.Header.Set("Accept", wire.Accept)
-	res, err := client.Do(req)
+	res, err := carrier.RoundTrip(req)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		return nil, unreachable(err)
+		return nil, cmp.Or(ctx.Err(), err)
 	}
 	if res.StatusCode != http.StatusOK {
 		defer res.Body.Close()
 		text, _ := io.ReadAll(io.LimitReader(res.Body, 4096))
-		return nil, errors.New(string(text))
+		return nil, errors.New(cmp.Or(strings.TrimSpace(string(text)), res.Status))
 	}
 	return res, nil
 }
@@ -204,7 +231,7 @@ func reply(w http.ResponseWriter, r *http.Request, v any, err error) {
 	if err == nil {
 		text, err = wire.Marshal(kind, v)
 	}
-	send(w, kind, text, err)
+	send(bounded{w}, kind, text, err)
 }
 
 // send sends an answer, or the error in its place.
@@ -215,7 +242,7 @@ func send(w http.ResponseWriter, kind string, text []byte, err error) {
 		return
 	}
 	w.Header().Set("Content-Type", kind)
-	_, _ = bounded{w}.Write(text)
+	_, _ = w.Write(text)
 }
 
 // answerWait is how long a client may take to read a part of its answer: a pager may have

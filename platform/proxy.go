@@ -358,7 +358,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	start("control", func(ctx context.Context) error {
 		// For good: a switch that is under way is waited for, and no other begins.
 		defer func() { p.switcher.turn <- struct{}{} }()
-		return serveControl(ctx, p.lock, p.log, p.memory.around(controlHandler(p.switchTo, p.snapshotRoute(), p.queryRoute())))
+		return serveControl(ctx, p.lock, p.log, p.memory.around(controlHandler(p.switchTo, p.snapshotRoute(), p.queryRoute(), p.statusRoute())))
 	})
 	if p.failover != nil {
 		start("endpoint failover", p.failover.run)

@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -644,4 +645,54 @@ type counted struct {
 func (c *counted) Write(b []byte) (int, error) {
 	c.bytes += len(b)
 	return len(b), nil
+}
+
+// carried is a carrier to a handler of the control socket, in this process.
+type carried struct{ http.Handler }
+
+func (c carried) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	c.ServeHTTP(w, r)
+	return w.Result(), nil
+}
+
+// A question has one answer, at the control socket and at the metrics address, where it is asked by GET alone; the
+// status is the same at the control socket, for whoever has no other way.
+func TestAQuestionHasOneAnswer(t *testing.T) {
+	a := startQuestioned(t, 5)
+	control, page := controlHandler(nil, a.proxy.queryRoute(), a.proxy.statusRoute()), a.proxy.queryPage()
+	for name, parameters := range clientQuestions() {
+		w, v := httptest.NewRecorder(), httptest.NewRecorder()
+		control.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/query/"+name, strings.NewReader(parameters)))
+		path := "/query/" + name + "?" + url.Values{QueryParameter: {parameters}}.Encode()
+		page.ServeHTTP(v, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+		if w.Code != http.StatusOK || v.Code != http.StatusOK || len(w.Body.Bytes()) == 0 || fields(t, w.Body.Bytes()) != fields(t, v.Body.Bytes()) {
+			t.Errorf("%s: %d %s\n%d %s", name, w.Code, w.Body, v.Code, v.Body)
+		}
+		v = httptest.NewRecorder()
+		if page.ServeHTTP(v, httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, nil)); v.Code != http.StatusMethodNotAllowed {
+			t.Errorf("POST of %s: %d", name, v.Code)
+		}
+	}
+	ctx := Through(t.Context(), carried{control})
+	d, err := Status(ctx, question.Filter{Name: "web-1"})
+	if err != nil || len(d.Services) != 1 || d.Services[0].Name != "default/web-1" || d.Node == "" {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if _, err := Ask(ctx, question.ListServices(), question.ServicesRequest{Service: "default/nobody"}); err == nil || !strings.Contains(err.Error(), "no Service default/nobody") {
+		t.Error(err)
+	}
+}
+
+// fields are the names of a document's fields: times and counts go on.
+func fields(t *testing.T, text []byte) string {
+	t.Helper()
+	var v any
+	if err := json.Unmarshal(text, &v); err != nil {
+		t.Fatal(err)
+	}
+	if list, ok := v.([]any); ok {
+		v = list[0]
+	}
+	return fmt.Sprint(slices.Sorted(maps.Keys(v.(map[string]any))))
 }

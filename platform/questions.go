@@ -20,6 +20,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
+	"github.com/tandem-proxy/tandem/core/health"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -39,6 +40,24 @@ func Ask[P, A any](ctx context.Context, v question.Verb[P, A], parameters P) (a 
 	}
 	err = call(ctx, "/query/"+v.Name, body, &a)
 	return a, err
+}
+
+// statusPath is the status on the control socket, and StatusURL that for a carrier: see Through.
+const (
+	statusPath = "/status"
+	StatusURL  = controlURL + statusPath
+)
+
+// Status asks the proxy of another node or network for its status over its control socket. That of the proxy that
+// runs here all may read over HTTP.
+func Status(ctx context.Context, only question.Filter) (d question.Status, err error) {
+	err = post(ctx, statusPath+"?"+health.Query(only).Encode(), &d)
+	return d, err
+}
+
+// statusRoute answers Status.
+func (p *Proxy) statusRoute() route {
+	return route{"POST " + statusPath, health.Status(p.state).ServeHTTP}
 }
 
 // readLimit is how long a query that reads the data plane may take, its wait for others
@@ -63,21 +82,41 @@ func (p *Proxy) queryRoute() route {
 			reply(w, r, nil, err)
 			return
 		}
-		kind := wire.Type(r.Header.Get("Accept"))
-		begun := false
-		last, err := p.ask(r.Context(), r.PathValue("name"), body, kind, func(part []byte) error {
-			if !begun {
-				w.Header().Set("Content-Type", kind)
-				begun = true
-			}
-			_, err := bounded{w}.Write(part)
-			return err
-		})
-		if err != nil && begun {
-			panic(http.ErrAbortHandler) // so that nobody takes what was sent for all
-		}
-		send(w, kind, last, err)
+		p.answer(bounded{w}, r, r.PathValue("name"), body)
 	}}
+}
+
+// QueryParameter is the parameter of a query's path on the metrics address that has the query's parameters.
+const QueryParameter = "parameters"
+
+// queryPage answers the same queries on the metrics address: GET /query/NAME?parameters=JSON, since reading is all
+// that clients of other machines are granted.
+func (p *Proxy) queryPage() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet {
+			http.Error(w, "only GET is answered", http.StatusMethodNotAllowed)
+			return
+		}
+		p.answer(w, r, strings.TrimPrefix(r.URL.Path, "/query/"), []byte(r.URL.Query().Get(QueryParameter)))
+	})
+}
+
+// answer writes the answer to a query.
+func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, name string, parameters []byte) {
+	kind := wire.Type(r.Header.Get("Accept"))
+	begun := false
+	last, err := p.ask(r.Context(), name, parameters, kind, func(part []byte) error {
+		if !begun {
+			w.Header().Set("Content-Type", kind)
+			begun = true
+		}
+		_, err := w.Write(part)
+		return err
+	})
+	if err != nil && begun {
+		panic(http.ErrAbortHandler) // so that nobody takes what was sent for all
+	}
+	send(w, kind, last, err)
 }
 
 // ask finds the query and returns its answer as content of a type: the last part, after send got those before.

@@ -169,6 +169,7 @@ func (p *Proxy) pages() health.Sources {
 		Flags:   func() map[string]string { return p.live.Load().Flags() },
 		Version: p.version, Release: metrics.Kubernetes,
 		UI:      ui.Handler(health.Shared(p.uiInput, uiAge)),
+		Query:   p.queryPage(),
 		Profile: p.config.Profiling,
 		Verbosity: func(v int) {
 			p.log.Info("verbosity changed", "v", v)

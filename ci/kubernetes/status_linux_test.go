@@ -8,12 +8,15 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/net/websocket"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -30,7 +33,7 @@ import (
 const grantTime = 80 * time.Second
 
 // TestStatusByToken asks for the status through the API server's proxy of pods, as kubectl tandem
-// does, with the rights that the chart gives to tandem, its readers and their users.
+// does, with the rights that the chart gives to tandem, its readers and their users; and asks all else by both ways.
 func TestStatusByToken(t *testing.T) {
 	c := start(t, cluster.Options{})
 	n := newNode(t, c)
@@ -78,7 +81,8 @@ func TestStatusByToken(t *testing.T) {
 			}
 		})
 	}
-	if t.Run("kubectl", func(t *testing.T) { kubectlTandem(t, n) }); t.Failed() {
+	t.Run("kubectl", func(t *testing.T) { kubectlTandem(t, n) })
+	if t.Run("exec", func(t *testing.T) { kubectlTandemByExec(t, n) }); t.Failed() {
 		return
 	}
 
@@ -112,23 +116,57 @@ func TestStatusByToken(t *testing.T) {
 	t.Logf("a token that was in use is refused %s after its user lost the right", time.Since(taken).Round(time.Second))
 }
 
-// kubectlTandem runs the plug-in as a user who has no more rights than the chart's Role gives.
+// kubectlTandem runs the plug-in as a user who has no more rights than the chart's Role gives: by the proxy of pods.
 func kubectlTandem(t *testing.T, n *node) {
-	bindings := n.cluster.Client().RbacV1().RoleBindings(metav1.NamespaceSystem)
-	_, err := bindings.Create(t.Context(), &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "operators"}, Subjects: []rbacv1.Subject{{Kind: "User", Name: "operator"}},
-		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "tandem-kubectl"},
+	bindRole(t, n, "operator", "tandem-kubectl")
+	verbs := []string{
+		"status", "diff", "status --node node-1", "services --all-nodes", "explain --node node-1 host default/web", "trace --all-nodes host default/web",
+		"drift --node node-1", "history --all-nodes",
+	}
+	runPlugin(t, n, "operator", "proxy", verbs...)
+}
+
+// kubectlTandemByExec runs it as a user who may exec in the pods, and nothing else, with a kubelet that runs programs
+// in the node's network.
+func kubectlTandemByExec(t *testing.T, n *node) {
+	if err := serveKubelet(t, n); err != nil {
+		t.Fatal(err)
+	}
+	_, err := n.cluster.Client().RbacV1().Roles(metav1.NamespaceSystem).Create(t.Context(), &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Name: "tandem-exec"},
+		Rules: []rbacv1.PolicyRule{ // as the manual has it
+			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list"}},
+			{APIGroups: []string{""}, Resources: []string{"pods/exec"}, Verbs: []string{"get", "create"}},
+		},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	kubeconfig, err := n.cluster.Kubeconfig("operator")
+	bindRole(t, n, "administrator", "tandem-exec")
+	runPlugin(t, n, "administrator", "auto", "status", "services --all-nodes", "explain --node node-1 host default/web", "snapshot --node node-1")
+}
+
+// bindRole gives a user a Role of kube-system.
+func bindRole(t *testing.T, n *node, user, role string) {
+	_, err := n.cluster.Client().RbacV1().RoleBindings(metav1.NamespaceSystem).Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: user}, Subjects: []rbacv1.Subject{{Kind: "User", Name: user}},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role},
+	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, verb := range []string{"status", "diff"} {
+}
+
+// runPlugin runs verbs of the plug-in as a user.
+func runPlugin(t *testing.T, n *node, user, via string, verbs ...string) {
+	kubeconfig, err := n.cluster.Kubeconfig(user)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range verbs {
 		n.eventually(10*time.Second, "kubectl tandem "+verb, func() error { // the API server learns of roles in its time
-			run, err := cluster.Run(n.net, lab.Node, filepath.Join(t.TempDir(), "kubectl.log"), exec.Command(n.bin, "kubectl", verb, "--kubeconfig="+kubeconfig))
+			args := append([]string{"kubectl", "--via=" + via, "--kubeconfig=" + kubeconfig}, strings.Fields(verb)...)
+			run, err := cluster.Run(n.net, lab.Node, filepath.Join(t.TempDir(), "kubectl.log"), exec.Command(n.bin, args...))
 			if err != nil {
 				return err
 			}
@@ -139,6 +177,91 @@ func kubectlTandem(t *testing.T, n *node) {
 			t.Logf("%s:\n%s", verb, run.Said(10))
 			return nil
 		})
+	}
+}
+
+// serveKubelet has a kubelet of the node that only knows exec, as real ones do for the form v4.channel.k8s.io: it
+// runs the program in the node's network.
+func serveKubelet(t *testing.T, n *node) error {
+	address, err := n.addressForServer()
+	if err != nil {
+		return err
+	}
+	var l net.Listener
+	if err := n.net.Do(lab.Node, func() (err error) {
+		l, err = net.Listen("tcp", net.JoinHostPort(address.String(), "0"))
+		return err
+	}); err != nil {
+		return err
+	}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if command := r.URL.Query()["command"]; r.URL.Path != "/exec/kube-system/tandem-of-node-1/tandem" || fmt.Sprint(command) != "[/tandem control]" {
+			t.Errorf("the kubelet is asked for %s", r.URL)
+		}
+		websocket.Server{
+			Handshake: func(c *websocket.Config, _ *http.Request) error {
+				c.Protocol = []string{"v4.channel.k8s.io"}
+				return nil
+			},
+			Handler: func(ws *websocket.Conn) {
+				ws.PayloadType = websocket.BinaryFrame
+				status := "Success"
+				if runControl(r.Context(), n, ws) != nil { // also when the client has its answer, and has gone
+					status = "Failure"
+				}
+				fmt.Fprintf(ws, "\x03"+`{"metadata":{},"status":%q}`, status)
+			},
+		}.ServeHTTP(w, r)
+	}))
+	_ = server.Listener.Close()
+	server.Listener = l
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	nodes := n.cluster.Client().CoreV1().Nodes()
+	object, err := nodes.Get(t.Context(), "node-1", metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	object.Status.Addresses = append(object.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: address.String()}) // which the API server prefers
+	object.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(l.Addr().(*net.TCPAddr).Port)
+	_, err = nodes.UpdateStatus(t.Context(), object, metav1.UpdateOptions{})
+	return err
+}
+
+// runControl runs tandem control in the node's network, with a WebSocket as its standard input and output.
+func runControl(ctx context.Context, n *node, ws *websocket.Conn) error {
+	cmd := exec.CommandContext(ctx, n.bin, "control")
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := n.net.Do(lab.Node, cmd.Start); err != nil {
+		return err
+	}
+	go func() {
+		defer stdin.Close()
+		for {
+			var message []byte
+			if websocket.Message.Receive(ws, &message) != nil || len(message) == 0 || message[0] != 0 {
+				return
+			}
+			if _, err := stdin.Write(message[1:]); err != nil {
+				return
+			}
+		}
+	}()
+	for part := make([]byte, 16<<10); ; {
+		k, err := stdout.Read(part)
+		if k > 0 {
+			_, _ = ws.Write(append([]byte{1}, part[:k]...)) // the client may be gone
+		}
+		if err != nil {
+			return cmd.Wait()
+		}
 	}
 }
 

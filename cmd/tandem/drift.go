@@ -18,10 +18,10 @@ import (
 	"github.com/tandem-proxy/tandem/platform"
 )
 
-func newDrift() *cobra.Command {
+func newDrift(k *cluster) *cobra.Command {
 	var out output
 	var watch, repair bool
-	var from origin
+	from := origin{cluster: k}
 	c := &cobra.Command{
 		Use:   "drift [NAMESPACE/SERVICE]",
 		Short: "Show which objects in the kernel or HNS are not as the running tandem programmed them",
@@ -60,9 +60,7 @@ repaired.`,
 	c.Flags().BoolVar(&watch, "watch", false, "keep running and print what is found, until interrupted")
 	c.Flags().BoolVar(&repair, "repair", false, "wait until what was found is repaired")
 	out.register(c)
-	from.register(c)
-	c.MarkFlagsMutuallyExclusive("snapshot", "watch")
-	c.MarkFlagsMutuallyExclusive("snapshot", "repair")
+	from.register(c, "watch", "repair")
 	c.MarkFlagsMutuallyExclusive("watch", "repair")
 	return c
 }

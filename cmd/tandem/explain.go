@@ -17,9 +17,9 @@ import (
 	"github.com/tandem-proxy/tandem/platform"
 )
 
-func newExplain() *cobra.Command {
+func newExplain(k *cluster) *cobra.Command {
 	var out output
-	from := origin{flags: new(configFlags)}
+	from := origin{flags: new(configFlags), cluster: k}
 	c := &cobra.Command{
 		Use:   "explain FROM TO",
 		Short: "Explain why a connection goes where it does, or fails: each decision with its reason",
@@ -47,11 +47,10 @@ number; /udp or /sctp may follow. SERVICE or SERVICE:PORT alone is one of namesp
 	return c
 }
 
-func newTrace() *cobra.Command {
+func newTrace(k *cluster) *cobra.Command {
 	var out output
-	from := origin{flags: new(configFlags), opens: true}
-	var live bool
-	var timeout time.Duration
+	from := origin{flags: new(configFlags), opens: true, cluster: k}
+	live, timeout := false, 5*time.Second
 	c := &cobra.Command{
 		Use:   "trace FROM TO",
 		Short: "Follow a connection through the rules that the kernel or HNS really has",
@@ -97,10 +96,11 @@ FROM and TO are as for tandem explain.`,
 			return nil
 		},
 	}
-	from.register(c)
-	c.Flags().BoolVar(&live, "live", false, "follow a real packet, too")
-	c.Flags().DurationVar(&timeout, "timeout", 5*time.Second, fmt.Sprintf("with --live: how long to wait, up to %s", maxLive))
-	c.MarkFlagsMutuallyExclusive("snapshot", "live")
+	if k == nil { // a packet of this machine
+		c.Flags().BoolVar(&live, "live", live, "follow a real packet, too")
+		c.Flags().DurationVar(&timeout, "timeout", timeout, fmt.Sprintf("with --live: how long to wait, up to %s", maxLive))
+	}
+	from.register(c, "live")
 	out.register(c)
 	return c
 }

@@ -3,27 +3,28 @@
 package main
 
 import (
-	"bytes"
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/tandem-proxy/tandem/core/health"
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/question"
-	"github.com/tandem-proxy/tandem/core/watch"
+	"github.com/tandem-proxy/tandem/core/wire"
+	"github.com/tandem-proxy/tandem/platform"
 )
 
 // kubectlPlugin is the name of this program as a plugin of kubectl.
@@ -31,65 +32,425 @@ const kubectlPlugin = "kubectl-tandem"
 
 // newKubectl is what `kubectl tandem` does: the program under that name.
 func newKubectl() *cobra.Command {
-	k := &cluster{rules: clientcmd.NewDefaultClientConfigLoadingRules()}
+	k := &cluster{rules: clientcmd.NewDefaultClientConfigLoadingRules(), via: viaAuto}
 	c := &cobra.Command{
 		Use:   "kubectl",
-		Short: "Compare the nodes of a cluster; as a plugin of kubectl: kubectl tandem",
-		Long: `kubectl asks every tandem of a cluster through the API server's proxy of pods, with
-the rights of the user of a kubeconfig in the namespace of tandem: list of pods, get
-of pods/proxy, and create of serviceaccounts/token for the ServiceAccount tandem-status.
-The proxy passes no credentials on, so that each tandem gets a token of that account,
-which is good for ten minutes, for reading a status, and for nothing else. The tandems
-must serve their status on the pod's address and be allowed to check tokens: value
-kubectl.enabled of the chart.
+		Short: "Ask the nodes of a cluster; as a plugin of kubectl: kubectl tandem",
+		Long: `kubectl asks the tandems of a cluster through the API server, with the rights of the
+user of a kubeconfig: one of a node with --node, that of the node of a pod, or all, and
+then it shows only what differs. status and diff compare all nodes in short.
+
+Two ways lead to a node, and both need list of pods in the namespace of tandem. --via exec
+needs no configuration: the API server runs a tandem in the pod, which asks at the control
+socket. That needs get and create of pods/exec there, a right to all that the pod may do.
+--via proxy is for users who may read only: get of pods/proxy, and create of
+serviceaccounts/token for the ServiceAccount tandem-status. The proxy passes no credentials
+on, so that each tandem gets a token of that account, which is good for ten minutes, for
+reading answers, and for nothing else. The tandems must serve on the pod's address and be
+allowed to check tokens: value kubectl.enabled of the chart. snapshot and large manifests
+go by exec only. Without --via it is the proxy where a token can be made, else exec.
 
 A link to tandem that is called ` + kubectlPlugin + ` in PATH makes it kubectl tandem.`,
+		Example: `  kubectl tandem status
+  kubectl tandem explain -n shop pod/web-0 default/db:5432
+  kubectl tandem trace -n shop pod/web-0 default/db:5432
+  kubectl tandem services --all-nodes
+  kubectl tandem drift --node node-1`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	fs := c.PersistentFlags()
 	fs.StringVar(&k.rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig; else $KUBECONFIG or ~/.kube/config")
 	fs.StringVar(&k.overrides.CurrentContext, "context", "", "context of the kubeconfig")
 	fs.StringVar(&k.namespace, "tandem-namespace", "kube-system", "namespace of tandem's pods")
-	fs.StringVar(&k.account, "service-account", "tandem-status", "ServiceAccount there that may read the status")
+	fs.StringVar(&k.account, "service-account", "tandem-status", "ServiceAccount there that may read the answers")
 	fs.StringVar(&k.selector, "selector", "app.kubernetes.io/name=tandem", "labels of tandem's pods")
 	fs.IntVar(&k.port, "metrics-port", 10249, "port that tandem serves its status on")
-	fs.DurationVar(&k.timeout, "timeout", 20*time.Second, "how long a node may take to answer")
-	c.AddCommand(newKubectlStatus(k), newKubectlDiff(k))
+	fs.DurationVar(&k.timeout, "timeout", 30*time.Second, "how long a node may take to answer")
+	fs.Var(&choice{&k.via, ways()}, "via", "how to reach a node, one of "+strings.Join(ways(), ", "))
+	complete(c, "via", ways()...)
+	c.AddCommand(newKubectlStatus(k), newKubectlDiff(k),
+		k.asks(newServices(k), "default/web"), k.asks(newExplain(k), "pod default/web:80"), k.asks(newTrace(k), "outside 192.0.2.1:30080"), k.asks(newDrift(k), ""),
+		k.asks(newHistory(k), "default/web"), k.asks(newTop(k), ""), newKubectlPlan(k), k.asks(newSnapshot(k), "> node-1.snapshot"))
 	return c
 }
 
+func ways() []string { return []string{viaAuto, viaProxy, viaExec} }
+
+// choice is a flag that is one of some words.
+type choice struct {
+	word *string
+	of   []string
+}
+
+func (c *choice) Set(word string) error {
+	if !slices.Contains(c.of, word) {
+		return fmt.Errorf("choose one of %s", strings.Join(c.of, ", "))
+	}
+	*c.word = word
+	return nil
+}
+
+func (c *choice) String() string { return *c.word }
+
+func (c *choice) Type() string { return "way" }
+
+// fromPod reports whether a verb is about a connection, whose sender may be a pod of the cluster.
+func fromPod(c *cobra.Command) bool { return strings.HasPrefix(c.Use, c.Name()+" FROM TO") }
+
+// asks makes a verb one that is asked of nodes of the cluster: it runs as it does on the node itself, but for where
+// its questions go. Of all nodes it runs several times at once.
+func (k *cluster) asks(c *cobra.Command, argument string) *cobra.Command {
+	run, here := c.RunE, c.Name()
+	c.RunE = func(cmd *cobra.Command, args []string) error { return k.ask(cmd, args, run) }
+	c.Long = "The tandem of a node is asked, and answers as tandem " + here + " on the node itself, whose\nhelp says more."
+	if c.Args == nil {
+		c.Args = noArgs
+	}
+	one := strings.TrimSpace("  kubectl tandem " + here + " --node node-1 " + argument)
+	c.Example = "  " + one
+	fs := c.Flags()
+	fs.StringVar(&k.node, "node", "", "ask the tandem of this node")
+	_ = c.RegisterFlagCompletionFunc("node", k.completes(func(ctx context.Context, to session) ([]string, error) {
+		pods, err := k.pods(ctx, to, "")
+		return nodesOf(pods), err
+	}))
+	if here != "snapshot" {
+		fs.BoolVar(&k.all, "all-nodes", false, "ask all nodes, and show only what differs")
+		c.MarkFlagsMutuallyExclusive("node", "all-nodes")
+		if fs.Lookup("watch") != nil {
+			c.MarkFlagsMutuallyExclusive("watch", "all-nodes")
+		}
+		c.Long += `
+
+With --all-nodes it shows in which fields of -o json nodes differ from most, but for those
+that every node has its own of, such as times and counts; with -o wide the answer of most,
+too. The exit code is 3 when some differ, and 1 when some did not answer: they are named.`
+		c.Example += "\n  " + strings.Replace(one, "--node node-1", "--all-nodes", 1)
+	}
+	if fromPod(c) {
+		fs.StringVarP(&k.scope, "namespace", "n", "", "namespace of a pod, and of a Service that is named without one; else that of the context")
+		c.Long += `
+
+FROM may be pod/NAME, too: a pod of the namespace, by its first address, whose node is asked.`
+		c.Example = "  kubectl tandem " + here + " -n shop pod/web-0 default/db:5432\n" + c.Example
+	}
+	if c.ValidArgsFunction != nil {
+		c.ValidArgsFunction = k.completeArguments(fromPod(c))
+	}
+	return c
+}
+
+// ask asks the node that the flags or the sender name, or all, with what a verb runs.
+func (k *cluster) ask(cmd *cobra.Command, args []string, run func(*cobra.Command, []string) error) error {
+	ctx := cmd.Context()
+	to, err := k.open()
+	if err != nil {
+		return err
+	}
+	node := k.node
+	if fromPod(cmd) {
+		if args, node, err = k.connection(ctx, to, args); err != nil {
+			return err
+		}
+	}
+	pods, err := k.pods(ctx, to, node)
+	if err != nil {
+		return err
+	}
+	if !k.all && pods[0].Spec.NodeName != pods[len(pods)-1].Spec.NodeName {
+		return usageError{fmt.Errorf("which node? --node names it, or --all-nodes asks all: %s", few(nodesOf(pods)))}
+	}
+	if err := k.choose(ctx, &to); err != nil {
+		return err
+	}
+	if k.all {
+		return k.everywhere(cmd, args, to, pods, run)
+	}
+	if cmd.Flags().Lookup("output") != nil && !cmd.Flags().Changed("watch") { // snapshot says itself that it waits
+		defer waiting(cmd, "waiting for the tandem of node "+pods[0].Spec.NodeName)()
+	}
+	cmd.SetContext(platform.Through(ctx, carrier{k, to, pods[0], maxNode}))
+	err = run(cmd, args)
+	if exitCode(err) != exitFailure {
+		return err
+	}
+	return fmt.Errorf("node %s: %w", pods[0].Spec.NodeName, err)
+}
+
+// connection is FROM and TO as the tandem of a node knows them, and the node where FROM is a pod.
+func (k *cluster) connection(ctx context.Context, to session, args []string) (_ []string, node string, err error) {
+	from, target := args[0], args[1]
+	if !strings.Contains(target, "/") && targetArgument(target) != target {
+		target = to.scope + "/" + target
+	}
+	name, ok := strings.CutPrefix(from, "pod/")
+	if !ok {
+		return []string{from, target}, k.node, nil
+	}
+	if k.all {
+		return nil, "", usageError{fmt.Errorf("%s is on one node: without --all-nodes that is asked", from)}
+	}
+	p, err := to.find(ctx, name)
+	switch {
+	case err != nil:
+		return nil, "", err
+	case k.node != "" && k.node != p.Spec.NodeName:
+		return nil, "", usageError{fmt.Errorf("pod %s/%s is on node %s, not on %s", to.scope, name, p.Spec.NodeName, k.node)}
+	case p.Spec.HostNetwork:
+		return []string{"host", target}, p.Spec.NodeName, nil
+	case len(p.Status.PodIPs) == 0:
+		return nil, "", fmt.Errorf("pod %s/%s has no address yet", to.scope, name)
+	}
+	from = p.Status.PodIPs[0].IP
+	if at, err := netip.ParseAddrPort(target); err == nil { // which has one family
+		for _, ip := range p.Status.PodIPs {
+			if a, err := netip.ParseAddr(ip.IP); err == nil && a.Is4() == at.Addr().Is4() {
+				from = ip.IP
+			}
+		}
+	}
+	return []string{from, target}, p.Spec.NodeName, nil
+}
+
+// nodesOf are the nodes of pods, each once.
+func nodesOf(pods []pod) (all []string) {
+	for _, p := range pods {
+		all = append(all, p.Spec.NodeName)
+	}
+	return slices.Compact(all)
+}
+
+// few names the first of many.
+func few(names []string) string {
+	const shown = 5
+	if len(names) <= shown {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
+}
+
+// each asks some pods at a time, and says on stderr how far that is where it takes a while.
+func each(cmd *cobra.Command, pods []pod, ask func(pod) error) {
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	asked, failed, under := 0, 0, []string{}
+	done := waitingFor(cmd, func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		return progress(asked, failed, len(pods), under)
+	})
+	defer done()
+	next := make(chan pod)
+	for range min(maxAsked, len(pods)) {
+		group.Go(func() {
+			for p := range next {
+				mu.Lock()
+				under = append(under, p.Spec.NodeName)
+				mu.Unlock()
+				err := ask(p)
+				mu.Lock()
+				i := slices.Index(under, p.Spec.NodeName)
+				under = slices.Delete(under, i, i+1)
+				if asked++; err != nil {
+					failed++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for _, p := range pods {
+		next <- p
+	}
+	close(next)
+	group.Wait()
+}
+
+// progress is how far asking many nodes is.
+func progress(asked, failed, all int, under []string) string {
+	return fmt.Sprintf("%d of %d nodes asked, %d without an answer; waiting for %s", asked, all, failed, few(under))
+}
+
+// caught is what a verb would show of a node: an io.Writer, as which it is the verb's standard output.
+type caught struct {
+	report report
+	err    error // of the verb, after that
+}
+
+func (*caught) Write(p []byte) (int, error) { return len(p), nil }
+
+// maxEach bounds the answer of one of many nodes in bytes: maxAsked of them are in memory.
+const maxEach = maxNode / maxAsked
+
+// everywhere runs a verb for each pod's tandem, and shows how the answers differ.
+func (k *cluster) everywhere(cmd *cobra.Command, args []string, to session, pods []pod, run func(*cobra.Command, []string) error) error {
+	out, _ := cmd.Flags().Lookup("output").Value.(*output)
+	if out.form == formName {
+		return usageError{errors.New("-o name does not apply to --all-nodes")}
+	}
+	var c question.Comparison[*caught]
+	each(cmd, pods, func(p pod) error {
+		one, got := *cmd, new(caught)
+		one.SetContext(platform.Through(cmd.Context(), carrier{k, to, p, maxEach}))
+		one.SetOut(got)
+		if one.SetErr(io.Discard); p.Metadata.Name == pods[0].Metadata.Name { // what is said of files is the same for all
+			one.SetErr(cmd.ErrOrStderr())
+		}
+		if got.err = run(&one, args); got.report.document == nil {
+			c.Fail(p.Spec.NodeName, p.Metadata.Name, cmp.Or(got.err, errors.New("no answer")))
+			return got.err
+		}
+		c.Add(p.Spec.NodeName, p.Metadata.Name, got, got.report.document)
+		return nil
+	})
+	a, most, ok := c.Result()
+	err := out.print(cmd, report{document: a, text: func(s *screen) error {
+		if s.wide && ok {
+			if err := most.report.text(s); err != nil {
+				return err
+			}
+			s.printf("\n")
+		}
+		writeAcross(s, &a)
+		return nil
+	}})
+	if err == nil {
+		err = acrossError(&a)
+	}
+	if err == nil && ok {
+		err = most.err
+	}
+	return err
+}
+
+// writeAcross shows people how the answers of nodes differ.
+func writeAcross(s *screen, a *question.Across) {
+	answered, alike, failed := 0, 0, 0
+	for _, n := range a.Nodes {
+		switch {
+		case n.Err != "":
+			if failed++; failed <= listed || s.wide {
+				s.printf("! %s gave no answer: %s\n", printable.Text(n.Node), printable.Text(n.Err))
+			}
+			continue
+		case !n.Differs:
+			alike++
+		}
+		answered++
+	}
+	if failed > listed && !s.wide {
+		s.printf("! and %s (-o wide)\n", printable.Count(failed-listed, "more node"))
+	}
+	if answered == 0 {
+		return
+	}
+	s.printf("%d of %s answer alike\n", alike, printable.Count(answered, "node"))
+	if len(a.Differences) > 0 {
+		s.printf("\n")
+		t := table{columns: []column{{name: "NODE"}, {name: "FIELD", keep: true}, {name: "MOST"}, {name: "HERE"}}}
+		for _, d := range a.Differences {
+			t.add(d.Node, d.Field, cmp.Or(d.Most, "-"), cmp.Or(d.Here, "-"))
+		}
+		s.table(t)
+	}
+	if a.Unlisted > 0 {
+		s.printf("and %s\n", printable.Count(a.Unlisted, "more difference"))
+	}
+}
+
+// acrossError is the result of asking all nodes as an exit code.
+func acrossError(a *question.Across) error {
+	var silent []string
+	differs := false
+	why := ""
+	for _, n := range a.Nodes {
+		if differs = differs || n.Differs; n.Err != "" {
+			silent, why = append(silent, n.Node), cmp.Or(why, n.Err)
+		}
+	}
+	switch {
+	case len(silent) > 0:
+		return fmt.Errorf("%d of %d nodes gave no answer: %s: %s", len(silent), len(a.Nodes), few(silent), why)
+	case differs:
+		return differsError("nodes answer differently")
+	}
+	return nil
+}
+
+// newKubectlStatus is status: of all nodes in short, of one as there.
 func newKubectlStatus(k *cluster) *cobra.Command {
-	return k.comparison(false, &cobra.Command{
-		Use: "status", Short: "One line for each node: version, mode, lag, drift, desired state; exit code 3 when nodes differ",
-	}, func(nodes []question.Node, _ []question.NodeDifference) report {
-		return report{document: nodes, text: func(s *screen) error { writeNodes(s, nodes); return nil }}
-	})
-}
+	c := k.asks(newStatus(k), "")
+	c.Short = "One line for each node: version, mode, lag, drift, desired state; or the status of one"
+	c.Long = `Without --node and --all-nodes there is one line for each node: version, mode, health, lag of
+its inputs, drift, Services, and the hash of the desired state. The exit code is 3 when nodes
+differ in that.
 
-func newKubectlDiff(k *cluster) *cobra.Command {
-	return k.comparison(true, &cobra.Command{
-		Use: "diff", Short: "The Services whose state on some node differs from that on most; exit code 3 when there are any",
-	}, func(nodes []question.Node, differences []question.NodeDifference) report {
-		return report{document: differences, text: func(s *screen) error { writeDifferences(s, nodes, differences); return nil }}
-	})
-}
-
-// comparison completes a command that compares all nodes; differences are looked for only
-// where they are wanted.
-func (k *cluster) comparison(differences bool, c *cobra.Command, of func([]question.Node, []question.NodeDifference) report) *cobra.Command {
-	var out output
-	c.Args = noArgs
-	c.RunE = func(cmd *cobra.Command, _ []string) error {
-		nodes, found, err := k.compare(cmd.Context(), differences)
+` + c.Long
+	c.Example = "  kubectl tandem status\n" + c.Example
+	asked, out := c.RunE, c.Flags().Lookup("output").Value.(*output)
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		if k.node != "" || k.all {
+			return asked(cmd, args)
+		}
+		for _, name := range []string{"namespace", "all-namespaces", "name", "state", "all", "watch", "interval"} {
+			if cmd.Flags().Changed(name) {
+				return usageError{fmt.Errorf("--%s needs --node or --all-nodes", name)}
+			}
+		}
+		nodes, _, err := k.compare(cmd, false)
 		if err != nil {
 			return err
 		}
-		if err := out.print(cmd, of(nodes, found)); err != nil {
+		own := namesOf(nodes, func(n *question.Node) string { return n.Node })
+		if err := out.print(cmd, report{document: nodes, own: own, text: func(s *screen) error { writeNodes(s, nodes); return nil }}); err != nil {
 			return err
 		}
 		return outOfStep(nodes)
 	}
+	return c
+}
+
+func newKubectlDiff(k *cluster) *cobra.Command {
+	var out output
+	c := &cobra.Command{
+		Use: "diff", Short: "The Services whose state on some node differs from that on most; exit code 3 when there are any",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			nodes, found, err := k.compare(cmd, true)
+			if err != nil {
+				return err
+			}
+			if err := out.print(cmd, report{document: found, text: func(s *screen) error { writeDifferences(s, nodes, found); return nil }}); err != nil {
+				return err
+			}
+			return outOfStep(nodes)
+		},
+	}
 	out.register(c)
+	return c
+}
+
+// newKubectlPlan is plan --against-running: what manifests would change on a node.
+func newKubectlPlan(k *cluster) *cobra.Command {
+	var out output
+	var path string
+	var prune bool
+	c := &cobra.Command{
+		Use: "plan", Short: "Show what manifests would change on a node, without changing it",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case path == "":
+				return usageError{errors.New("--manifests: required: a folder or file of manifests, or - for the standard input")}
+			case path == "-" && k.all:
+				return usageError{errors.New("--manifests -: the standard input is read once: name a file with --all-nodes")}
+			}
+			return previewManifests(cmd, &out, path, config.Default().NodePortRange, prune)
+		},
+	}
+	c.Flags().StringVar(&path, "manifests", "", "folder or file of manifests; - for the standard input")
+	c.Flags().BoolVar(&prune, "prune", false, "delete what is not in the manifests")
+	out.register(c)
+	c = k.asks(c, "--manifests ./services")
+	c.Long = strings.Replace(c.Long, "as tandem plan", "as tandem plan --against-running", 1)
 	return c
 }
 
@@ -108,6 +469,100 @@ func outOfStep(nodes []question.Node) error {
 		return differsError("nodes differ in what they know")
 	}
 	return nil
+}
+
+// compare queries all nodes and compares their answers; differences are looked for only where
+// they are wanted: for that a node is asked again, one at a time.
+func (k *cluster) compare(cmd *cobra.Command, wanted bool) ([]question.Node, []question.NodeDifference, error) {
+	ctx := cmd.Context()
+	to, err := k.open()
+	if err != nil {
+		return nil, nil, err
+	}
+	pods, err := k.pods(ctx, to, "")
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := k.choose(ctx, &to); err != nil {
+		return nil, nil, err
+	}
+	var mu sync.Mutex
+	var nodes []question.Node
+	each(cmd, pods, func(p pod) error {
+		n, err := k.short(ctx, to, p, nil)
+		mu.Lock()
+		defer mu.Unlock()
+		nodes = append(nodes, n)
+		return err
+	})
+	usual, ok := question.Compare(nodes)
+	if !ok || !wanted {
+		return nodes, nil, nil
+	}
+	hashes := func(n question.Node) (map[string]string, error) {
+		all := map[string]string{}
+		i := slices.IndexFunc(pods, func(p pod) bool { return p.Metadata.Name == n.Pod })
+		if _, err := k.short(ctx, to, pods[i], func(name, hash string) { all[name] = hash }); err != nil {
+			return nil, fmt.Errorf("node %s, asked again: %w", n.Node, err)
+		}
+		return all, nil
+	}
+	found, err := differences(nodes, usual, hashes)
+	return nodes, found, err
+}
+
+// short asks the tandem of a pod for its status, of which little is kept.
+func (k *cluster) short(ctx context.Context, to session, p pod, each func(name, hash string)) (n question.Node, err error) {
+	node, name := p.Spec.NodeName, p.Metadata.Name
+	defer func() {
+		if err != nil {
+			n = question.Node{Node: node, Pod: name, Err: err.Error()}
+		}
+	}()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, platform.StatusURL, nil)
+	if err != nil {
+		return n, err
+	}
+	req.Header.Set("Accept", wire.JSON)
+	res, err := carrier{k, to, p, maxNode}.RoundTrip(req)
+	if err != nil {
+		return n, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(res.Body, maxError))
+		return n, errors.New(cmp.Or(strings.TrimSpace(string(text)), res.Status))
+	}
+	return question.ReadNode(node, name, res.Body, each)
+}
+
+// maxDifferences bounds those that are listed; the other nodes that differ are named without what.
+const maxDifferences = 100_000
+
+// differences asks those nodes that differ, and a usual one, for the hashes of their Services.
+func differences(nodes []question.Node, usual question.Node, hashes func(question.Node) (map[string]string, error)) (all []question.NodeDifference, err error) {
+	var most map[string]string
+	for _, n := range nodes {
+		if !n.Differs {
+			continue
+		}
+		if len(all) >= maxDifferences {
+			all = append(all, question.NodeDifference{Node: n.Node, What: "differs"})
+			continue
+		}
+		if most == nil {
+			if most, err = hashes(usual); err != nil {
+				return nil, err
+			}
+		}
+		own, err := hashes(n)
+		if err != nil {
+			return nil, err
+		}
+		found := question.Differences(n.Node, most, own)
+		all = append(all, found[:min(len(found), maxDifferences)]...)
+	}
+	return all, nil
 }
 
 func writeNodes(s *screen, nodes []question.Node) {
@@ -158,239 +613,47 @@ func writeDifferences(s *screen, nodes []question.Node, differences []question.N
 	s.table(t)
 }
 
-// cluster reaches the tandems of a cluster.
-type cluster struct {
-	rules                        *clientcmd.ClientConfigLoadingRules
-	overrides                    clientcmd.ConfigOverrides
-	namespace, account, selector string
-	port                         int
-	timeout                      time.Duration
-}
+// completeWithin is how long a completion may take.
+const completeWithin = time.Second
 
-// session is access to a cluster's API server, and to the tandems behind it.
-type session struct {
-	*http.Client
-	base  *url.URL
-	token string // for tandems
-}
-
-// The bounds of one request.
-const (
-	maxAsked       = 8         // nodes
-	maxPods        = 16 << 20  // bytes of a page of the list of pods
-	maxPages       = 200       // of them
-	maxError       = 4096      // bytes of an answer that is an error
-	maxToken       = 64 << 10  // bytes of the answer with a token
-	maxNode        = 256 << 20 // bytes of a status, which is read as a stream
-	maxDifferences = 100_000   // listed; the other nodes that differ are named without what
-)
-
-// compare queries all nodes and compares their answers; differences are looked for only where
-// they are wanted: for that a node is asked again, one at a time.
-func (k *cluster) compare(ctx context.Context, wanted bool) ([]question.Node, []question.NodeDifference, error) {
-	c, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(k.rules, &k.overrides).ClientConfig()
-	if err != nil {
-		return nil, nil, fmt.Errorf("kubeconfig: %w", err)
-	}
-	client, err := rest.HTTPClientFor(c)
-	if err != nil {
-		return nil, nil, err
-	}
-	// The client adds the user's credentials to every request, to whatever host: a
-	// redirect is an answer like others.
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	base, _, err := rest.DefaultServerUrlFor(c)
-	if err != nil {
-		return nil, nil, err
-	}
-	to := session{Client: client, base: base}
-	pods, err := k.pods(ctx, to)
-	if err != nil {
-		return nil, nil, err
-	}
-	if to.token, err = k.newToken(ctx, to); err != nil {
-		return nil, nil, err
-	}
-	nodes := make([]question.Node, len(pods))
-	var group sync.WaitGroup
-	turns := make(chan struct{}, maxAsked)
-	for i, p := range pods {
-		group.Go(func() {
-			select {
-			case turns <- struct{}{}:
-				defer func() { <-turns }()
-			case <-ctx.Done(): // which is then the error of asking
-			}
-			nodes[i] = k.ask(ctx, to, p.Spec.NodeName, p.Metadata.Name, nil)
-		})
-	}
-	group.Wait()
-	usual, ok := question.Compare(nodes)
-	if !ok || !wanted {
-		return nodes, nil, nil
-	}
-	hashes := func(n question.Node) (map[string]string, error) {
-		all := map[string]string{}
-		if again := k.ask(ctx, to, n.Node, n.Pod, func(name, hash string) { all[name] = hash }); again.Err != "" {
-			return nil, fmt.Errorf("node %s, asked again: %s", n.Node, again.Err)
-		}
-		return all, nil
-	}
-	differences, err := differences(nodes, usual, hashes)
-	return nodes, differences, err
-}
-
-// differences asks those nodes that differ, and a usual one, for the hashes of their Services.
-func differences(nodes []question.Node, usual question.Node, hashes func(question.Node) (map[string]string, error)) (all []question.NodeDifference, err error) {
-	var most map[string]string
-	for _, n := range nodes {
-		if !n.Differs {
-			continue
-		}
-		if len(all) >= maxDifferences {
-			all = append(all, question.NodeDifference{Node: n.Node, What: "differs"})
-			continue
-		}
-		if most == nil {
-			if most, err = hashes(usual); err != nil {
-				return nil, err
-			}
-		}
-		own, err := hashes(n)
+// completes completes with names that the API server has, and is silent where it does not answer.
+func (k *cluster) completes(names func(context.Context, session) ([]string, error)) cobra.CompletionFunc {
+	return func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		ctx, cancel := context.WithTimeout(c.Context(), completeWithin)
+		defer cancel()
+		to, err := k.open()
 		if err != nil {
-			return nil, err
+			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		found := question.Differences(n.Node, most, own)
-		all = append(all, found[:min(len(found), maxDifferences)]...)
+		all, _ := names(ctx, to)
+		return all, cobra.ShellCompDirectiveNoFileComp
 	}
-	return all, nil
 }
 
-// pod holds the fields that are read of a Pod.
-type pod struct {
-	Metadata struct{ Name string }
-	Spec     struct{ NodeName string }
-}
-
-// pods lists the pods of tandem that have a node.
-func (k *cluster) pods(ctx context.Context, to session) (all []pod, err error) {
-	query := url.Values{"labelSelector": {k.selector}, "limit": {"500"}}
-	for range maxPages {
-		var list struct {
-			Metadata struct{ Continue string }
-			Items    []pod
+// completeArguments completes Services, and before them senders for a verb about a connection.
+func (k *cluster) completeArguments(connection bool) cobra.CompletionFunc {
+	services := k.completes(func(ctx context.Context, to session) (names []string, err error) {
+		all, err := to.names(ctx, "api/v1/services")
+		for _, s := range all {
+			names = append(names, s.Namespace+"/"+s.Name)
 		}
-		if err := get(ctx, to.Client, to.base.JoinPath("api/v1/namespaces", k.namespace, "pods"), query, maxPods, &list); err != nil {
-			return nil, fmt.Errorf("list the pods of tandem in namespace %s: %w", k.namespace, err)
-		}
-		for _, p := range list.Items {
-			if p.Spec.NodeName != "" {
-				all = append(all, p)
-			}
-		}
-		if list.Metadata.Continue == "" {
-			break
-		}
-		query.Set("continue", list.Metadata.Continue)
-	}
-	if len(all) == 0 {
-		return nil, fmt.Errorf("no pods of tandem in namespace %s with labels %s", k.namespace, k.selector)
-	}
-	return all, nil
-}
-
-// tokenSeconds is how long a token is good for, the shortest that the API allows.
-const tokenSeconds = 600
-
-// newToken makes a token that is good for tandems and for nothing else: what reaches them is in
-// the hands of whoever runs a pod with their labels, and goes over the network in the clear.
-func (k *cluster) newToken(ctx context.Context, to session) (string, error) {
-	body, err := json.Marshal(map[string]any{
-		"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
-		"spec": map[string]any{"audiences": []string{watch.Audience}, "expirationSeconds": tokenSeconds},
+		return names, err
 	})
-	if err != nil {
-		return "", err
+	senders := k.completes(func(ctx context.Context, to session) ([]string, error) {
+		names := []string{"host", "pod", "outside"}
+		all, err := to.names(ctx, "api/v1/namespaces/"+url.PathEscape(to.scope)+"/pods")
+		for _, p := range all {
+			names = append(names, "pod/"+p.Name)
+		}
+		return names, err
+	})
+	return func(c *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		switch {
+		case connection && len(args) == 0:
+			return senders(c, args, begun)
+		case connection && len(args) == 1, !connection && len(args) == 0:
+			return services(c, args, begun)
+		}
+		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	at := to.base.JoinPath("api/v1/namespaces", k.namespace, "serviceaccounts", k.account, "token")
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at.String(), bytes.NewReader(body))
-	if err != nil {
-		return "", err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	var answer struct{ Status struct{ Token string } }
-	if err := fetch(to.Client, req, maxToken, func(r io.Reader) error { return json.NewDecoder(r).Decode(&answer) }); err != nil {
-		return "", fmt.Errorf("token of ServiceAccount %s/%s, which value kubectl.enabled of the chart makes: %w", k.namespace, k.account, err)
-	}
-	if answer.Status.Token == "" {
-		return "", fmt.Errorf("token of ServiceAccount %s/%s: the API server answers without one", k.namespace, k.account)
-	}
-	return answer.Status.Token, nil
-}
-
-// ask asks the tandem of a pod, through the API server.
-func (k *cluster) ask(ctx context.Context, to session, node, name string, each func(name, hash string)) question.Node {
-	ctx, cancel := context.WithTimeout(ctx, k.timeout)
-	defer cancel()
-	at := to.base.JoinPath("api/v1/namespaces", k.namespace, "pods", name+":"+strconv.Itoa(k.port), "proxy/status")
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
-	var n question.Node
-	if err == nil {
-		req.Header.Set(health.TokenHeader, to.token)
-		err = fetch(to.Client, req, maxNode, func(r io.Reader) (err error) {
-			n, err = question.ReadNode(node, name, r, each)
-			return err
-		})
-	}
-	if err != nil {
-		return question.Node{Node: node, Pod: name, Err: err.Error()}
-	}
-	return n
-}
-
-// get reads a JSON document of so many bytes at most.
-func get(ctx context.Context, client *http.Client, at *url.URL, query url.Values, limit int64, answer any) error {
-	to := *at
-	to.RawQuery = query.Encode()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to.String(), nil)
-	if err != nil {
-		return err
-	}
-	return fetch(client, req, limit, func(r io.Reader) error { return json.NewDecoder(r).Decode(answer) })
-}
-
-// fetch has an answer of so many bytes at most read.
-func fetch(client *http.Client, req *http.Request, limit int64, read func(io.Reader) error) error {
-	req.Header.Set("Accept", "application/json")
-	res, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK && res.StatusCode != http.StatusCreated {
-		text, _ := io.ReadAll(io.LimitReader(res.Body, maxError))
-		return apiError(res.StatusCode, text)
-	}
-	err = read(http.MaxBytesReader(nil, res.Body, limit))
-	if errors.As(err, new(*http.MaxBytesError)) {
-		return fmt.Errorf("answer larger than %d bytes", limit)
-	}
-	return err
-}
-
-// apiError is the error of an answer: the message of Kubernetes' Status where it is
-// one, and what to do.
-func apiError(code int, text []byte) error {
-	var said struct{ Kind, Message string }
-	if json.Unmarshal(text, &said) != nil || said.Message == "" {
-		said.Message = strings.TrimSpace(string(text))
-	}
-	message := http.StatusText(code) + ": " + said.Message
-	switch {
-	case code == http.StatusForbidden && said.Kind == "Status": // of the API server, not of the pod
-		message += "; the user needs list of pods, get of pods/proxy and create of serviceaccounts/token there"
-	case code == http.StatusServiceUnavailable, code == http.StatusBadGateway:
-		message += "; does tandem serve its status on the pod's address (metricsBindAddress 0.0.0.0:10249), and may it check tokens (value kubectl.enabled of the chart)?"
-	}
-	return errors.New(message)
 }

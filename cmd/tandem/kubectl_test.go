@@ -171,10 +171,10 @@ func TestKubectlPluginWithAnUnreachableNode(t *testing.T) {
 	}
 }
 
-// Without the account whose token tandems take, what makes it is named.
+// Where the proxy is asked for without the account whose token tandems take, what makes it is named.
 func TestKubectlPluginWithoutItsAccount(t *testing.T) {
 	config := fakeCluster(t, map[string]any{"a": knows("h1"), "no account": nil})
-	code, _, stderr := kubectl(t, "status", "--kubeconfig", config)
+	code, _, stderr := kubectl(t, "status", "--via", "proxy", "--kubeconfig", config)
 	if code != exitFailure || !strings.Contains(stderr, "kube-system/tandem-status") || !strings.Contains(stderr, "kubectl.enabled") {
 		t.Errorf("exit code %d\n%s", code, stderr)
 	}

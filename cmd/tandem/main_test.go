@@ -464,9 +464,12 @@ func TestHelp(t *testing.T) {
 		}
 		for line := range strings.Lines(c.Example) {
 			line, _, _ = strings.Cut(line, " #")
-			_, line, found := strings.Cut(line, "tandem ")
+			before, line, found := strings.Cut(line, "tandem ")
 			if !found {
 				continue
+			}
+			if strings.HasSuffix(before, "kubectl ") { // the plugin
+				line = "kubectl " + line
 			}
 			line, _, _ = strings.Cut(line, " | ")
 			at, rest, err := c.Root().Find(strings.Fields(line))

@@ -94,6 +94,10 @@ func (o *output) print(cmd *cobra.Command, r report) error {
 }
 
 func (o *output) printTo(s *screen, r report) error {
+	if c, ok := s.out.(*caught); ok {
+		c.report = r
+		return nil
+	}
 	switch write := r.own[o.form]; {
 	case write != nil:
 		return write(s.out)
@@ -275,6 +279,11 @@ const patience = 700 * time.Millisecond
 // waiting says on stderr what is waited for where that takes a while, and every few seconds for how long by
 // then, until done is called.
 func waiting(cmd *cobra.Command, what string) (done func()) {
+	return waitingFor(cmd, func() string { return what })
+}
+
+// waitingFor is waiting where what is waited for changes.
+func waitingFor(cmd *cobra.Command, what func() string) (done func()) {
 	ended, told := make(chan struct{}), make(chan struct{})
 	begin := time.Now()
 	go func() {
@@ -284,7 +293,7 @@ func waiting(cmd *cobra.Command, what string) (done func()) {
 			case <-ended:
 				return
 			case <-time.After(next):
-				fmt.Fprintf(cmd.ErrOrStderr(), "%s, %.0f s so far\n", printable.Text(what), time.Since(begin).Seconds())
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s, %.0f s so far\n", printable.Text(what()), time.Since(begin).Seconds())
 			}
 		}
 	}()

@@ -154,7 +154,12 @@ func planAgainstRunning(cmd *cobra.Command, flags *configFlags, out *output, pru
 		return err
 	}
 	printNotes(cmd, notes)
-	found, err := manifests.Read(cmd.Context(), c.Manifests, c.NodePortRange)
+	return previewManifests(cmd, out, c.Manifests, c.NodePortRange, prune)
+}
+
+// previewManifests asks a running tandem what manifests would change.
+func previewManifests(cmd *cobra.Command, out *output, path string, nodePorts config.PortRange, prune bool) error {
+	found, err := manifests.Read(cmd.Context(), path, nodePorts)
 	if err != nil {
 		return err
 	}

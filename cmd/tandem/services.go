@@ -9,7 +9,6 @@ import (
 	"io"
 	"math"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,18 +18,20 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/health"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/core/wire"
+	"github.com/tandem-proxy/tandem/platform"
 	"github.com/tandem-proxy/tandem/platform/service"
 )
 
-func newServices() *cobra.Command {
+func newServices(k *cluster) *cobra.Command {
 	var out output
 	var only filter
-	var from origin
+	from := origin{cluster: k}
 	c := &cobra.Command{
 		Use:   "services [NAMESPACE/NAME]",
 		Short: "List the Services of the running tandem; of one, every endpoint and why it is used or not",
@@ -121,12 +122,12 @@ func sinceText(at *time.Time) string {
 	return at.Format(time.RFC3339)
 }
 
-func newStatus() *cobra.Command {
+func newStatus(k *cluster) *cobra.Command {
 	var address string
 	var out output
 	var only filter
 	var again repeat
-	var from origin
+	from := origin{cluster: k}
 	var all bool
 	c := &cobra.Command{
 		Use:   "status",
@@ -153,13 +154,14 @@ when it is not healthy.`,
 			})
 		},
 	}
-	c.Flags().StringVar(&address, "address", config.Default().HTTPAddress, "where the running tandem serves its status")
+	if k == nil {
+		c.Flags().StringVar(&address, "address", config.Default().HTTPAddress, "where the running tandem serves its status")
+	}
 	c.Flags().BoolVar(&all, "all", false, "list all Services and problems, however many")
 	out.register(c, formName)
 	only.register(c, question.States()...)
 	again.register(c)
-	from.register(c)
-	c.MarkFlagsMutuallyExclusive("snapshot", "watch")
+	from.register(c, "watch")
 	return c
 }
 
@@ -171,6 +173,8 @@ func askStatus(cmd *cobra.Command, from *origin, address string, only *question.
 		return question.Status{}, err
 	case d != nil:
 		return question.StatusOf(d, *only), nil
+	case from.cluster != nil:
+		return platform.Status(cmd.Context(), *only)
 	}
 	return fetchStatus(cmd, address, only)
 }
@@ -327,13 +331,7 @@ func hint() string {
 
 // fetchStatus fetches the status, with the Services of a filter.
 func fetchStatus(cmd *cobra.Command, address string, only *question.Filter) (doc question.Status, err error) {
-	query := url.Values{"state": only.States}
-	for key, value := range map[string]string{"namespace": only.Namespace, "name": only.Name} {
-		if value != "" {
-			query.Set(key, value)
-		}
-	}
-	req, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, "http://"+address+"/status?"+query.Encode(), nil)
+	req, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, "http://"+address+"/status?"+health.Query(*only).Encode(), nil)
 	if err != nil {
 		return doc, usageError{fmt.Errorf("--address: %w", err)}
 	}
@@ -357,11 +355,11 @@ func fetchStatus(cmd *cobra.Command, address string, only *question.Filter) (doc
 	return doc, nil
 }
 
-func newTop() *cobra.Command {
+func newTop(k *cluster) *cobra.Command {
 	var out output
 	var only filter
 	var again repeat
-	var from origin
+	from := origin{cluster: k}
 	var limit int
 	var endpoints, bytes bool
 	c := &cobra.Command{
@@ -410,12 +408,9 @@ both cost is paid only while they are asked for.`,
 	out.register(c, formName)
 	only.register(c)
 	again.register(c)
-	from.register(c)
-	c.MarkFlagsMutuallyExclusive("snapshot", "watch")
 	c.Flags().BoolVar(&endpoints, "endpoints", false, "show the new connections of each endpoint")
 	c.Flags().BoolVar(&bytes, "bytes", false, "show open connections and their bytes, as connection tracking counts them")
-	c.MarkFlagsMutuallyExclusive("snapshot", "endpoints")
-	c.MarkFlagsMutuallyExclusive("snapshot", "bytes")
+	from.register(c, "watch", "endpoints", "bytes")
 	c.Flags().IntVar(&limit, "limit", 20, "how many Services to show; 0 for all")
 	return c
 }
@@ -490,11 +485,11 @@ func writeTop(s *screen, top question.Top) {
 	s.table(t)
 }
 
-func newHistory() *cobra.Command {
+func newHistory(k *cluster) *cobra.Command {
 	var f history.Filter
 	var out output
 	var again repeat
-	var from origin
+	from := origin{cluster: k}
 	c := &cobra.Command{
 		Use:   "history [NAMESPACE/NAME]",
 		Short: "Show the last changes: what was received, what it rewrote, how long each stage took",
@@ -506,6 +501,7 @@ applied together share a sync. The last ` + fmt.Sprint(history.Most) + ` changes
 		Example: "  tandem history\n  tandem history default/web\n  tandem history --watch --limit 20\n  tandem history --failed -o json",
 		Args:    atMostOne, ValidArgsFunction: completeServices(0),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			f := f
 			if f.Service, err = serviceArgument(args); err != nil {
 				return err
 			}
@@ -528,8 +524,7 @@ applied together share a sync. The last ` + fmt.Sprint(history.Most) + ` changes
 	c.Flags().BoolVar(&f.Failed, "failed", false, "only changes whose sync failed in part")
 	out.register(c)
 	again.register(c)
-	from.register(c)
-	c.MarkFlagsMutuallyExclusive("snapshot", "watch")
+	from.register(c, "watch")
 	return c
 }
 

@@ -12,7 +12,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -23,7 +25,7 @@ import (
 	"github.com/tandem-proxy/tandem/platform"
 )
 
-func newSnapshot() *cobra.Command {
+func newSnapshot(k *cluster) *cobra.Command {
 	var redact bool
 	var key string
 	c := &cobra.Command{
@@ -39,12 +41,40 @@ tandem replay FILE makes the same plan of it on any system; status, services, ex
 trace, drift, history, top and plan read it with --snapshot FILE, and tandem ui shows it.`,
 		Example: "  tandem snapshot > node-1.snapshot\n  tandem snapshot --redact > report.snapshot\n  tandem history --snapshot node-1.snapshot default/web",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return writeSnapshot(cmd, cmd.OutOrStdout(), redact || key != "", key)
+			out := cmd.OutOrStdout()
+			if k != nil {
+				out = &printableLines{out: out}
+			}
+			return writeSnapshot(cmd, out, redact || key != "", key)
 		},
 	}
 	c.Flags().BoolVar(&redact, "redact", false, "replace names and addresses, and remove free text")
 	c.Flags().StringVar(&key, "redact-key", "", "like --redact; the same key gives the same replacements in all snapshots")
 	return c
+}
+
+// printableLines are lines of JSON of somebody else, made safe to show where they are written to a terminal.
+type printableLines struct {
+	out  io.Writer
+	rest []byte // of a character that is cut
+}
+
+func (w *printableLines) Write(p []byte) (int, error) {
+	text := append(w.rest, p...)
+	end := len(text)
+	for end > 0 && len(text)-end < utf8.UTFMax && !utf8.RuneStart(text[end-1]) {
+		end--
+	}
+	if end > 0 && !utf8.FullRune(text[end-1:]) {
+		end--
+	} else {
+		end = len(text)
+	}
+	w.rest = slices.Clone(text[end:])
+	if _, err := w.out.Write(printable.JSON(text[:end])); err != nil {
+		return 0, err
+	}
+	return len(p), nil
 }
 
 // writeSnapshot takes a snapshot of the running tandem.

@@ -35,16 +35,27 @@ type origin struct {
 	path  string       // --snapshot
 	flags *configFlags // with --manifests; nil for verbs that manifests do not answer
 	opens bool         // with manifests the data plane of the machine is read
+
+	// cluster has the running tandem of a node of it asked: the context of the verb leads there. It is the only
+	// one to ask then.
+	cluster *cluster
 }
 
-// register adds --snapshot and, where manifests answer too, the flags of a configuration.
-func (o *origin) register(c *cobra.Command) {
+// register adds --snapshot, which excludes some flags of a verb, and, where manifests answer too, the flags of a
+// configuration.
+func (o *origin) register(c *cobra.Command, excludes ...string) {
+	if o.cluster != nil {
+		return
+	}
 	if o.flags != nil {
 		o.flags.register(c)
 	}
 	c.Flags().StringVar(&o.path, "snapshot", "", "read this snapshot instead of asking the running tandem; - for the standard input")
 	if o.flags != nil {
 		c.MarkFlagsMutuallyExclusive("snapshot", "manifests")
+	}
+	for _, flag := range excludes {
+		c.MarkFlagsMutuallyExclusive("snapshot", flag)
 	}
 }
 
@@ -70,7 +81,7 @@ func (o *origin) document(cmd *cobra.Command) (*question.Document, error) {
 		}
 		d, _, err := platform.Replay(file)
 		return d, err
-	case o.flags != nil && cmd.Flags().Changed("manifests"):
+	case o.cluster == nil && o.flags != nil && cmd.Flags().Changed("manifests"):
 		return o.manifests(cmd)
 	}
 	return nil, nil

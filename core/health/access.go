@@ -38,8 +38,7 @@ const (
 	maxGrants     = 64
 )
 
-// access admits to a page clients on loopback addresses, and others with a token that an API
-// server grants it to.
+// access admits to a page clients with a token that an API server grants it to.
 type access struct {
 	review Review // nil without an API server
 	path   string
@@ -49,15 +48,23 @@ type access struct {
 	granted map[[sha256.Size]byte]time.Time // by token: until when
 }
 
-// restrict returns a page for those who are admitted to it.
+// restrict returns a page for those who are admitted to it: clients on loopback addresses, and others with a
+// token that an API server grants it to.
 func restrict(path string, review Review, h http.Handler) http.Handler {
-	a := &access{review: review, path: path, asking: map[netip.Addr]bool{}, granted: map[[sha256.Size]byte]time.Time{}}
-	local := RejectRebinding(h)
+	local, others := RejectRebinding(h), granted(path, review, h)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if fromLoopback(r) {
 			local.ServeHTTP(w, r)
 			return
 		}
+		others.ServeHTTP(w, r)
+	})
+}
+
+// granted returns a page for clients with a token that an API server grants it to, wherever they are.
+func granted(path string, review Review, h http.Handler) http.Handler {
+	a := &access{review: review, path: path, asking: map[netip.Addr]bool{}, granted: map[[sha256.Size]byte]time.Time{}}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if code, why := a.admit(r); code != http.StatusOK {
 			if code == http.StatusUnauthorized {
 				w.Header().Set("WWW-Authenticate", "Bearer")
@@ -69,17 +76,17 @@ func restrict(path string, review Review, h http.Handler) http.Handler {
 	})
 }
 
-// admit decides about a request from another machine or pod.
+// admit decides about a request.
 func (a *access) admit(r *http.Request) (code int, why string) {
 	if a.review == nil {
-		return http.StatusForbidden, "allowed from loopback addresses of this node only: there is no API server to check a token"
+		return http.StatusForbidden, "there is no API server to check a token: allowed on this node only"
 	}
 	token := r.Header.Get(TokenHeader)
 	if bearer, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok && token == "" {
 		token = bearer
 	}
 	if token = strings.TrimSpace(token); token == "" {
-		return http.StatusUnauthorized, "a token is needed from other addresses than loopback ones of this node, as of kubectl create token --audience tandem"
+		return http.StatusUnauthorized, "a token is needed, as of kubectl create token --audience tandem"
 	}
 	key := sha256.Sum256([]byte(token))
 	if a.known(key) {

@@ -160,3 +160,32 @@ func TestReviewsAreSharedByAddress(t *testing.T) {
 		time.Sleep(time.Minute)
 	})
 }
+
+// What root asks at the control socket others ask with a token whose user may: also on this machine, whose users have
+// no right to it.
+func TestQueriesAreForTokensWithTheRight(t *testing.T) {
+	s := sources()
+	s.Review = func(_ context.Context, token, path string) (health.Grant, error) {
+		if path != "/query" {
+			return 0, fmt.Errorf("asked about %s", path)
+		}
+		return map[string]health.Grant{"good": health.Granted, "weak": health.Forbidden}[token], nil
+	}
+	s.Query = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.URL.Path) })
+	pages := health.Pages(s)
+	for _, client := range []string{"10.244.1.6:4000", "127.0.0.1:4000", "[::1]:4000"} {
+		for token, want := range map[string]int{"": 401, "bad": 401, "weak": 403, "good": 200} {
+			if code := from(pages, client, "/query/services", health.TokenHeader, token); code != want {
+				t.Errorf("%s with %q: %d, want %d", client, token, code, want)
+			}
+		}
+	}
+	s.Review = nil
+	if code := from(health.Pages(s), "127.0.0.1:4000", "/query/services", health.TokenHeader, "good"); code != 403 {
+		t.Errorf("without an API server: %d", code)
+	}
+	s.Query = nil
+	if code := from(health.Pages(s), "127.0.0.1:4000", "/query/services"); code != 404 {
+		t.Errorf("without questions: %d", code)
+	}
+}

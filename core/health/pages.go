@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
+	"net/url"
 	"runtime"
 	"slices"
 	"strconv"
@@ -37,9 +38,10 @@ type Sources struct {
 	Version string                   // of Tandem
 	Release string                   // of the kube-proxy that it replaces, for /statusz
 	UI      http.Handler             // /ui and what is below it, for this machine alone; nil for none
+	Query   http.Handler             // what is below /query/, for tokens with the right; nil for none
 	Profile bool                     // serve /debug/pprof/ and /debug/flags/v
 
-	// Review admits clients of other machines and pods to /status; nil admits none of them.
+	// Review admits clients of other machines and pods to /status, and all to /query/; nil admits none of them.
 	Review Review
 
 	// Large wraps the handlers of large answers: the status and the UI; nil for none.
@@ -54,7 +56,8 @@ const configGroup = "kubeproxy.config.k8s.io"
 
 // Pages answers on the metrics address: kube-proxy's paths, and /status. Unlike
 // there /healthz can fail, with the reasons. /metrics and /statusz are for all; /status is for
-// this machine, and for those whose token an API server grants it to; /configz, /flagz, profiles
+// this machine, and for those whose token an API server grants it to; /query/ is for the latter only, as
+// root of this machine has the control socket; /configz, /flagz, profiles
 // and the verbosity are for this machine alone. None of them is for web pages.
 func Pages(s Sources) http.Handler {
 	mux := &listed{ServeMux: http.NewServeMux()}
@@ -76,7 +79,10 @@ func Pages(s Sources) http.Handler {
 		mux.Handle("/flagz", loopbackOnly(s.flagz()))
 	}
 	mux.Handle("/statusz", rejectLocalRebinding(s.statusz(time.Now(), func() []string { return mux.paths })))
-	mux.Handle("/status", restrict("/status", s.Review, s.large(document(s.Status))))
+	mux.Handle("/status", restrict("/status", s.Review, s.large(Status(s.Status))))
+	if s.Query != nil {
+		mux.Handle("/query/", granted("/query", s.Review, s.large(s.Query)))
+	}
 	if s.UI != nil {
 		mux.Handle("/{$}", loopbackOnly(http.RedirectHandler("/ui", http.StatusFound).ServeHTTP))
 		mux.Handle("/ui", s.large(loopbackOnly(s.UI.ServeHTTP)))
@@ -128,6 +134,17 @@ func (s Sources) componentCheck(name string, good func(question.Health) bool) ht
 	}
 }
 
+// Query is a filter in a request for the status.
+func Query(only question.Filter) url.Values {
+	q := url.Values{"state": only.States}
+	for key, value := range map[string]string{"namespace": only.Namespace, "name": only.Name} {
+		if value != "" {
+			q.Set(key, value)
+		}
+	}
+	return q
+}
+
 // readFilter reads the filter of a request for the status: namespace, name and, more than once
 // or not, state. Others are ignored, as on other pages.
 func readFilter(r *http.Request) question.Filter {
@@ -143,10 +160,10 @@ const statusAge = 200 * time.Millisecond
 // that its client does not read may be an older one than the next.
 const maxDocuments = 16
 
-// document serves documents in the form that is requested. All of a moment show one state, and
+// Status serves status documents in the form that is requested. All of a moment show one state, and
 // share the whole of it as text; the text of a part is made for each request. One is made at a
 // time: no request waits for its turn longer than its client does.
-func document(of func(context.Context) (func(question.Filter) any, error)) http.Handler {
+func Status(of func(context.Context) (func(question.Filter) any, error)) http.Handler {
 	state := Shared(of, statusAge)
 	turn, writing := make(chan struct{}, 1), make(chan struct{}, maxDocuments)
 	text := func(ctx context.Context, only question.Filter, kind string) (parts [][]byte, err error) {

@@ -18,24 +18,24 @@ import (
 // Document is a part of a history. Its JSON form is stable: fields are added, not
 // changed.
 type Document struct {
-	Total   uint64  `json:"total"` // changes since the start
+	Total   uint64  `json:"total" nodes:"-"` // changes since the start
 	Entries []Entry `json:"entries"`
 }
 
 // Entry is a change, with the sync that applied it. A sync without a change, such as
 // a retry or a repair, is an entry of its own.
 type Entry struct {
-	Number  uint64    `json:"number,omitempty"`
-	At      time.Time `json:"at"`
-	Kind    string    `json:"kind"`
-	Verb    string    `json:"verb"` // added, changed, deleted; for a sync alone: retried
-	Object  string    `json:"object,omitempty"`
+	Number  uint64    `json:"number,omitempty" nodes:"-"`
+	At      time.Time `json:"at" nodes:"-"`
+	Kind    string    `json:"kind" nodes:"key"`
+	Verb    string    `json:"verb" nodes:"key"` // added, changed, deleted; for a sync alone: retried
+	Object  string    `json:"object,omitempty" nodes:"key"`
 	Service string    `json:"service,omitempty"`
-	Version uint64    `json:"resourceVersion,omitempty"`
-	Age     Seconds   `json:"age,omitempty"` // of the change in the cluster when it arrived
+	Version uint64    `json:"resourceVersion,omitempty" nodes:"key"`
+	Age     Seconds   `json:"age,omitempty" nodes:"-"` // of the change in the cluster when it arrived
 	Count   int       `json:"count,omitempty"`
 	Detail  string    `json:"detail,omitempty"`
-	Sync    *Applied  `json:"sync,omitempty"` // absent while it is not applied
+	Sync    *Applied  `json:"sync,omitempty" nodes:"-"` // absent while it is not applied
 }
 
 // Applied is the sync of an entry. Its counts are those of all its changes together.

@@ -39,7 +39,7 @@ type Outcome struct {
 
 // Target is an endpoint that a packet may reach.
 type Target struct {
-	Addr netip.AddrPort `json:"address"`
+	Addr netip.AddrPort `json:"address" nodes:"key"`
 	SNAT bool           `json:"snat"` // it sees an address of the host instead of the client's
 
 	// Share is how much of all such packets it gets; 0 where that is not known.
@@ -287,7 +287,7 @@ type Explanation struct {
 
 // Step is one decision on the way of a packet.
 type Step struct {
-	About  About  `json:"step"`
+	About  About  `json:"step" nodes:"key"`
 	Result string `json:"result"` // the decision
 	Why    string `json:"why"`    // and on what grounds
 }

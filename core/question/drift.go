@@ -14,28 +14,28 @@ import (
 
 // Drift states which objects others have changed. Its JSON form is stable.
 type Drift struct {
-	Node string    `json:"node"`
+	Node string    `json:"node" nodes:"own"`
 	Mode string    `json:"mode"`
-	At   time.Time `json:"at"`
+	At   time.Time `json:"at" nodes:"-"`
 	// Looked means that the data plane was read back for this answer, or at ReadAt: then it
 	// is certain that no other program has written since.
 	Looked bool       `json:"looked"`
-	ReadAt *time.Time `json:"readAt,omitempty"`
+	ReadAt *time.Time `json:"readAt,omitempty" nodes:"-"`
 	// Service is the only one that it is about; absent for all.
 	Service string `json:"service,omitempty"`
 
 	Now    []Drifted `json:"now"`              // found by this look, or not repaired yet
-	Before []Drifted `json:"before"`           // repaired, the latest first
-	Total  uint64    `json:"total"`            // objects since the start
+	Before []Drifted `json:"before" nodes:"-"` // repaired, the latest first
+	Total  uint64    `json:"total" nodes:"-"`  // objects since the start
 	Errors []string  `json:"errors,omitempty"` // why drift is not repaired
 }
 
 // Drifted is one object that was changed.
 type Drifted struct {
 	Difference
-	FoundAt    time.Time  `json:"foundAt"`
-	RepairedAt *time.Time `json:"repairedAt,omitempty"`
-	By         []Writer   `json:"by,omitempty"`           // one of these did it, unless:
+	FoundAt    time.Time  `json:"foundAt" nodes:"-"`
+	RepairedAt *time.Time `json:"repairedAt,omitempty" nodes:"-"`
+	By         []Writer   `json:"by,omitempty" nodes:"-"` // one of these did it, unless:
 	Incomplete bool       `json:"byIncomplete,omitempty"` // another may have written, too
 }
 

@@ -17,9 +17,9 @@ import (
 
 // Explanation states why a connection goes where it does. Its JSON form is stable.
 type Explanation struct {
-	Node     string `json:"node"`
+	Node     string `json:"node" nodes:"own"`
 	Mode     string `json:"mode"`
-	From     string `json:"from"` // the sender's address
+	From     string `json:"from" nodes:"own"` // the sender's address
 	Protocol string `json:"protocol"`
 	To       string `json:"to"`
 
@@ -30,7 +30,7 @@ type Explanation struct {
 	Why       string          `json:"why"`
 	Endpoints []oracle.Target `json:"endpoints,omitempty"`
 
-	Objects  []dataplane.Object `json:"objects,omitempty"` // without which it would fare otherwise
+	Objects  []dataplane.Object `json:"objects,omitempty" nodes:"-"` // without which it would fare otherwise
 	Problems []Problem          `json:"problems,omitempty"`
 	Missing  bool               `json:"missing,omitempty"` // the mode does not program this frontend: see Problems
 	Failing  string             `json:"failing,omitempty"` // why this is not programmed
@@ -181,8 +181,8 @@ type Trace struct {
 	Deciding    int          `json:"deciding"`
 	// Others are rules of other programs in the packet's path, and other observations.
 	Others  []string `json:"others,omitempty"`
-	Objects int      `json:"objectsRead"`
-	TookMS  float64  `json:"tookMs"`
+	Objects int      `json:"objectsRead" nodes:"-"`
+	TookMS  float64  `json:"tookMs" nodes:"-"`
 	Live    *Live    `json:"live,omitempty"`
 }
 
@@ -199,7 +199,7 @@ const (
 
 // Difference is one object that is not as wanted.
 type Difference struct {
-	Object  string `json:"object"`
+	Object  string `json:"object" nodes:"key"`
 	State   string `json:"state"` // missing, differs, unexpected
 	Service string `json:"service,omitempty"`
 	Wanted  string `json:"wanted,omitempty"`

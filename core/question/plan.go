@@ -153,7 +153,7 @@ type Edit struct {
 
 // Preview states what an edit would change on a node. Its JSON form is stable.
 type Preview struct {
-	Node     string           `json:"node"`
+	Node     string           `json:"node" nodes:"own"`
 	Mode     string           `json:"mode"`
 	Services []PreviewService `json:"services"`
 	Problems []Problem        `json:"problems,omitempty"` // of the edited Services
@@ -164,16 +164,16 @@ type Preview struct {
 
 // PreviewService is what it would change of one Service.
 type PreviewService struct {
-	Name    string             `json:"name"`
+	Name    string             `json:"name" nodes:"key"`
 	Changes []string           `json:"changes,omitempty"` // in terms of the Service: "port 80 → 81"
 	Added   int                `json:"added"`             // objects
 	Changed int                `json:"changed"`
 	Deleted int                `json:"deleted"`
-	Objects []dataplane.Change `json:"objects"`
+	Objects []dataplane.Change `json:"objects" nodes:"-"`
 	// Connections are those tracked to frontends that change; Moved are those of them
 	// whose frontend or endpoint would be gone.
-	Connections int `json:"connections"`
-	Moved       int `json:"moved"`
+	Connections int `json:"connections" nodes:"-"`
+	Moved       int `json:"moved" nodes:"-"`
 }
 
 // PreviewEdit is the question of tandem plan --against-running.

@@ -23,7 +23,7 @@ import (
 // Services lists Services with their frontends and, of a single one, every endpoint
 // of its slices and why it is used or not. Its JSON form is stable.
 type Services struct {
-	Node     string          `json:"node"`
+	Node     string          `json:"node" nodes:"own"`
 	Mode     string          `json:"mode"`
 	Services []ServiceDetail `json:"services"`
 	Total    int             `json:"total"` // those included that a filter leaves out
@@ -41,20 +41,20 @@ type ServiceDetail struct {
 // start, or longer".
 type FrontendDetail struct {
 	Frontend
-	Since *time.Time `json:"since,omitempty"`
+	Since *time.Time `json:"since,omitempty" nodes:"-"`
 }
 
 // EndpointDetail is one endpoint of a slice for one port.
 type EndpointDetail struct {
-	Port       string     `json:"port"`
-	Protocol   string     `json:"protocol"`
-	Address    string     `json:"address"`
+	Port       string     `json:"port" nodes:"key"`
+	Protocol   string     `json:"protocol" nodes:"key"`
+	Address    string     `json:"address" nodes:"key"`
 	Node       string     `json:"node,omitempty"`
 	Slice      string     `json:"slice"`
 	Conditions []string   `json:"conditions"`
 	Used       bool       `json:"used"`
 	Why        string     `json:"why"`
-	Since      *time.Time `json:"since,omitempty"` // as for frontends; of used ones
+	Since      *time.Time `json:"since,omitempty" nodes:"-"` // as for frontends; of used ones
 }
 
 // ServicesRequest is what tandem services asks.
@@ -253,7 +253,7 @@ func conditions(s model.EndpointState) (names []string) {
 
 // Top states which Services get how many new connections. Its JSON form is stable.
 type Top struct {
-	At       time.Time    `json:"at"`
+	At       time.Time    `json:"at" nodes:"-"`
 	Mode     string       `json:"mode"`
 	Services []TopService `json:"services"` // most first
 	// NotCounted is why there are none: the mode in use counts no connections or, in a snapshot, they could
@@ -263,7 +263,7 @@ type Top struct {
 
 // TopService are the new connections of a Service.
 type TopService struct {
-	Service   string        `json:"service"`
+	Service   string        `json:"service" nodes:"key"`
 	New       uint64        `json:"new"`                 // since its frontends are there
 	PerSecond float64       `json:"perSecond,omitempty"` // between two looks
 	Frontends []TopFrontend `json:"frontends"`           // with -o wide, json and yaml
@@ -273,8 +273,8 @@ type TopService struct {
 
 // TopEndpoint are the new connections that an endpoint got from a Service.
 type TopEndpoint struct {
-	Address string `json:"address"`
-	Proto   string `json:"protocol"`
+	Address string `json:"address" nodes:"key"`
+	Proto   string `json:"protocol" nodes:"key"`
 	New     uint64 `json:"new"`
 }
 
@@ -288,8 +288,8 @@ type TopTraffic struct {
 
 // TopFrontend are those of one of its frontends.
 type TopFrontend struct {
-	Address string `json:"address"`
-	Proto   string `json:"protocol"`
+	Address string `json:"address" nodes:"key"`
+	Proto   string `json:"protocol" nodes:"key"`
 	New     uint64 `json:"new"`
 }
 

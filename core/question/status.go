@@ -24,7 +24,7 @@ import (
 // are added, not changed.
 type Status struct {
 	Version string `json:"version"`
-	Node    string `json:"node"`
+	Node    string `json:"node" nodes:"own"`
 	Mode    string `json:"mode"`
 	// Fallback states why another mode than the configured one is in use.
 	Fallback string `json:"fallback,omitempty"`
@@ -32,15 +32,15 @@ type Status struct {
 	// it is not in effect.
 	Offload bool      `json:"offload,omitempty"`
 	Source  string    `json:"source"`
-	At      time.Time `json:"at"`
+	At      time.Time `json:"at" nodes:"-"`
 
 	Healthy  bool       `json:"healthy"`
 	Reasons  []string   `json:"reasons,omitempty"` // why not, and what is out of date
-	SyncedAt *time.Time `json:"syncedAt,omitempty"`
-	Syncs    uint64     `json:"syncs"`
-	Objects  int        `json:"objects"` // in the data plane
-	Writes   uint64     `json:"writes"`  // objects created, replaced or deleted since the start
-	Drift    uint64     `json:"drift"`   // objects repaired since the start
+	SyncedAt *time.Time `json:"syncedAt,omitempty" nodes:"-"`
+	Syncs    uint64     `json:"syncs" nodes:"-"`
+	Objects  int        `json:"objects"`          // in the data plane
+	Writes   uint64     `json:"writes" nodes:"-"` // objects created, replaced or deleted since the start
+	Drift    uint64     `json:"drift" nodes:"-"`  // objects repaired since the start
 
 	// Hash is that of all Services: nodes that know the same have the same. Inputs is
 	// how up to date that is.
@@ -54,9 +54,9 @@ type Status struct {
 
 // Input is one kind of objects that Services are made from.
 type Input struct {
-	Name    string  `json:"name"`                      // endpointslices, manifests
-	Age     float64 `json:"age"`                       // seconds since it was last known to be up to date
-	Version string  `json:"resourceVersion,omitempty"` // up to which everything is known
+	Name    string  `json:"name" nodes:"key"`                    // endpointslices, manifests
+	Age     float64 `json:"age" nodes:"-"`                       // seconds since it was last known to be up to date
+	Version string  `json:"resourceVersion,omitempty" nodes:"-"` // up to which everything is known
 	Objects int     `json:"objects,omitempty"`
 	Err     string  `json:"error,omitempty"`
 	// Unlisted means that none of it was read yet: Age is since the start then.
@@ -69,7 +69,7 @@ const Pending = "Pending"
 
 // Service is one Service.
 type Service struct {
-	Name      string     `json:"name"`
+	Name      string     `json:"name" nodes:"key"`
 	State     string     `json:"state"` // Programmed, Partial, Pending, Failing
 	Hash      string     `json:"hash"`  // of what all nodes should know of it alike
 	Frontends []Frontend `json:"frontends"`
@@ -78,10 +78,10 @@ type Service struct {
 
 // Frontend is one address of a Service.
 type Frontend struct {
-	Port      string `json:"port"`
+	Port      string `json:"port" nodes:"key"`
 	Kind      string `json:"kind"`
-	Address   string `json:"address"` // IP:port; for node ports *:port
-	Proto     string `json:"protocol"`
+	Address   string `json:"address" nodes:"key"` // IP:port; for node ports *:port
+	Proto     string `json:"protocol" nodes:"key"`
 	Endpoints int    `json:"endpoints"` // that serve clients from outside, or of the widest origin
 	Why       string `json:"why"`
 	Missing   bool   `json:"missing,omitempty"` // the mode does not program it, see Why
@@ -92,9 +92,9 @@ type Frontend struct {
 
 // Problem is something that was rejected or skipped, is unsupported or failed.
 type Problem struct {
-	Object string `json:"object,omitempty"`
-	Where  string `json:"where,omitempty"`
-	Reason string `json:"reason"`
+	Object string `json:"object,omitempty" nodes:"key"`
+	Where  string `json:"where,omitempty" nodes:"key"`
+	Reason string `json:"reason" nodes:"key"`
 	Detail string `json:"detail"`
 }
 

@@ -238,7 +238,7 @@ func TestOptions(t *testing.T) {
 		expect(own || name == "kubectl", "server: https://192.0.2.10:6443")
 		expect(own || name == "kubectl", "metricsBindAddress: 0.0.0.0:10249")
 		for _, text := range []string{
-			"resources: [tokenreviews]", "resources: [subjectaccessreviews]", "nonResourceURLs: [/status]", "name: tandem-status",
+			"resources: [tokenreviews]", "resources: [subjectaccessreviews]", "nonResourceURLs: [/status, /query]", "name: tandem-status",
 			"resources: [serviceaccounts/token]", "resourceNames: [tandem-status]",
 		} {
 			expect(own || name == "kubectl", text)

@@ -1,0 +1,646 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha1"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/tandem-proxy/tandem/core/health"
+	"github.com/tandem-proxy/tandem/core/watch"
+	"github.com/tandem-proxy/tandem/platform"
+)
+
+// How kubectl tandem reaches the tandem of a node: a request to its control socket (package platform) is carried
+//
+//	                ┌─ proxy ─▶ API server ─▶ pods/proxy ─▶ metrics address: /status, /query/ ─ a token is reviewed
+//	carrier (a pod) ┤
+//	                └─ exec ──▶ API server ─▶ pods/exec ─▶ kubelet ─▶ tandem control ─▶ control socket ─ root of the pod
+//
+// What comes back is a stranger's: whoever runs a pod with tandem's labels. It is bounded in size and time, and
+// nothing of it is followed.
+
+// cluster reaches the tandems of a cluster.
+type cluster struct {
+	rules                        *clientcmd.ClientConfigLoadingRules
+	overrides                    clientcmd.ConfigOverrides
+	namespace, account, selector string
+	port                         int
+	timeout                      time.Duration
+	via                          string
+
+	node  string // --node: the only one to ask
+	all   bool   // --all-nodes
+	scope string // -n of verbs about a connection
+}
+
+// The ways to a pod: the values of --via.
+const (
+	viaAuto  = "auto"
+	viaProxy = "proxy"
+	viaExec  = "exec"
+)
+
+// session is access to a cluster's API server, and to the tandems behind it.
+type session struct {
+	*http.Client
+	base  *url.URL
+	token string // for tandems, by the proxy; empty for exec
+	scope string // the namespace of what is named without one
+}
+
+// The bounds of one request.
+const (
+	maxAsked      = 8         // nodes
+	maxPods       = 16 << 20  // bytes of a page of the list of pods
+	maxPages      = 200       // of them
+	maxError      = 4096      // bytes of an answer that is an error
+	maxToken      = 64 << 10  // bytes of the answer with a token
+	maxNode       = 256 << 20 // bytes of the answer of a node
+	maxHeader     = 64 << 10  // bytes before it
+	maxParameters = 8 << 10   // bytes of a question that the proxy carries: it is in the path
+)
+
+// open opens access to the API server.
+func (k *cluster) open() (to session, err error) {
+	kubeconfig := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(k.rules, &k.overrides)
+	c, err := kubeconfig.ClientConfig()
+	if err != nil {
+		return to, fmt.Errorf("kubeconfig: %w", err)
+	}
+	if to.scope, _, err = kubeconfig.Namespace(); err != nil {
+		return to, fmt.Errorf("kubeconfig: %w", err)
+	}
+	to.scope = cmp.Or(k.scope, to.scope)
+	c.NextProtos = []string{"http/1.1"} // exec upgrades connections
+	if to.Client, err = rest.HTTPClientFor(c); err != nil {
+		return to, err
+	}
+	// The client adds the user's credentials to every request, to whatever host: a
+	// redirect is an answer like others.
+	to.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	to.base, _, err = rest.DefaultServerUrlFor(c)
+	return to, err
+}
+
+// choose decides the way to the pods: the proxy where there is the account whose tokens tandems take, else exec,
+// which needs no configuration.
+func (k *cluster) choose(ctx context.Context, to *session) (err error) {
+	if k.via == viaExec {
+		return nil
+	}
+	if to.token, err = k.newToken(ctx, *to); err != nil && k.via == viaProxy {
+		return err
+	}
+	return ctx.Err()
+}
+
+// pod holds the fields that are read of a Pod.
+type pod struct {
+	Metadata struct{ Name, DeletionTimestamp string }
+	Spec     struct {
+		NodeName     string
+		HostNetwork  bool
+		NodeSelector map[string]string
+		Containers   []struct{ Name string }
+	}
+	Status struct {
+		Phase  string
+		PodIPs []struct{ IP string }
+	}
+}
+
+// gone reports whether a pod ends or has ended.
+func (p *pod) gone() bool {
+	return p.Metadata.DeletionTimestamp != "" || p.Status.Phase == "Failed" || p.Status.Phase == "Succeeded"
+}
+
+// pods lists the pods of tandem that have a node: that of one node where it is named. One that another one of its node
+// replaces is left out.
+func (k *cluster) pods(ctx context.Context, to session, node string) (all []pod, err error) {
+	query := url.Values{"labelSelector": {k.selector}, "limit": {"500"}}
+	if node != "" {
+		query.Set("fieldSelector", "spec.nodeName="+node)
+	}
+	for range maxPages {
+		var list struct {
+			Metadata struct{ Continue string }
+			Items    []pod
+		}
+		if err := get(ctx, to.Client, to.base.JoinPath("api/v1/namespaces", k.namespace, "pods"), query, maxPods, &list); err != nil {
+			return nil, fmt.Errorf("list the pods of tandem in namespace %s: %w", k.namespace, err)
+		}
+		for _, p := range list.Items {
+			if p.Spec.NodeName != "" && (node == "" || p.Spec.NodeName == node) {
+				all = append(all, p)
+			}
+		}
+		if list.Metadata.Continue == "" {
+			break
+		}
+		query.Set("continue", list.Metadata.Continue)
+	}
+	alive := map[string]bool{}
+	for i := range all {
+		alive[all[i].Spec.NodeName] = alive[all[i].Spec.NodeName] || !all[i].gone()
+	}
+	all = slices.DeleteFunc(all, func(p pod) bool { return p.gone() && alive[p.Spec.NodeName] })
+	switch {
+	case len(all) == 0 && node != "":
+		return nil, fmt.Errorf("no pod of tandem on node %q, in namespace %s with labels %s", node, k.namespace, k.selector)
+	case len(all) == 0:
+		return nil, fmt.Errorf("no pods of tandem in namespace %s with labels %s", k.namespace, k.selector)
+	}
+	slices.SortStableFunc(all, func(a, b pod) int { return strings.Compare(a.Spec.NodeName, b.Spec.NodeName) })
+	return all, nil
+}
+
+// identity is what is read of an object where its name is enough.
+type identity struct{ Namespace, Name string }
+
+// names lists the first objects of a kind.
+func (to session) names(ctx context.Context, path string) (all []identity, err error) {
+	var list struct{ Items []struct{ Metadata identity } }
+	err = get(ctx, to.Client, to.base.JoinPath(path), url.Values{"limit": {"500"}}, maxPods, &list)
+	for _, item := range list.Items {
+		all = append(all, item.Metadata)
+	}
+	return all, err
+}
+
+// find returns a pod of any program, which has a node.
+func (to session) find(ctx context.Context, name string) (p pod, err error) {
+	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/%") { // which would be of the path
+		return p, usageError{fmt.Errorf("pod/%s: want pod/NAME, of the namespace that -n names", name)}
+	}
+	if err := get(ctx, to.Client, to.base.JoinPath("api/v1/namespaces", to.scope, "pods", name), nil, maxPods, &p); err != nil {
+		return p, fmt.Errorf("pod %s/%s: %w", to.scope, name, err)
+	}
+	if p.Spec.NodeName == "" {
+		return p, fmt.Errorf("pod %s/%s has no node yet", to.scope, name)
+	}
+	return p, nil
+}
+
+// tokenSeconds is how long a token is good for, the shortest that the API allows.
+const tokenSeconds = 600
+
+// newToken makes a token that is good for tandems and for nothing else: what reaches them is in
+// the hands of whoever runs a pod with their labels, and goes over the network in the clear.
+func (k *cluster) newToken(ctx context.Context, to session) (string, error) {
+	body, err := json.Marshal(map[string]any{
+		"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+		"spec": map[string]any{"audiences": []string{watch.Audience}, "expirationSeconds": tokenSeconds},
+	})
+	if err != nil {
+		return "", err
+	}
+	at := to.base.JoinPath("api/v1/namespaces", k.namespace, "serviceaccounts", k.account, "token")
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at.String(), bytes.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	var answer struct{ Status struct{ Token string } }
+	if err := fetch(to.Client, req, maxToken, func(r io.Reader) error { return json.NewDecoder(r).Decode(&answer) }); err != nil {
+		return "", fmt.Errorf("token of ServiceAccount %s/%s, which value kubectl.enabled of the chart makes: %w", k.namespace, k.account, err)
+	}
+	if answer.Status.Token == "" {
+		return "", fmt.Errorf("token of ServiceAccount %s/%s: the API server answers without one", k.namespace, k.account)
+	}
+	return answer.Status.Token, nil
+}
+
+// get reads a JSON document of so many bytes at most.
+func get(ctx context.Context, client *http.Client, at *url.URL, query url.Values, limit int64, answer any) error {
+	to := *at
+	to.RawQuery = query.Encode()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to.String(), nil)
+	if err != nil {
+		return err
+	}
+	return fetch(client, req, limit, func(r io.Reader) error { return json.NewDecoder(r).Decode(answer) })
+}
+
+// fetch has an answer of so many bytes at most read.
+func fetch(client *http.Client, req *http.Request, limit int64, read func(io.Reader) error) error {
+	req.Header.Set("Accept", "application/json")
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK && res.StatusCode != http.StatusCreated {
+		text, _ := io.ReadAll(io.LimitReader(res.Body, maxError))
+		return apiError(res.StatusCode, text)
+	}
+	return read(&allowance{Reader: res.Body, limit: limit})
+}
+
+// allowance is a reader of which so many bytes are read.
+type allowance struct {
+	io.Reader
+	limit, read int64
+}
+
+func (a *allowance) Read(p []byte) (int, error) {
+	n, err := a.Reader.Read(p[:min(int64(len(p)), a.limit+1-a.read)])
+	if a.read += int64(n); a.read > a.limit {
+		return 0, fmt.Errorf("answer larger than %d bytes", a.limit)
+	}
+	return n, err
+}
+
+// apiError is the error of an answer: the message of Kubernetes' Status where it is
+// one, and what to do.
+func apiError(code int, text []byte) error {
+	var said struct{ Kind, Message string }
+	if json.Unmarshal(text, &said) != nil || said.Message == "" {
+		said.Message = strings.TrimSpace(string(text))
+	}
+	message := http.StatusText(code) + ": " + said.Message
+	switch {
+	case code == http.StatusForbidden && said.Kind == "Status": // of the API server, not of the pod
+		message += "; the user needs list of pods there, and get of pods/proxy with create of serviceaccounts/token, or get and create of pods/exec"
+	case code == http.StatusServiceUnavailable, code == http.StatusBadGateway:
+		message += "; does tandem serve its status on the pod's address (metricsBindAddress 0.0.0.0:10249), and may it check tokens (value kubectl.enabled of the chart)? --via exec needs neither"
+	}
+	return errors.New(message)
+}
+
+// carrier takes requests to the control socket of a pod's tandem, or, by the proxy, to the pages with the same answers.
+// It implements http.RoundTripper.
+type carrier struct {
+	*cluster
+	session
+	pod
+	limit int64 // bytes of an answer
+}
+
+// RoundTrip implements http.RoundTripper. The time of a request ends with the reading of its answer.
+func (c carrier) RoundTrip(req *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithTimeoutCause(req.Context(), c.timeout, fmt.Errorf("no answer within %s (--timeout)", c.timeout))
+	carry := c.executed
+	if c.token != "" && (c.via == viaProxy || proxies(req)) {
+		carry = c.proxied
+	}
+	res, err := carry(req.WithContext(ctx))
+	if err != nil {
+		defer cancel()
+		return nil, cmp.Or(context.Cause(ctx), err)
+	}
+	res.Body = &answerBody{ctx, res.Body, cancel}
+	return res, nil
+}
+
+// answerBody is the body of an answer, whose time ends with it.
+type answerBody struct {
+	ctx context.Context
+	io.ReadCloser
+	cancel func()
+}
+
+func (b *answerBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = cmp.Or(context.Cause(b.ctx), err)
+	}
+	return n, err
+}
+
+func (b *answerBody) Close() error {
+	defer b.cancel()
+	return b.ReadCloser.Close()
+}
+
+// proxies reports whether the proxy can carry a request: what only reads, with few parameters.
+func proxies(req *http.Request) bool {
+	return req.URL.Path == "/status" || strings.HasPrefix(req.URL.Path, "/query/") && req.ContentLength <= maxParameters
+}
+
+// proxied carries a request through the API server's proxy of pods, to the metrics address.
+func (c carrier) proxied(req *http.Request) (*http.Response, error) {
+	if !proxies(req) {
+		return nil, errors.New("the proxy of pods does not carry this question: --via exec does")
+	}
+	query := req.URL.Query()
+	if req.ContentLength > 0 {
+		parameters, err := io.ReadAll(req.Body)
+		if err != nil {
+			return nil, err
+		}
+		query.Set(platform.QueryParameter, string(parameters))
+	}
+	at := c.base.JoinPath("api/v1/namespaces", c.namespace, "pods", c.Metadata.Name+":"+strconv.Itoa(c.port), "proxy", req.URL.Path)
+	at.RawQuery = query.Encode()
+	to, err := http.NewRequestWithContext(req.Context(), http.MethodGet, at.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	to.Header.Set("Accept", req.Header.Get("Accept"))
+	to.Header.Set(health.TokenHeader, c.token)
+	res, err := c.Do(to)
+	if err != nil {
+		return nil, err
+	}
+	if res.StatusCode != http.StatusOK && res.StatusCode != http.StatusConflict { // which is how tandem says no
+		defer res.Body.Close()
+		text, _ := io.ReadAll(io.LimitReader(res.Body, maxError))
+		return nil, apiError(res.StatusCode, text)
+	}
+	res.Body = bodyOf(&allowance{Reader: res.Body, limit: c.limit}, res.Body.Close)
+	return res, nil
+}
+
+// bodyOf is a body that is read and closed in different ways.
+func bodyOf(r io.Reader, closed func() error) io.ReadCloser {
+	return struct {
+		io.Reader
+		io.Closer
+	}{r, closing(closed)}
+}
+
+type closing func() error
+
+func (c closing) Close() error { return c() }
+
+// controlVerb is the verb that exec runs in a pod. Programs of other versions know it by this name.
+const controlVerb = "control"
+
+// executed carries a request through a tandem that the API server runs in the pod, to the control socket there.
+func (c carrier) executed(req *http.Request) (*http.Response, error) {
+	program, container := "/tandem", c.Spec.Containers // as the images have it
+	if c.Spec.NodeSelector["kubernetes.io/os"] == "windows" {
+		program = "tandem.exe"
+	}
+	query := url.Values{"command": {program, controlVerb}, "stdin": {"true"}, "stdout": {"true"}, "stderr": {"true"}}
+	for _, one := range container {
+		if len(container) == 1 || one.Name == "tandem" {
+			query.Set("container", one.Name)
+		}
+	}
+	at := c.base.JoinPath("api/v1/namespaces", c.namespace, "pods", c.Metadata.Name, "exec")
+	at.RawQuery = query.Encode()
+	s, err := dialStream(req.Context(), c.Client, at)
+	if err != nil {
+		return nil, fmt.Errorf("exec in pod %s: %w", c.Metadata.Name, err)
+	}
+	stop := context.AfterFunc(req.Context(), func() { _ = s.Close() })
+	written := make(chan struct{})
+	go func() { // the answer may come before all is written
+		defer close(written)
+		_ = req.Write(s) // what fails here, ends the reading
+	}()
+	end := func() error {
+		stop()
+		err := s.Close()
+		<-written
+		return err
+	}
+	in := &allowance{Reader: s, limit: maxHeader}
+	res, err := http.ReadResponse(bufio.NewReader(in), req)
+	if err != nil {
+		_ = end()
+		return nil, fmt.Errorf("exec in pod %s: %w", c.Metadata.Name, err)
+	}
+	in.limit += c.limit
+	body := res.Body
+	res.Body = bodyOf(body, end)
+	return res, nil
+}
+
+// stream is the standard input and output of a program in a pod: channels of a WebSocket (RFC 6455), in the form
+// that every API server has. Of what is read only the standard output is kept, and the beginning of the rest.
+type stream struct {
+	out io.WriteCloser
+	in  *bufio.Reader
+
+	writing sync.Mutex // a frame: answers to pings come from the reader
+
+	left    uint64 // bytes of the frame that is being read
+	begun   bool   // the channel of its message is known
+	channel byte
+	said    bytes.Buffer // on the standard error
+	ended   bytes.Buffer // a Status
+}
+
+// What a stream consists of.
+const (
+	streamProtocol = "v4.channel.k8s.io"
+	streamGUID     = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11" // of WebSocket
+
+	channelIn, channelOut, channelErr, channelStatus = 0, 1, 2, 3
+
+	opContinue, opText, opBinary, opClose, opPing, opPong = 0, 1, 2, 8, 9, 10
+
+	finalFrame, maskedFrame = 0x80, 0x80
+
+	maxControl = 125      // bytes of a frame that carries no data
+	maxFrame   = 16 << 10 // bytes of one that is written
+)
+
+// dialStream runs what a URL of the API server names.
+func dialStream(ctx context.Context, client *http.Client, at *url.URL) (*stream, error) {
+	var nonce [16]byte
+	_, _ = rand.Read(nonce[:]) // it never fails
+	key := base64.StdEncoding.EncodeToString(nonce[:])
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range map[string]string{
+		"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": key, "Sec-WebSocket-Protocol": streamProtocol,
+	} {
+		req.Header.Set(name, value)
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if res.StatusCode != http.StatusSwitchingProtocols {
+		defer res.Body.Close()
+		text, _ := io.ReadAll(io.LimitReader(res.Body, maxError))
+		return nil, apiError(res.StatusCode, text)
+	}
+	sum := sha1.Sum([]byte(key + streamGUID)) // as RFC 6455 has it; no secret
+	both, ok := res.Body.(io.ReadWriteCloser)
+	if !ok || res.Header.Get("Sec-WebSocket-Accept") != base64.StdEncoding.EncodeToString(sum[:]) || res.Header.Get("Sec-WebSocket-Protocol") != streamProtocol {
+		_ = res.Body.Close()
+		return nil, errors.New("the API server does not answer in the form " + streamProtocol)
+	}
+	return &stream{out: both, in: bufio.NewReader(both)}, nil
+}
+
+// Close ends the program's standard input.
+func (s *stream) Close() error { return s.out.Close() }
+
+// Write writes to the standard input.
+func (s *stream) Write(p []byte) (n int, err error) {
+	for len(p) > 0 && err == nil {
+		part := p[:min(len(p), maxFrame)]
+		if err = s.frame(opBinary, append([]byte{channelIn}, part...)); err == nil {
+			n, p = n+len(part), p[len(part):]
+		}
+	}
+	return n, err
+}
+
+// frame writes a whole message, which it masks in place, as clients do.
+func (s *stream) frame(op byte, payload []byte) error {
+	b := []byte{finalFrame | op, maskedFrame}
+	if len(payload) <= maxControl {
+		b[1] |= byte(len(payload))
+	} else {
+		b[1] |= maxControl + 1
+		b = binary.BigEndian.AppendUint16(b, uint16(len(payload)))
+	}
+	var mask [4]byte
+	_, _ = rand.Read(mask[:])
+	for i := range payload {
+		payload[i] ^= mask[i%len(mask)]
+	}
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	_, err := s.out.Write(slices.Concat(b, mask[:], payload))
+	return err
+}
+
+// Read reads the standard output. Its end is an error where the program failed.
+func (s *stream) Read(p []byte) (int, error) {
+	for {
+		if s.left == 0 {
+			if err := s.next(); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		if !s.begun {
+			channel, err := s.in.ReadByte()
+			if err != nil {
+				return 0, s.end(err)
+			}
+			s.channel, s.begun = channel, true
+			s.left--
+			continue
+		}
+		if s.channel == channelOut {
+			n, err := s.in.Read(p[:min(uint64(len(p)), s.left)])
+			s.left -= uint64(n)
+			if err != nil {
+				err = s.end(err)
+			}
+			return n, err
+		}
+		if err := s.keep(); err != nil {
+			return 0, s.end(err)
+		}
+	}
+}
+
+// keep reads from a frame of another channel than the standard output.
+func (s *stream) keep() error {
+	part := make([]byte, min(s.left, maxError))
+	n, err := io.ReadFull(s.in, part)
+	s.left -= uint64(n)
+	if kept := map[byte]*bytes.Buffer{channelErr: &s.said, channelStatus: &s.ended}[s.channel]; kept != nil {
+		kept.Write(part[:min(n, maxError-kept.Len())])
+	}
+	return err
+}
+
+// next reads the beginning of a frame, and the whole of one that carries no data.
+func (s *stream) next() error {
+	var head [2]byte
+	if _, err := io.ReadFull(s.in, head[:]); err != nil {
+		return s.end(err)
+	}
+	op, size := head[0]&0x0f, uint64(head[1]&^maskedFrame)
+	if head[1]&maskedFrame != 0 || size > maxControl && op >= opClose {
+		return errors.New("the API server breaks the rules of WebSocket")
+	}
+	if size > maxControl {
+		long := make([]byte, map[uint64]int{maxControl + 1: 2, maxControl + 2: 8}[size])
+		if _, err := io.ReadFull(s.in, long); err != nil {
+			return s.end(err)
+		}
+		size = 0
+		for _, b := range long {
+			size = size<<8 | uint64(b)
+		}
+	}
+	switch op {
+	case opContinue:
+		s.left = size
+		return nil
+	case opText, opBinary:
+		s.left, s.begun = size, false
+		return nil
+	}
+	payload := make([]byte, size)
+	if _, err := io.ReadFull(s.in, payload); err != nil || op == opClose {
+		return s.end(err)
+	}
+	if op == opPing {
+		return s.frame(opPong, payload)
+	}
+	return nil
+}
+
+// end is the result of a program whose output has ended: io.EOF, or why it failed.
+func (s *stream) end(err error) error {
+	var status struct{ Status, Message string }
+	if json.Unmarshal(s.ended.Bytes(), &status) == nil && status.Status == "Failure" {
+		text := strings.TrimPrefix(strings.TrimSpace(s.said.String()), "tandem: ")
+		return errors.New(cmp.Or(text, status.Message))
+	}
+	if err == nil || errors.Is(err, io.ErrUnexpectedEOF) && s.ended.Len() > 0 {
+		return io.EOF
+	}
+	return err
+}
+
+// newControl is what exec runs in a pod: it connects its standard input and output with the control socket there,
+// which hears root.
+func newControl() *cobra.Command {
+	return &cobra.Command{
+		Use: controlVerb, Hidden: true, Args: noArgs,
+		Short: "Connect the standard input and output with the control socket of the running tandem",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			conn, err := platform.DialControl(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			go func() { // until the process ends
+				_, _ = io.Copy(conn, cmd.InOrStdin())
+				_ = conn.Close() // who asked has gone
+			}()
+			if _, err = io.Copy(cmd.OutOrStdout(), conn); errors.Is(err, net.ErrClosed) {
+				return nil
+			}
+			return err
+		},
+	}
+}
