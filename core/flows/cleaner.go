@@ -92,7 +92,7 @@ type budget struct {
 
 const (
 	budgetShare = 400
-	mostSaved   = 50 * time.Millisecond
+	mostSaved   = 250 * time.Millisecond
 	longestWait = 5 * time.Second
 	leastShare  = 20
 )
