@@ -235,7 +235,8 @@ func (b *backend[K, V]) see(r *inspection[K, V], want map[K]V, k K, v V) {
 	r.found[k] = v
 }
 
-// Trace reads everything back and sends a packet through it.
+// Trace reads back the objects on a packet's path, or everything where a driver has no Path,
+// and sends the packet through it.
 func (b *backend[K, V]) Trace(ctx context.Context, ports []*model.Port, p oracle.Packet) (Trace, error) {
 	start := time.Now()
 	b.mu.Lock()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package diagnosis has the results of `tandem doctor`: what each check found, and how
-// to fix it. The checks themselves are where their subject is: modes in platform, the
-// kernel in linux/host.
+// to fix it. Checks of a node are in node_*.go, from facts that linux/host and windows/host
+// read; checks of modes are in platform.
 package diagnosis
 
 import (

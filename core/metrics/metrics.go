@@ -128,7 +128,8 @@ type Sources struct {
 	// Ages returns how long ago each kind of input was last known to be up to date;
 	// nil where nothing is watched.
 	Ages func() map[string]time.Duration
-	// Packets are those that the iptables mode counts; nil where nothing does.
+	// Packets are counters of the data plane: packets of mode iptables, listeners of
+	// nftables, failed calls to HNS; nil where there are none.
 	Packets func() dataplane.Packets
 	// Relays are the counters of the userspace mode; it is false in other modes.
 	// Nil is no such mode.

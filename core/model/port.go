@@ -31,7 +31,7 @@ type Port struct {
 	// Draining are all endpoints that still serve but are in no pool, because
 	// they terminate or because policy or hints leave them to others. They get no
 	// new connections and keep those they have: flows to them are not stale
-	// (core/flows). Empty for TCP, whose flows are never touched.
+	// (core/flows). Empty for TCP, of which only unanswered handshakes are ever deleted.
 	Draining []netip.AddrPort
 }
 
