@@ -288,7 +288,7 @@ func (k *clusterTest) run(ctx context.Context, args []string) (r connectivity.Re
 		return r, err
 	}
 	k.namespace = "tandem-test-" + strings.ToLower(rand.Text()[:8])
-	defer func() { err = joined(err, k.clear(context.WithoutCancel(ctx))) }()
+	defer func() { err = errors.Join(err, k.clear(context.WithoutCancel(ctx))) }()
 	for _, o := range k.objects(here.Node, args) {
 		if err := k.create(ctx, o); err != nil {
 			return r, err
@@ -298,14 +298,6 @@ func (k *clusterTest) run(ctx context.Context, args []string) (r connectivity.Re
 		return r, err
 	}
 	return connectivity.Existing(ctx, k.own)
-}
-
-// joined adds the error of a Close to a result, whose exit code stays.
-func joined(err, closing error) error {
-	if closing == nil {
-		return err
-	}
-	return errors.Join(err, closing)
 }
 
 // own reports whether a Service is of the test.

@@ -129,7 +129,7 @@ func (f *hnsTest) find(cmd *cobra.Command) (contract.Report, error) {
 	if err != nil {
 		return r, err
 	}
-	return r, joined(writeJSON(file, r), file.Close())
+	return r, errors.Join(writeJSON(file, r), file.Close())
 }
 
 // writeHNSTest prints what differs and what was not asked; all when wide.

@@ -57,7 +57,7 @@ func (f *rigFlags) withRig(cmd *cobra.Command, o connectivity.Options, use func(
 	if err != nil {
 		return err
 	}
-	defer func() { err = joined(err, r.Close()) }()
+	defer func() { err = errors.Join(err, r.Close()) }()
 	return use(cmd.Context(), r)
 }
 

@@ -372,10 +372,7 @@ func (b *backend[K, V]) Preview(deltas []model.Delta) (changes []Change) {
 			b.compiler.Port(host, d.New, func(k K, v V) { now[k], owners[k] = v, d.ID() })
 		}
 	}
-	keys := make([]K, 0, len(owners))
-	for k := range owners {
-		keys = append(keys, k)
-	}
+	keys := slices.Collect(maps.Keys(owners))
 	sortKeys(b.compiler, keys)
 	for _, k := range keys {
 		if c, ok := b.previewOne(k, old, now, releases[k]); ok {

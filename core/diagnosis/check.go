@@ -23,7 +23,6 @@ type Check struct {
 // Level states how bad a finding is.
 type Level string
 
-// The levels.
 const (
 	OK   Level = "ok"
 	Note Level = "note" // good to know; nothing is wrong

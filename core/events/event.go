@@ -26,7 +26,6 @@ func (o Object) String() string {
 // Type is the type of an Event, in Kubernetes' words.
 type Type string
 
-// The types.
 const (
 	Normal  Type = "Normal"
 	Warning Type = "Warning"

@@ -3,6 +3,7 @@
 package flows
 
 import (
+	"maps"
 	"net/netip"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -63,13 +64,8 @@ func (s Set) union(o Set) Set {
 	case len(o) == 0:
 		return s
 	}
-	all := make(Set, len(s)+len(o))
-	for e := range s {
-		all[e] = struct{}{}
-	}
-	for e := range o {
-		all[e] = struct{}{}
-	}
+	all := maps.Clone(s)
+	maps.Copy(all, o)
 	return all
 }
 

@@ -100,16 +100,6 @@ type frontendKey struct {
 	at    netip.AddrPort
 }
 
-// IndexOf returns an index of the given matches; later ones about the same frontend
-// correct earlier ones.
-func IndexOf(matches []Match) *Index {
-	x := &Index{at: make(map[frontendKey]int, len(matches))}
-	for _, m := range matches {
-		x.Add(m)
-	}
-	return x
-}
-
 // Add adds a match, or merges it with the one that is there for its frontend.
 func (x *Index) Add(m Match) {
 	key := frontendKey{m.Proto, m.Frontend}

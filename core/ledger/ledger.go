@@ -364,7 +364,6 @@ func portOf(owner *model.PortID) (id model.PortID) {
 // Verb is the kind of an Op.
 type Verb uint8
 
-// The verbs.
 const (
 	Create Verb = iota
 	Replace

@@ -208,7 +208,6 @@ func OwnGaps(all []Gap) (own []Gap) {
 // State is how a Service is doing on this node.
 type State uint8
 
-// The states.
 const (
 	Programmed State = iota // everything that it asks for works
 	Partial                 // it works, except for the problems reported

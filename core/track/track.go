@@ -22,6 +22,7 @@ package track
 
 import (
 	"iter"
+	"maps"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -401,10 +402,5 @@ func (t *Tracker) HasRoute(name model.RouteName) bool { return t.routes.all[name
 func (t *Tracker) HasGrant(name model.GrantName) bool { return t.routes.grants[name] != nil }
 
 func sorted[K comparable, V any](all map[K]V, compare func(a, b V) int) []V {
-	list := make([]V, 0, len(all))
-	for _, v := range all {
-		list = append(list, v)
-	}
-	slices.SortFunc(list, compare)
-	return list
+	return slices.SortedFunc(maps.Values(all), compare)
 }

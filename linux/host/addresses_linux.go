@@ -216,12 +216,12 @@ func RetryInterrupted(read func() error) (err error) {
 // Its methods are safe for concurrent use.
 type Namespace struct{ file *os.File }
 
-// ownNamespace leads to the network namespace of the thread that opens it.
-const ownNamespace = "/proc/thread-self/ns/net"
+// OwnNamespace leads to the network namespace of the thread that opens it.
+const OwnNamespace = "/proc/thread-self/ns/net"
 
 // OpenNamespace returns the network namespace of the calling thread. Close it.
 func OpenNamespace() (*Namespace, error) {
-	f, err := os.Open(ownNamespace)
+	f, err := os.Open(OwnNamespace)
 	if err != nil {
 		return nil, fmt.Errorf("current network namespace: %w", err)
 	}
@@ -269,7 +269,7 @@ func (n *Namespace) Listen(ctx context.Context, network, address string) (l net.
 
 func (n *Namespace) isHere() (bool, error) {
 	kept, errKept := n.file.Stat()
-	current, errCurrent := os.Stat(ownNamespace)
+	current, errCurrent := os.Stat(OwnNamespace)
 	if err := errors.Join(errKept, errCurrent); err != nil {
 		return false, fmt.Errorf("current network namespace: %w", err)
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/diagnosis"
 	"github.com/tandem-proxy/tandem/core/flows"
+	"github.com/tandem-proxy/tandem/core/flows/flowtest"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/conntrack"
 	"github.com/tandem-proxy/tandem/linux/host"
@@ -124,7 +125,7 @@ func (n *offloadNode) serve(pods ...int) {
 	n.plane.Update(changes)
 	n.sync()
 	stale := flows.Stale(testHost, changes)
-	_, err := n.stale.Delete(n.t.Context(), stale, flows.IndexOf(stale).Stale)
+	_, err := n.stale.Delete(n.t.Context(), stale, flowtest.IndexOf(stale).Stale)
 	n.must(err)
 }
 

@@ -414,7 +414,6 @@ func newCalls(h HNS, log *slog.Logger) *calls {
 	return &calls{hns: h, log: log, slow: slow, tooSlow: tooSlow}
 }
 
-// The states of a call.
 const (
 	running int32 = iota
 	returned
