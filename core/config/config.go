@@ -110,7 +110,7 @@ type API struct {
 // IPVS has the settings of the ipvs mode.
 type IPVS struct {
 	Scheduler    string         // rr when empty
-	ExcludeCIDRs []netip.Prefix // virtual servers inside are never touched
+	ExcludeCIDRs []netip.Prefix // virtual servers with these addresses are left alone
 	StrictARP    bool
 	// Time-outs of IPVS connections; 0 keeps the kernel's.
 	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration

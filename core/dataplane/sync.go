@@ -207,7 +207,7 @@ func (s *run[K, V]) bisect(batch []ledger.Op[K, V], failed error) {
 	s.budget -= 2
 	before := s.work.Failed
 	s.commit(left)
-	if together && s.work.Failed > before { // what is to be deleted is still in use
+	if together && s.work.Failed > before { // the object to delete is still in use
 		s.recordAll(right, failed)
 		return
 	}
@@ -267,7 +267,7 @@ func (s *run[K, V]) recordEach(batch []ledger.Op[K, V], errs []error) {
 	}
 }
 
-// hold records the ops of a batch, but those that met a busy data plane have not failed.
+// hold records the ops of a batch; an op that met a busy data plane is not a failure.
 func (s *run[K, V]) hold(batch []ledger.Op[K, V], errs []error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

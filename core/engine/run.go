@@ -129,8 +129,8 @@ func (e *Engine) apply(queue []task, since time.Time) {
 	}
 }
 
-// entailed returns the Services that are to be resolved though nothing of them has changed, as tasks: each is in a
-// turn of its namespace.
+// entailed returns, as tasks, Services to resolve although they did not change
+// themselves: each is in a turn of its namespace.
 func (e *Engine) entailed() (all []task) {
 	for _, n := range e.tracker.Due(time.Now()) {
 		all = append(all, task{about: subject{aTouch, n.Namespace, n.Name}, do: func(since time.Time) {

@@ -69,9 +69,9 @@ func (s Set) union(o Set) Set {
 	return all
 }
 
-// liveEndpoints returns the endpoints that may serve flows of a port: those that get new
-// ones, whatever the frontend or the sender, and those that drain. It is empty for
-// a port that is not there.
+// liveEndpoints returns the endpoints that may serve flows of a port: endpoints that get
+// new flows from any frontend or sender, and draining ones. It is empty for a port that
+// is not there.
 func liveEndpoints(p *model.Port) Set {
 	if p == nil {
 		return nil

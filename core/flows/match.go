@@ -77,8 +77,8 @@ func (m *Match) merge(n Match) Match {
 	latest := n.Gone
 	n.Gone = m.Gone.union(n.Gone)
 	if len(n.Gone) > maxGone && len(m.Gone) > 0 {
-		// Current endpoints are in Keep, so all other translated flows of a frontend
-		// that we own are stale: the list is not needed.
+		// Current endpoints are in Keep, so all other translated flows of a frontend that
+		// Tandem owns are stale: the list is not needed.
 		n.Gone, n.Reach = latest, max(n.Reach, Translated)
 	}
 	if n.Reach >= Translated && !n.AnyAddr() {

@@ -7,10 +7,10 @@
 //	                                    /status /configz ...  `tandem status`
 //	Checks  one listener for each healthCheckNodePort         load balancers
 //
-// Paths, codes, headers and JSON fields are those of kube-proxy 1.36, with more
-// fields where Tandem knows more. Unlike kube-proxy's, all servers answer GET and HEAD
-// only, except for PUT /debug/flags/v, which sets the log level. Time, size and number of
-// connections are limited. At the limit the client address with the most connections loses
-// one for each new one: an idle one first, then one that does not read its answer. So no
-// address locks out others.
+// Paths, codes, headers and JSON fields are those of kube-proxy 1.36, with more fields
+// where Tandem knows more. Unlike kube-proxy's, all servers answer GET and HEAD only,
+// except for PUT /debug/flags/v, which sets the log level.
+// Time, size and number of connections are limited. At the limit the client address with
+// the most connections loses one for each new one: an idle one first, then one that does
+// not read its answer. So no address locks out others.
 package health

@@ -87,7 +87,7 @@ func (m *Metrics) Synced(s engine.Sync) {
 	}
 }
 
-// Problem counts something that was rejected, skipped or is impossible.
+// Problem counts something rejected, skipped or unsupported.
 func (m *Metrics) Problem(p model.Problem) { m.tandem.problems.WithLabelValues(p.Why.String()).Inc() }
 
 // FlowsCleaned counts an attempt to delete stale conntrack entries.
@@ -171,7 +171,7 @@ func (c scrapeCollector) Collect(ch chan<- prometheus.Metric) {
 		if f, ok := c.Failover(); ok {
 			send(counter, "tandem_failover_ejections_total", "Addresses of endpoints that stopped answering and were ejected.", float64(f.Ejections))
 			send(gauge, "tandem_failover_addresses", "Addresses of endpoints that are ejected.", float64(f.Ejected))
-			send(counter, "tandem_failover_unchecked_total", "Suspicions dropped because the address never answered a SYN of this node: a network policy may drop those.", float64(f.Unchecked))
+			send(counter, "tandem_failover_unchecked_total", "Suspicions dropped because the address never answered a SYN of this node: a network policy may drop the SYNs.", float64(f.Unchecked))
 			send(counter, "tandem_failover_cpu_seconds_total", "CPU time spent looking for unanswered connections.", f.Spent.Seconds())
 		}
 	}

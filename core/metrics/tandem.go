@@ -209,7 +209,7 @@ type serviceCollector struct {
 
 	mu    sync.Mutex
 	taken map[string]bool
-	full  bool // and the log says so
+	full  bool // and that was logged
 }
 
 // Services adds the connections of at most this many Services. Counts is asked at each
@@ -236,7 +236,7 @@ func (c *serviceCollector) Collect(ch chan<- prometheus.Metric) {
 			delete(c.taken, name)
 		}
 	}
-	connections := prometheus.NewDesc("tandem_service_connections_total", "New connections of a Service, of those that have a series.", []string{"namespace", "service"}, nil)
+	connections := prometheus.NewDesc("tandem_service_connections_total", "New connections of a Service; only Services within --metrics-services have a series.", []string{"namespace", "service"}, nil)
 	without := 0
 	for _, s := range all {
 		if !c.taken[s.Service] && len(c.taken) >= c.most {
@@ -250,7 +250,7 @@ func (c *serviceCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("tandem_service_connections_omitted", "Services with connections that have no series of tandem_service_connections_total.", nil, nil),
 		prometheus.GaugeValue, float64(without))
 	if without > 0 && !c.full {
-		c.log.Warn("not all Services have a metric of their connections", "most", c.most, "without", without, "flag", "--metrics-services")
+		c.log.Warn("limit of --metrics-services reached; some Services have no connection metric", "most", c.most, "without", without, "flag", "--metrics-services")
 	}
 	c.full = without > 0
 }

@@ -115,7 +115,7 @@ const (
 	Local
 )
 
-// TrafficPolicies are both.
+// TrafficPolicies lists both policies, for ranging.
 func TrafficPolicies() [2]TrafficPolicy { return [...]TrafficPolicy{Cluster, Local} }
 
 // Service is what Tandem needs of a Kubernetes Service. Addresses are valid,

@@ -53,7 +53,7 @@ func OpenAddresses(skip func(netlink.Link) bool) (a *Addresses, err error) {
 	return a, nil
 }
 
-// Close closes it.
+// Close ends the subscription and closes its sockets.
 func (a *Addresses) Close() (err error) {
 	if a.events != nil {
 		err = a.events.Close()
@@ -283,7 +283,7 @@ type Listeners struct {
 	names  map[uint32]string // of processes by the inodes of the sockets last found
 }
 
-// OpenListeners opens it for the namespace of the calling thread.
+// OpenListeners opens a Listeners for the network namespace of the calling thread.
 func OpenListeners() (*Listeners, error) {
 	s, err := nl.GetNetlinkSocketAt(-1, -1, unix.NETLINK_INET_DIAG)
 	if err != nil {
@@ -292,7 +292,7 @@ func OpenListeners() (*Listeners, error) {
 	return &Listeners{socket: s}, nil
 }
 
-// Close closes it.
+// Close closes the socket; of nil it does nothing.
 func (l *Listeners) Close() error {
 	if l != nil {
 		l.socket.Close()

@@ -537,7 +537,7 @@ func TestOffloadBesideAnother(t *testing.T) {
 	n.nft("delete", "table", "ip", "theirs")
 	n.device("poke") // a change of devices is looked at at once
 	n.offload()
-	said.wait(t, "flow offload is in effect")
+	said.wait(t, "flow offload enabled")
 	if ps := n.plane.Health().Full; len(ps) != 0 {
 		t.Errorf("in effect, and the problems are %v", ps)
 	}
