@@ -17,9 +17,9 @@
 //	   └──────────────┬────────────────────────────────────────┬────────┘
 //	                  │ status, deltas                         │ ops, one result each
 //	                  ▼                                        ▼
-//	   health, metrics, events, status, flows       Driver: linux/..., windows/..., core/relay
+//	   health, metrics, events, flows, suspect      Driver: linux/..., windows/..., core/relay
 //
-// # The way of a change
+// # The path of a change
 //
 // One endpoint of a Service is replaced:
 //
@@ -38,7 +38,7 @@
 //  6. engine publishes its status; flows deletes stale UDP conntrack entries; health
 //     and metrics take the deltas.
 //
-// Nothing on this way visits other Services or reads the kernel. Audits do that
+// Nothing on this path visits other Services or reads the kernel. Audits do that
 // beside it (package dataplane).
 //
 // # What each package promises
@@ -52,12 +52,23 @@
 //	dataplane    the only sync; Compiler is pure, Driver only writes and reads
 //	engine       one goroutine; the last good state stays when anything fails
 //	flows        stale flows of a delta; never blocks the engine
-//	health       HTTP servers that only read; bounded connections
+//	suspect      endpoints that stopped answering, on evidence about each address; pure
+//	history      the last changes, with the time of each stage; bounded
+//	health       HTTP servers; they read, except for the log level; bounded connections
 //	events       Kubernetes Events: merged, limited, never blocking
-//	metrics      kube-proxy's names; no label with the name of a Service or an address
-//	status       the document that `tandem status` and /status show
+//	metrics      kube-proxy's names; no label with an address; names of Services only in
+//	             tandem_service_connections_total
+//	question     one document of a node, and one function of it for each query
+//	diagnosis    the checks of `tandem doctor`: pure, from facts that platform reads
+//	snapshot     all state in a file, decoded as untrusted input, and its replay
+//	tracing      changes as OpenTelemetry traces; off unless configured
+//	ui, manual   pages of /ui and of the manual; no external resources
 //	relay        the userspace data plane: TCP and UDP relays on any system
 //	config       typed and validated configuration
+//	strictyaml   YAML and JSON, each fault with its line
+//	printable    untrusted text, made safe to show
+//	wire         answers on their way to commands: JSON, or CBOR with the same fields
+//	sleep        waits that end with a context
 //	oracle       reference semantics: what must happen to one packet
 //	test         what only tests use: the suite that every backend runs, a data plane in memory
 //

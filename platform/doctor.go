@@ -103,7 +103,7 @@ func examineOwnAddresses(c *config.Config) diagnosis.Check {
 	if err != nil {
 		check.Level = diagnosis.Note
 		check.Found = "external IPs that are addresses of this node are refused: " + err.Error()
-		check.Fix = "name those that Services may have in --" + config.AllowedExternalIPs
+		check.Fix = "list the addresses that Services may use in --" + config.AllowedExternalIPs
 	}
 	return check
 }

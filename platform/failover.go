@@ -492,10 +492,10 @@ func (f *failover) currentProblems(d suspect.Decision) (all []model.Problem) {
 		add(model.WhyUnsupported, "asymmetric routing: endpoints answer this node, but their answers to clients bypass it; no endpoint is ejected")
 	}
 	if len(d.Exempt) > 0 {
-		add(model.WhyUnanswered, fmt.Sprintf("more than a third of the endpoints in use of %s do not answer: the fault is more likely this node's network, so none of those is ejected", namespaces(d.Exempt)))
+		add(model.WhyUnanswered, fmt.Sprintf("more than a third of the endpoints in use of %s do not answer: more likely a fault of this node's network, so none of them is ejected", namespaces(d.Exempt)))
 	}
 	if d.Full {
-		add(model.WhyUnsupported, "more endpoint addresses are in use than can be watched: those used longest ago are not, first of the namespaces with the most")
+		add(model.WhyUnsupported, "too many endpoint addresses to watch: the least recently used are skipped, first in the namespaces with the most")
 	}
 	return all
 }

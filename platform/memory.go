@@ -13,13 +13,12 @@ import (
 	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
-// An answer about 10,000 Services, or an audit, makes megabytes of garbage, which a proxy
-// at rest, that makes nearly none, would keep for minutes: the next collection comes when
-// there is enough of it. And it needs megabytes of the program that nothing else does. Those
-// are given back soon: when a question comes, after an audit for it, and when it is
-// answered; garbage once no more questions, audits and changes come. Garbage of changes alone
-// is the collector's, which lets it grow to a part of what lives, unless they were so many that
-// one more collection adds little to what theirs have cost.
+// An answer about 10,000 Services, or an audit, makes megabytes of garbage, which an idle proxy
+// would keep for minutes: the next collection comes when there is enough of it. It also pages
+// in megabytes of program text. Both are released when idle: pages of the program after each
+// question or audit, garbage once questions, audits and changes have stopped. Garbage of
+// changes alone is the collector's, which lets it grow to a part of what lives, unless they
+// were so many that one more collection adds little to what theirs have cost.
 
 // The pace of that. A collection takes some 50 ms of CPU time at 10,000 Services, during
 // changes. A release of the program takes 5 ms in one system call, which has the kernel count all
@@ -176,7 +175,7 @@ func (p *Proxy) logProgress(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			p.log.Info("still starting", "since", time.Since(begin).Round(time.Second), "waiting", strings.Join(p.health().Reasons, "; "))
+			p.log.Info("start not finished", "since", time.Since(begin).Round(time.Second), "waiting", strings.Join(p.health().Reasons, "; "))
 		}
 	}
 }

@@ -395,7 +395,7 @@ func (s *switcher) retire(waiting context.Context, old engine.DataPlane) (draini
 		case ctx.Err() != nil && s.running.Err() == nil:
 			s.log.Info("old mode kept: switching back", "mode", old.Mode.Name)
 		case ctx.Err() != nil:
-			s.log.Info("old mode not removed, it has connections; run tandem cleanup while no tandem runs", "mode", old.Mode.Name)
+			s.log.Info("old mode still has connections and was not removed; run tandem cleanup while no tandem runs", "mode", old.Mode.Name)
 		case err != nil:
 			s.log.Warn("removing old mode failed; run tandem cleanup while no tandem runs", "mode", old.Mode.Name, "err", err)
 		}
@@ -549,7 +549,7 @@ func (s *switcher) checkKubeProxy(ctx context.Context, c *config.Config) {
 	s.engine.Problems("kube-proxy", problems)
 }
 
-// takeOver removes what kube-proxy has left in any of some modes.
+// takeOver removes kube-proxy's leftovers of the given modes.
 func takeOver(ctx context.Context, modes []dataplane.Mode) (found []string, err error) {
 	for _, m := range modes {
 		if m.KubeProxy == nil {

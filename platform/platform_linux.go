@@ -307,7 +307,7 @@ func dialNamespace(ctx context.Context) (net.Conn, error) {
 // file, such as net-4026531840. The number is the same in every mount and PID
 // namespace.
 func namespaceName() (string, error) {
-	link, err := os.Readlink("/proc/thread-self/ns/net")
+	link, err := os.Readlink(host.OwnNamespace)
 	if err != nil {
 		return "", err
 	}

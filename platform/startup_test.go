@@ -34,7 +34,7 @@ func TestASlowStartLogsItsProgress(t *testing.T) {
 		time.Sleep(2*progressInterval + time.Second)
 		stop()
 		<-done
-		if n := strings.Count(out.String(), `msg="still starting" since=`); n != 2 || !strings.Contains(out.String(), "the data plane has not been read back yet") {
+		if n := strings.Count(out.String(), `msg="start not finished" since=`); n != 2 || !strings.Contains(out.String(), "the data plane has not been read back yet") {
 			t.Errorf("%d lines:\n%s", n, &out)
 		}
 	})

@@ -257,7 +257,7 @@ func openMachine(a addresses, err error, log *slog.Logger) *machine {
 		_, err = m.readAddresses()
 	}
 	if err != nil {
-		log.Warn("reading this machine's addresses failed; only those of its Node object are protected from Services", "err", err)
+		log.Warn("reading this machine's addresses failed; only the Node object's addresses are protected from Services", "err", err)
 	}
 	return m
 }

@@ -78,7 +78,7 @@ type configDocument struct {
 	Notes       []string    `json:"notes"`          // settings without effect, and the like
 	Mode        config.Mode `json:"mode,omitempty"` // of a valid one
 	Node        string      `json:"node,omitempty"`
-	Differences string      `json:"differences"` // the page of what is not as in kube-proxy
+	Differences string      `json:"differences"` // the manual page on differences from kube-proxy
 }
 
 func newConfigDocument(c *config.Config, notes []config.Finding, err error) configDocument {
@@ -98,7 +98,7 @@ func newConfigDocument(c *config.Config, notes []config.Finding, err error) conf
 func (d configDocument) write(s *screen) {
 	if d.Valid {
 		s.printf("the configuration is valid: mode %s, node %s\n", d.Mode, printable.Text(d.Node))
-		s.printf("what is not as in kube-proxy: %s\n", d.Differences)
+		s.printf("differences from kube-proxy: %s\n", d.Differences)
 	}
 }
 

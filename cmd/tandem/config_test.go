@@ -67,7 +67,7 @@ func TestWriteConfigAndCheck(t *testing.T) {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
 	code, stdout, stderr := tandem(t, "config", "check", path)
-	if code != exitOK || stderr != "" || stdout != "the configuration is valid: mode nftables, node n\nwhat is not as in kube-proxy: "+differencesPage+"\n" {
+	if code != exitOK || stderr != "" || stdout != "the configuration is valid: mode nftables, node n\ndifferences from kube-proxy: "+differencesPage+"\n" {
 		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
 	}
 	_, defaults, _ := tandem(t, "config", "defaults")

@@ -94,8 +94,8 @@ func (f *configFlags) needHere(c *config.Config) (missing []config.Finding) {
 	return missing
 }
 
-// needTrusted is what a service of Windows needs: nobody else has made what it is
-// configured by. In a pod that is the kubelet's.
+// needTrusted returns the inputs of a Windows service that others could have written. In a
+// pod the kubelet writes them.
 func (f *configFlags) needTrusted(c *config.Config) []config.Finding { return f.untrusted(c, nil) }
 
 // needTrustedFiles is what a configuration needs that may not be filled in yet: files that

@@ -71,7 +71,7 @@ func (f *rigFlags) register(c *cobra.Command) {
 	fs.StringSliceVar(&f.families, "ip-families", []string{model.IPv4.String(), model.IPv6.String()}, "IP families to test")
 	complete(c, "ip-families", model.IPv4.String(), model.IPv6.String())
 	fs.StringVar(&f.folder, "running", "", "test the tandem that runs on this node instead: the folder of manifests that it follows, where the test's Services are put during the test")
-	fs.StringSliceVar(&f.pods, "pod-ranges", nil, "with --running: ranges of addresses that tandem takes for this node's pods, and that none of them has, such as 10.244.1.240/28; without them pods are taken for other machines")
+	fs.StringSliceVar(&f.pods, "pod-ranges", nil, "with --running: unused address ranges to treat as pods of this node, such as 10.244.1.240/28; without them pods count as other machines")
 	fs.BoolVar(&f.inside, "inside", false, "run in the current user namespace")
 	_ = fs.MarkHidden("inside")
 }
@@ -245,8 +245,8 @@ func writeConnectivity(s *screen, r connectivity.Report) {
 		s.table(t)
 		s.printf("\n")
 	}
-	s.printf("mode %s on %s: %s to Services, %s in %.1f s\n", r.Mode, r.Node, printable.Count(len(r.Rows), "way"), printable.Count(r.Connections, "connection"), r.Seconds)
-	s.printf("%d ok, %d differ, %d not tested, %d beyond what the mode can do\n", ok, r.Differing, r.Untested+r.Omitted, gaps)
+	s.printf("mode %s on %s: %s to Services, %s in %.1f s\n", r.Mode, r.Node, printable.Count(len(r.Rows), "path"), printable.Count(r.Connections, "connection"), r.Seconds)
+	s.printf("%d ok, %d differ, %d not tested, %d unsupported by this mode\n", ok, r.Differing, r.Untested+r.Omitted, gaps)
 }
 
 // clusterTest makes backends and four Services (plain, both traffic policies Local, session
@@ -288,7 +288,7 @@ func (k *clusterTest) run(ctx context.Context, args []string) (r connectivity.Re
 		return r, err
 	}
 	k.namespace = "tandem-test-" + strings.ToLower(rand.Text()[:8])
-	defer func() { err = joined(err, k.clear(context.WithoutCancel(ctx))) }()
+	defer func() { err = errors.Join(err, k.clear(context.WithoutCancel(ctx))) }()
 	for _, o := range k.objects(here.Node, args) {
 		if err := k.create(ctx, o); err != nil {
 			return r, err
@@ -298,14 +298,6 @@ func (k *clusterTest) run(ctx context.Context, args []string) (r connectivity.Re
 		return r, err
 	}
 	return connectivity.Existing(ctx, k.own)
-}
-
-// joined adds the error of a Close to a result, whose exit code stays.
-func joined(err, closing error) error {
-	if closing == nil {
-		return err
-	}
-	return errors.Join(err, closing)
 }
 
 // own reports whether a Service is of the test.

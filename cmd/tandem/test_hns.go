@@ -35,7 +35,7 @@ func newTestHNS(local func() (contract.HNS, contract.Service, error)) *cobra.Com
 	c := &cobra.Command{
 		Use:    "hns",
 		Hidden: runtime.GOOS != "windows", // but for --compare there is nothing to do
-		Short:  "Ask the HNS of this machine what Tandem assumes, and write a report",
+		Short:  "Check Tandem's assumptions about HNS on this machine, and write a report",
 		Long: `hns makes networks, endpoints and load balancers of its own in the Host Networking
 Service, asks in some 70 experiments how it behaves, deletes what it made, and writes a
 report: for each rule that Tandem and the emulator of its tests rely on, whether HNS
@@ -129,7 +129,7 @@ func (f *hnsTest) find(cmd *cobra.Command) (contract.Report, error) {
 	if err != nil {
 		return r, err
 	}
-	return r, joined(writeJSON(file, r), file.Close())
+	return r, errors.Join(writeJSON(file, r), file.Close())
 }
 
 // writeHNSTest prints what differs and what was not asked; all when wide.

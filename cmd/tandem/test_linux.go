@@ -16,7 +16,7 @@ import (
 	"github.com/tandem-proxy/tandem/platform/connectivity"
 )
 
-// made tests with made backends.
+// made tests with generated backends.
 func (f *connectivityFlags) made(cmd *cobra.Command, o connectivity.Options) error {
 	return f.withRig(cmd, o, func(ctx context.Context, r *connectivity.Rig) error {
 		done := waiting(cmd, "testing connectivity")
@@ -57,7 +57,7 @@ func (f *rigFlags) withRig(cmd *cobra.Command, o connectivity.Options, use func(
 	if err != nil {
 		return err
 	}
-	defer func() { err = joined(err, r.Close()) }()
+	defer func() { err = errors.Join(err, r.Close()) }()
 	return use(cmd.Context(), r)
 }
 

@@ -110,7 +110,7 @@ type API struct {
 // IPVS has the settings of the ipvs mode.
 type IPVS struct {
 	Scheduler    string         // rr when empty
-	ExcludeCIDRs []netip.Prefix // virtual servers inside are never touched
+	ExcludeCIDRs []netip.Prefix // virtual servers with these addresses are left alone
 	StrictARP    bool
 	// Time-outs of IPVS connections; 0 keeps the kernel's.
 	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
@@ -131,7 +131,6 @@ type Windows struct {
 // loadBalancerSourceRanges HNS cannot enforce.
 type SourceRanges string
 
-// The ways to treat source ranges.
 const (
 	EnforceRanges SourceRanges = "enforce" // such an IP is not programmed
 	TrustRanges   SourceRanges = "trust"   // it is: the cloud's load balancer filters
@@ -246,7 +245,6 @@ func (g Gates) Off(name string) (off bool) {
 // Acceleration is a way past the kernel's stack for established connections.
 type Acceleration string
 
-// The ways.
 const (
 	NoAcceleration Acceleration = "none"
 	Flowtable      Acceleration = "flowtable" // nftables' flow offload, in software
@@ -295,7 +293,6 @@ const (
 // ports do not answer on 127.0.0.1 (with iptables.localhostNodePorts relays serve them there,
 // without route_localnet, CVE-2020-8558).
 func Default() Config {
-	established, closeWait, oom := 24*time.Hour, time.Hour, -999
 	return Config{
 		Mode:          Auto,
 		DetectLocal:   DetectClusterCIDR,
@@ -308,13 +305,13 @@ func Default() Config {
 		HTTPAddress:   "127.0.0.1:10249",
 		LogLevel:      "info",
 		Logging:       Logging{Format: "text"},
-		OOMScoreAdj:   &oom,
+		OOMScoreAdj:   new(-999),
 		NodePortRange: PortRange{30000, 32767}, // the API server's
 		API: API{
 			QPS: 5, Burst: 10, ContentType: "application/vnd.kubernetes.protobuf", Resync: 15 * time.Minute,
 		},
 		Conntrack: Conntrack{
-			MaxPerCore: 32 << 10, Min: 128 << 10, TCPEstablished: &established, TCPCloseWait: &closeWait,
+			MaxPerCore: 32 << 10, Min: 128 << 10, TCPEstablished: new(24 * time.Hour), TCPCloseWait: new(time.Hour),
 		},
 		Windows: Windows{RootHNSEndpoint: "cbr0", SourceRanges: EnforceRanges},
 	}
@@ -331,8 +328,7 @@ func (c *Config) Complete() {
 		c.NodePorts.Primary = true
 	}
 	if c.NodePorts.Loopback == nil {
-		served := c.Mode == iptables
-		c.NodePorts.Loopback = &served
+		c.NodePorts.Loopback = new(c.Mode == iptables)
 	}
 }
 

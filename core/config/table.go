@@ -13,7 +13,7 @@ func modeSettings() []Setting {
 			Path: "mode", Flag: "proxy-mode", Empty: string(Auto), Restart: restartMode,
 			Doc: "The proxy mode. auto uses the first that works on this machine: on Linux nftables, iptables, userspace; on Windows kernelspace, userspace. " +
 				"In a file auto is written as the empty text, which means iptables to kube-proxy. " +
-				"A mode that is named keeps kube-proxy's defaults for it; with auto the section iptables counts, as it does for kube-proxy when no mode is named.",
+				"Naming a mode uses kube-proxy's defaults for that mode; auto uses those of the section iptables, as kube-proxy does when no mode is set.",
 			Value: func(c *Config) Value { return proxyMode(&c.Mode) },
 		},
 		{
@@ -47,8 +47,8 @@ func modeSettings() []Setting {
 		},
 		{
 			Flag: "gateway-routes", BesideFile: true, Restart: restartStart,
-			Doc: "Share the connections of Services by TCPRoutes and UDPRoutes of the Gateway API that have them as parents (kind Service), by the weights of their backends. " +
-				"From the API server, where it has these kinds; those in a folder of manifests always count.",
+			Doc: "Distribute connections to a Service over the weighted backends of TCPRoutes and UDPRoutes (Gateway API) that have the Service as parentRef. " +
+				"From the API server, if it serves these kinds; routes in a folder of manifests always apply.",
 			Value: func(c *Config) Value { return boolean(&c.GatewayRoutes) },
 		},
 		{
@@ -258,7 +258,7 @@ func nodeSettings() []Setting {
 		{
 			Path: "bindAddress", Flag: "bind-address",
 			Doc: "Overrides the Node's primary address. Nothing is bound to it. " +
-				"An IPv6 one moves the default addresses of the two servers to IPv6.",
+				"An IPv6 address moves the default health and metrics addresses to IPv6.",
 			Value: nodeIP,
 		},
 		{
@@ -283,7 +283,7 @@ func nodeSettings() []Setting {
 		},
 		{
 			Path: "nodePortAddresses", Flag: "nodeport-addresses",
-			Doc: "The addresses of this machine on which node ports answer: ranges, and the words primary for those of the Node object, localhost for loopback addresses, and all. " +
+			Doc: "The addresses of this machine on which node ports answer: CIDRs, or the words primary (addresses of the Node object), localhost (loopback addresses) and all. " +
 				"An IP family without a range has all its addresses, unless primary or localhost is given. When empty: primary for the mode nftables, else all. " +
 				"Loopback addresses answer only with localhost, a range of them such as 127.0.0.0/8, or iptables.localhostNodePorts, and of them 127.0.0.1 and ::1; " +
 				"in the mode nftables to TCP only, as in kube-proxy.",

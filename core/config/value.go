@@ -55,7 +55,6 @@ func (v Value) String() string { return strings.Join(v.Get(), ",") }
 // Kind describes the form of a value in a file, for people.
 type Kind string
 
-// The kinds.
 const (
 	Bool     Kind = "true or false"
 	Int      Kind = "whole number"
@@ -452,9 +451,7 @@ func parsePortRange(s string) (r PortRange, err error) {
 // listener is where a server listens, "IP:PORT"; empty is nowhere. Complete
 // gives a port to an address that has none, as kube-proxy does.
 func listener(p *string) Value {
-	v := scalar(Text, p, func(s string) (string, error) { return s, nil }, func(s string) string { return s })
-	v.Check = func() error { return checkListener(*p) }
-	return v
+	return text(p, checkListener)
 }
 
 // withPort returns an address with a port; one that is not an IP address alone

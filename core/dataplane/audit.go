@@ -147,10 +147,7 @@ func (b *backend[K, V]) confirm(ctx context.Context, r *ledger.Review[K, V]) err
 	if len(r.Suspects) == 0 {
 		return nil
 	}
-	keys := make([]K, 0, len(r.Suspects))
-	for k := range r.Suspects {
-		keys = append(keys, k)
-	}
+	keys := slices.Collect(maps.Keys(r.Suspects))
 	have, err := b.get(ctx, r, keys)
 	if err != nil {
 		return err

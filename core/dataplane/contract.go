@@ -71,7 +71,7 @@ type Syncer interface {
 	// to a limit, each as it was before the repair.
 	Drifted() []Difference
 
-	// Drain stops new connections and waits for those that would end with the data
+	// Drain stops new connections and waits for connections that would end with the data
 	// plane: see Driver. Most data planes have none.
 	Drain(context.Context) error
 	// Remove deletes all owned objects, and nothing else. It does not wait for
@@ -154,8 +154,8 @@ type Compiler[K comparable, V any] interface {
 	Evaluate(objects map[K]V, host *model.Host) func(oracle.Packet) oracle.Outcome
 	// Text spells an object's content, in the words of the system's own tools.
 	Text(K, V) string
-	// Opaque reports whether an object that was read back has content that Evaluate
-	// does not see, since it is not as we write it.
+	// Opaque reports whether an object that was read back has content that Evaluate does
+	// not see, because it differs from what Tandem writes.
 	Opaque(K, V) bool
 	// DecodeKey is the reverse of the key's MarshalJSON.
 	DecodeKey(text []byte) (K, error)
@@ -189,10 +189,10 @@ func (SimpleCompiler[K, V]) DecodeKey(text []byte) (k K, err error) {
 // replace or delete, and in which order, is given. A Driver is used by one
 // goroutine at a time, but for methods that say otherwise. SimpleDriver has what most cannot do.
 type Driver[K comparable, V any] interface {
-	// Observe reads back the objects that we own, and passes them to found one by one: an
-	// object may be passed more than once. An error means "could not read" and
-	// changes nothing, whatever was passed before; it is never taken as "nothing
-	// there". ErrInterrupted requests another attempt.
+	// Observe reads back the owned objects, and passes them to found one by one: an
+	// object may be passed more than once. An error means "could not read" and changes
+	// nothing, whatever was passed before; it is never taken as "nothing there".
+	// ErrInterrupted requests another attempt.
 	//
 	// Reading takes long where there is much, and changes do not wait for it: Observe
 	// may run on a goroutine of its own while Commit runs on another. There is at

@@ -66,7 +66,7 @@
 //     iptables rules come with Work.Rules. All other metrics come by themselves.
 //   - A new mode takes syncPeriod and minSyncPeriod from the section iptables of
 //     kube-proxy's file; core/config/table.go has the modes with a section of their own.
-//   - One line in platform.Modes registers it: flags, auto, doctor, switch and cleanup
-//     take it from there. To have it in `make golden` and among the random worlds of
-//     `make verify`, add its folder to the Makefile and to backends in ci/test/main.go.
+//   - One line in modesOn of platform/modes.go registers it: flags, auto, doctor, switch and
+//     cleanup take it from there. platform/doc.go lists the other places that name modes,
+//     such as the Makefile for `make golden`.
 package dataplane

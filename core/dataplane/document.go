@@ -57,14 +57,14 @@ func (w Work) Idle() bool {
 	return w.Commits+w.Ops+w.Failed+w.Deferred+w.Corrected+len(w.Repaired)+len(w.Gaps) == 0 && w.BatchErr == nil && w.Held == nil
 }
 
-// Rules are how many of our rules a table of iptables has, and how many a Sync has written to it.
+// Rules counts the owned rules of an iptables table and those written by a Sync.
 type Rules struct {
 	Table          string
 	Family         model.Family
 	Total, Written int
 }
 
-// Health lists what is not as desired.
+// Health lists objects that differ from the desired state.
 type Health struct {
 	Objects  int                    // how many objects are wanted or installed
 	Failures map[model.PortID]error // the base, and what ports share, have the zero id
@@ -87,7 +87,7 @@ type State string
 const (
 	Missing    State = "missing"    // wanted, and not there
 	Differs    State = "differs"    // there, and not as wanted
-	Unexpected State = "unexpected" // there, among our own objects, and not wanted
+	Unexpected State = "unexpected" // installed with Tandem's owner mark, but not desired
 )
 
 // Difference is one object that is not as wanted. Owner is a port that needs it;

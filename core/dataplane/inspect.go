@@ -235,7 +235,8 @@ func (b *backend[K, V]) see(r *inspection[K, V], want map[K]V, k K, v V) {
 	r.found[k] = v
 }
 
-// Trace reads everything back and sends a packet through it.
+// Trace reads back the objects on a packet's path, or everything where a driver has no Path,
+// and sends the packet through it.
 func (b *backend[K, V]) Trace(ctx context.Context, ports []*model.Port, p oracle.Packet) (Trace, error) {
 	start := time.Now()
 	b.mu.Lock()
@@ -371,10 +372,7 @@ func (b *backend[K, V]) Preview(deltas []model.Delta) (changes []Change) {
 			b.compiler.Port(host, d.New, func(k K, v V) { now[k], owners[k] = v, d.ID() })
 		}
 	}
-	keys := make([]K, 0, len(owners))
-	for k := range owners {
-		keys = append(keys, k)
-	}
+	keys := slices.Collect(maps.Keys(owners))
 	sortKeys(b.compiler, keys)
 	for _, k := range keys {
 		if c, ok := b.previewOne(k, old, now, releases[k]); ok {

@@ -187,8 +187,8 @@ func (s *run[K, V]) resolveConflicts(batch []ledger.Op[K, V], errs []error) bool
 }
 
 func conflict(err error) bool {
-	var c ledger.ConflictError
-	return errors.As(err, &c)
+	_, is := errors.AsType[ledger.ConflictError](err)
+	return is
 }
 
 func (s *run[K, V]) bisect(batch []ledger.Op[K, V], failed error) {
@@ -207,7 +207,7 @@ func (s *run[K, V]) bisect(batch []ledger.Op[K, V], failed error) {
 	s.budget -= 2
 	before := s.work.Failed
 	s.commit(left)
-	if together && s.work.Failed > before { // what is to be deleted is still in use
+	if together && s.work.Failed > before { // the object to delete is still in use
 		s.recordAll(right, failed)
 		return
 	}
@@ -267,13 +267,12 @@ func (s *run[K, V]) recordEach(batch []ledger.Op[K, V], errs []error) {
 	}
 }
 
-// hold records the ops of a batch, but those that met a busy data plane have not failed.
+// hold records the ops of a batch; an op that met a busy data plane is not a failure.
 func (s *run[K, V]) hold(batch []ledger.Op[K, V], errs []error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, op := range batch {
-		var b ledger.BusyError
-		if errors.As(errs[i], &b) {
+		if b, is := errors.AsType[ledger.BusyError](errs[i]); is {
 			s.ledger.Hold(op, s.now.Add(b.After))
 		} else {
 			s.record(op, errs[i])
@@ -306,8 +305,8 @@ func (s *run[K, V]) record(op ledger.Op[K, V], err error) {
 }
 
 func busy(err error) bool {
-	var b ledger.BusyError
-	return errors.As(err, &b)
+	_, is := errors.AsType[ledger.BusyError](err)
+	return is
 }
 
 func describe[K comparable, V any](op ledger.Op[K, V], err error) error {

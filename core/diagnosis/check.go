@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package diagnosis has the results of `tandem doctor`: what each check found, and how
-// to fix it. The checks themselves are where their subject is: modes in platform, the
-// kernel in linux/host.
+// to fix it. Checks of a node are in node_*.go, from facts that linux/host and windows/host
+// read; checks of modes are in platform.
 package diagnosis
 
 import (
@@ -23,7 +23,6 @@ type Check struct {
 // Level states how bad a finding is.
 type Level string
 
-// The levels.
 const (
 	OK   Level = "ok"
 	Note Level = "note" // good to know; nothing is wrong

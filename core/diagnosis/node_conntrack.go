@@ -67,7 +67,7 @@ func conntrackDrops(f *Facts) Check {
 	}
 	switch {
 	case c.EarlyDrop > 0 || c.Dropped > 0:
-		return warn(fmt.Sprintf("since the boot the full table has dropped %d new connections and ended %d others early", c.Dropped, c.EarlyDrop),
+		return warn(fmt.Sprintf("since boot the conntrack table was full: %d new connections dropped, %d evicted early", c.Dropped, c.EarlyDrop),
 			fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d", 2*c.Max))
 	case c.InsertFailed > 0:
 		return note(fmt.Sprintf("%d connections were lost since the boot as their entry was taken: mostly UDP packets at the same moment, such as DNS", c.InsertFailed), "a DNS cache on each node avoids them")

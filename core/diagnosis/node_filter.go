@@ -71,7 +71,7 @@ func firewalld(f *Facts) Check {
 	case len(pids) == 0:
 		return ok("firewalld does not run")
 	case f.Mode == "nftables" || f.Mode == "auto":
-		return note("firewalld runs: its zones must allow what is forwarded to pods", "firewall-cmd --zone=trusted --add-source=POD_CIDR")
+		return note("firewalld runs: its zones must allow traffic forwarded to pods", "firewall-cmd --zone=trusted --add-source=POD_CIDR")
 	}
 	return warn("firewalld runs: a reload of it deletes rules of iptables, until the next audit of tandem", "systemctl disable --now firewalld, or use mode nftables")
 }
@@ -99,8 +99,8 @@ func foreignJumps(f *Facts) Check {
 	if f.EarlyRules == nil {
 		return Check{}
 	}
-	return either(ok("no rule of iptables comes before those of Services"),
-		warn("rules of iptables that accept, rewrite or return packets come before those of Services: "+strings.Join(f.EarlyRules, "; "), "move them behind the jump to KUBE-SERVICES, or exclude the addresses of Services"),
+	return either(ok("no iptables rule precedes the rules of Services"),
+		warn("iptables rules that accept, rewrite or return packets precede the rules of Services: "+strings.Join(f.EarlyRules, "; "), "move them behind the jump to KUBE-SERVICES, or exclude the addresses of Services"),
 		len(f.EarlyRules) == 0)
 }
 
@@ -115,7 +115,7 @@ func forwardPolicy(f *Facts) Check {
 			drop = append(drop, c.Family+" "+c.Table+" "+c.Name)
 		}
 	}
-	return either(ok("what no rule names is forwarded"),
+	return either(ok("the FORWARD policy accepts"),
 		warn("the policy for forwarded packets is drop in "+strings.Join(drop, ", ")+": connections to endpoints on other nodes need a rule that accepts them", "iptables -P FORWARD ACCEPT, or let the network plugin add its rules"),
 		len(drop) == 0)
 }
@@ -147,7 +147,7 @@ func flowOffload(f *Facts) Check {
 	case len(others) > 0 && len(own) > 0:
 		return warn("other agents have made flowtables beside that of flow offload: "+strings.Join(others, ", ")+": a connection is in either", "turn off either theirs or --accelerate=flowtable")
 	case len(others) > 0 && f.Running != nil && f.Running.Offload:
-		return warn("flow offload is not in effect beside flowtables of other agents: "+strings.Join(others, ", "), "turn off either theirs or --accelerate=flowtable")
+		return warn("flow offload unavailable beside flowtables of other agents: "+strings.Join(others, ", "), "turn off either theirs or --accelerate=flowtable")
 	case len(own) == 0:
 		return ok("packets of established connections to Services meet all rules")
 	case len(passed) == 0:

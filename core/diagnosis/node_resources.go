@@ -74,7 +74,7 @@ func memoryAvailable(f *Facts) Check {
 		return Check{}
 	}
 	return either(ok(fmt.Sprintf("%d of %d MiB of memory are available", a.Used>>20, a.Limit>>20)),
-		warn(fmt.Sprintf("only %d of %d MiB of memory are available: rules cannot be written without", a.Used>>20, a.Limit>>20), "end or move what uses most of it"), a.over(least))
+		warn(fmt.Sprintf("low memory: %d of %d MiB available; updates may fail", a.Used>>20, a.Limit>>20), "stop or move the largest consumer"), a.over(least))
 }
 
 func inotify(f *Facts) Check {
@@ -142,7 +142,7 @@ func degraded(f *Facts) Check {
 	if f.Running == nil {
 		return Check{}
 	}
-	degraded, fix := f.Running.Degraded, "tandem status names what is degraded; restart tandem where nothing else helps"
+	degraded, fix := f.Running.Degraded, "see tandem status for the degraded parts; if nothing else helps, restart tandem"
 	if f.System == "windows" {
 		fix = "tandem status and tandem hns dump name them; where re-creating does not help, Restart-Service hns programs everything again, and interrupts pods"
 	}
@@ -166,7 +166,7 @@ func running(f *Facts) Check {
 	case !r.Healthy:
 		return fail("tandem runs and is not healthy: "+strings.Join(r.Reasons, "; "), "tandem status, tandem history --failed")
 	case f.Mode != r.Mode && f.Mode != "auto" && f.Mode != "":
-		return note("tandem runs in mode "+r.Mode+", checked was "+f.Mode, "tandem doctor --proxy-mode "+r.Mode)
+		return note("tandem runs in mode "+r.Mode+"; the checks were for mode "+f.Mode, "tandem doctor --proxy-mode "+r.Mode)
 	default:
 		return ok("tandem is healthy, in mode " + r.Mode)
 	}

@@ -80,7 +80,7 @@ func reversePath(f *Facts) Check {
 	}
 	switch {
 	case len(strict) == 0:
-		return ok("no uplink filters by reverse path strictly")
+		return ok("no uplink has strict rp_filter")
 	case uplinks < 2:
 		return ok("the reverse path filter is strict on the only uplink: " + strict[0])
 	}
@@ -139,7 +139,7 @@ func mtu(f *Facts) Check {
 		return Check{}
 	}
 	return either(ok(fmt.Sprintf("%d interfaces have an MTU of at least %d", len(f.Interfaces), minMTU)),
-		warn("an MTU below 1280 carries no IPv6, and cuts IPv4 in pieces: "+strings.Join(small, ", "), "ip link set dev INTERFACE mtu 1500, or what the network allows"), len(small) == 0)
+		warn("MTU below 1280: no IPv6, IPv4 is fragmented: "+strings.Join(small, ", "), "ip link set dev INTERFACE mtu 1500, or what the network allows"), len(small) == 0)
 }
 
 // overhead is what tunnels over IPv4 add to a packet: Ethernet, IP, UDP and VXLAN are 50,
@@ -168,8 +168,8 @@ func overlay(f *Facts) Check {
 	if tunnels == 0 {
 		return Check{}
 	}
-	return either(ok("packets of overlays fit into those of the uplink"),
-		warn(fmt.Sprintf("packets of %s do not fit into those of the uplink (%d): small requests work, large answers hang", strings.Join(large, ", "), uplink),
+	return either(ok("the overlay MTU fits the uplink MTU"),
+		warn(fmt.Sprintf("MTU of %s exceeds the uplink's (%d): small requests work, large answers hang", strings.Join(large, ", "), uplink),
 			"set the MTU in the configuration of the network plugin: that of the uplink less 50 for VXLAN, 20 for IP in IP, 60 for WireGuard"), len(large) == 0)
 }
 

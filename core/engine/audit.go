@@ -25,8 +25,8 @@ const (
 
 	// After an audit, the next one on suspicion waits auditAtMost times as long as that one
 	// took, so that a program that writes all the time does not cause permanent audits. But
-	// no longer than auditPatience, since damage is to be repaired within seconds;
-	// unless audits take so long that they need auditAtLeast times as much.
+	// no longer than auditPatience, because drift must be repaired within seconds; unless
+	// audits take so long that they need auditAtLeast times as much.
 	auditAtMost   = 20
 	auditPatience = 1500 * time.Millisecond
 	auditRetry    = 3 * time.Second // after one that failed
@@ -84,8 +84,8 @@ func (e *Engine) Listening(on bool) {
 	e.Noticed()
 }
 
-// Noticed has the data plane looked at, as another program may have written to it, but not more
-// often than without being told.
+// Noticed schedules a check of the data plane, as another program may have written to it, but
+// not more often than checkEvery.
 func (e *Engine) Noticed() {
 	e.inbox.post(func(time.Time) { e.checkBy(e.checkedAt.Add(checkEvery)) })
 }
@@ -103,7 +103,7 @@ func (e *Engine) checkBy(at time.Time) {
 // caller has asked.
 func (e *Engine) audit(ctx context.Context, due bool) {
 	if changed, err := e.tracker.Recheck(); err != nil {
-		e.options.Log.Warn("reading the sockets of this node failed; Services keep its addresses", "err", err)
+		e.options.Log.Warn("listing the listening sockets failed; external IPs on node addresses are kept", "err", err)
 	} else if changed {
 		e.change(time.Now())
 	}
@@ -224,7 +224,7 @@ func (e *Engine) schedule(start, end time.Time, err error) {
 	switch {
 	case !errors.Is(err, dataplane.ErrInterrupted):
 		e.interrupted = 0
-	case e.syncedAt.After(start): // by our own writes; to hold them back would not stop those of others
+	case e.syncedAt.After(start): // by Tandem's own writes; delaying them would not stop other programs' writes
 		e.interrupted++
 	}
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package engine is the loop that keeps a data plane right. One goroutine owns
-// all state: the tracker, the backend in use and what is known of their health.
+// Package engine is the reconcile loop of a data plane. One goroutine owns all state: the
+// tracker, the backend in use and what is known of their health.
 //
 //	source ──SetService...──▶ inbox ──▶ ┌──────────────────────────────┐
 //	timer: retries, audits ────────────▶│ apply, flush, update, sync   │──▶ Hooks (flows, metrics, health)
@@ -60,8 +60,8 @@ type Options struct {
 
 	Writers Writers // nil where the system does not report them
 
-	// Listeners tells on which places processes of this node listen; nil where nobody can tell.
-	// It is called on the engine's goroutine, and takes a millisecond.
+	// Listeners returns the addresses on which processes of this node listen; nil if
+	// unknown. It is called on the engine's goroutine, and takes a millisecond.
 	Listeners track.Ask
 }
 
@@ -156,7 +156,7 @@ type Engine struct {
 	notBefore   time.Time   // no audit on suspicion before
 	auditing    *auditTask  // the one whose result is waited for; nil for none
 	reader      *auditTask  // the last one, whose goroutine may have been abandoned; nil before
-	interrupted int         // audits in a row that our own writes left no moment to read
+	interrupted int         // consecutive audits interrupted by Tandem's own writes
 }
 
 // auditTask is an audit that runs concurrently with changes.

@@ -104,8 +104,8 @@ func (e *Engine) event(of kind, name model.ServiceName, in any, f func(at int64)
 	e.inbox.put(t)
 }
 
-// SetNode sets or replaces a Node object. Of others than this machine's own the addresses count, which
-// external IPs are not to take from them.
+// SetNode sets or replaces a Node object. Of other machines' Nodes only the addresses
+// matter: external IPs must not take them.
 func (e *Engine) SetNode(n *model.Node) {
 	if n.Name != e.options.NodeName {
 		e.setOtherNode(n.Name, n.IPs)

@@ -272,7 +272,7 @@ type failures struct {
 	unknown bool
 
 	services map[model.ServiceName]error // each with one of the errors of its ports
-	failed   map[model.ServiceName]error // those that fail for another reason than lack of time
+	failed   map[model.ServiceName]error // Services that fail for a reason other than lack of time
 }
 
 func newFailures(ports map[model.PortID]error, unknown bool) failures {

@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
+	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/core/track"
 )
 
@@ -65,14 +66,7 @@ func (e *Engine) turn(ctx context.Context) (next time.Time) {
 	if !e.turns.idle() || e.tracker.HasDue() {
 		return time.Now()
 	}
-	next = e.checkAt
-	if retry = e.backend().Next(); !retry.IsZero() && retry.Before(next) {
-		next = retry
-	}
-	if due := e.tracker.Next(); !due.IsZero() && due.Before(next) {
-		next = due
-	}
-	return next
+	return sleep.Earlier(e.checkAt, sleep.Earlier(e.backend().Next(), e.tracker.Next()))
 }
 
 // adopt reads back what an earlier run left, and returns when to look again. Until
@@ -135,8 +129,8 @@ func (e *Engine) apply(queue []task, since time.Time) {
 	}
 }
 
-// entailed returns the Services that are to be resolved though nothing of them has changed, as tasks: each is in a
-// turn of its namespace.
+// entailed returns, as tasks, Services to resolve although they did not change
+// themselves: each is in a turn of its namespace.
 func (e *Engine) entailed() (all []task) {
 	for _, n := range e.tracker.Due(time.Now()) {
 		all = append(all, task{about: subject{aTouch, n.Namespace, n.Name}, do: func(since time.Time) {
@@ -246,9 +240,7 @@ func (t *turns) idle() bool {
 func (t *turns) oldest() (since time.Time) {
 	since = t.backlog.since
 	for _, l := range t.ring {
-		if since.IsZero() || l.since.Before(since) {
-			since = l.since
-		}
+		since = sleep.Earlier(since, l.since)
 	}
 	return since
 }

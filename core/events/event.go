@@ -26,7 +26,6 @@ func (o Object) String() string {
 // Type is the type of an Event, in Kubernetes' words.
 type Type string
 
-// The types.
 const (
 	Normal  Type = "Normal"
 	Warning Type = "Warning"
@@ -145,7 +144,7 @@ func (t Composer) ServiceState(s engine.StateChange) (e Event, ok bool) {
 		return e, false
 	case s.State == model.Failing:
 		e = aboutService(s.Service, Warning, "ProgrammingFailed", programAction)
-		e.Note = fmt.Sprintf("node %s could not program all of it and retries: %s. Run `tandem status` on the node for details", t.Node, s.Detail)
+		e.Note = fmt.Sprintf("node %s programmed it only in part and retries: %s. Run `tandem status` on the node for details", t.Node, s.Detail)
 	case s.Was == model.Partial:
 		e = aboutService(s.Service, Normal, "Programmed", programAction)
 		e.Note, e.Everywhere = "fully programmed; all problems are solved", true
@@ -205,7 +204,7 @@ func hint(why model.Reason) string {
 	case model.WhyNoTargetPort:
 		return "Give the ports of the EndpointSlices the names and protocols of the Service's ports"
 	case model.WhyInvalid:
-		return "Correct the field; what is valid of the object, or its last valid version, is used"
+		return "Correct the field; the valid parts of the object, or its last valid version, remain in use"
 	case model.WhyUnsupported:
 		return "Run this node in a mode that supports it (`tandem doctor`)"
 	case model.WhyNoNode:

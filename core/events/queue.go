@@ -71,7 +71,7 @@ type entry struct {
 type lane struct {
 	namespace string
 	entries   list.List // of *entry
-	more      int       // that had no place; the last of them says so
+	more      int       // events dropped for lack of room; the last event reports them
 	last      Event
 }
 

@@ -151,7 +151,7 @@ func TestComposer(t *testing.T) {
 		{just(composer.Drifted(engine.Candidates{})), "Node n1 | Warning RulesRepaired | another program on this node changed"},
 		{just(composer.Drifted(engine.Candidates{Writers: []engine.Writer{{Name: "nft"}, {Name: "nft"}, {Name: "firewalld"}}})), "Node n1 | Warning RulesRepaired | another program on this node (nft, firewalld) changed"},
 		{just(composer.Check(web, 32080, errors.New("taken"))), "Service shop/web | Warning FailedToStartServiceHealthcheck | node n1 cannot serve healthCheckNodePort 32080: taken"},
-		{show(composer.ServiceState(standing(model.Programmed, model.Failing))), "Service shop/web | Warning ProgrammingFailed | node n1 could not program all of it and retries: no space"},
+		{show(composer.ServiceState(standing(model.Programmed, model.Failing))), "Service shop/web | Warning ProgrammingFailed | node n1 programmed it only in part and retries: no space"},
 		{show(composer.ServiceState(standing(model.Failing, model.Programmed))), "Service shop/web | Normal Programmed | node n1"},
 		{show(composer.ServiceState(standing(model.Failing, model.Partial))), "Service shop/web | Normal Programmed | node n1 has programmed it again, except: no space"},
 		{show(composer.ServiceState(standing(model.Partial, model.Programmed))), "Service shop/web | Normal Programmed | fully programmed"},

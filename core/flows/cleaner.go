@@ -108,9 +108,9 @@ func (b *budget) spend(took time.Duration, now time.Time) time.Duration {
 	return wait
 }
 
-// spent takes the time that a namespace's part of an attempt took, and hasCredit reports whether it has some left. In a
-// pause of the whole budget those that have some are served, after a pause of leastShare: what one namespace changes
-// keeps no stale flow of another.
+// spent charges a namespace for its part of an attempt; hasCredit reports whether credit is left. In a pause of the
+// whole budget those that have some are served, after a pause of leastShare: what one namespace changes keeps no
+// stale flow of another.
 func (b *budget) spent(took time.Duration, now time.Time) {
 	b.saved, b.at = b.savedBy(now)-took, now
 }
@@ -124,7 +124,7 @@ func (b *budget) savedBy(now time.Time) time.Duration {
 	return min(b.saved+now.Sub(b.at)/budgetShare, mostSaved)
 }
 
-// StartHandshakes starts a Cleaner of what Handshakes finds.
+// StartHandshakes starts a Cleaner of the flows that Handshakes returns.
 func StartHandshakes(ctx context.Context, table Table, hooks Hooks) *Cleaner {
 	return start(ctx, &Cleaner{stale: Handshakes, grace: handshakeGrace, table: table, hooks: hooks})
 }

@@ -13,9 +13,8 @@
 //	                           (pure)     merges, retries            (linux/conntrack)
 //
 // A Match is a statement about one frontend: which flows to it are stale and which
-// endpoints still serve it. Later statements about a frontend correct earlier ones,
-// so that those that wait, or that the table is just working on, never delete a flow
-// that newer rules made.
+// endpoints still serve it. Later statements about a frontend correct earlier ones, so
+// that a cleanup that is queued or running never deletes a flow made by newer rules.
 //
 // Of UDP everything stale is deleted, as in kube-proxy. TCP and SCTP have handshakes:
 // their stale flows end by a reset, an abort or a time-out of their own, and a Port

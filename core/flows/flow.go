@@ -3,6 +3,7 @@
 package flows
 
 import (
+	"maps"
 	"net/netip"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -63,19 +64,14 @@ func (s Set) union(o Set) Set {
 	case len(o) == 0:
 		return s
 	}
-	all := make(Set, len(s)+len(o))
-	for e := range s {
-		all[e] = struct{}{}
-	}
-	for e := range o {
-		all[e] = struct{}{}
-	}
+	all := maps.Clone(s)
+	maps.Copy(all, o)
 	return all
 }
 
-// liveEndpoints returns the endpoints that may serve flows of a port: those that get new
-// ones, whatever the frontend or the sender, and those that drain. It is empty for
-// a port that is not there.
+// liveEndpoints returns the endpoints that may serve flows of a port: endpoints that get
+// new flows from any frontend or sender, and draining ones. It is empty for a port that
+// is not there.
 func liveEndpoints(p *model.Port) Set {
 	if p == nil {
 		return nil

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/flows"
+	"github.com/tandem-proxy/tandem/core/flows/flowtest"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
@@ -45,7 +46,7 @@ func TestHandshakes(t *testing.T) {
 		{"it waits for one that the renamed port has lost", renamed, tcp(vip, epA, false), true},
 		{"no client waits for new flows", []model.Delta{{New: tcpPort(all, list(epA))}}, tcp(vip, vip, false), false},
 	} {
-		if got := flows.IndexOf(flows.Handshakes(host(), c.deltas)).Stale(c.flow); got != c.stale {
+		if got := flowtest.IndexOf(flows.Handshakes(host(), c.deltas)).Stale(c.flow); got != c.stale {
 			t.Errorf("%s: stale: %t", c.name, got)
 		}
 	}

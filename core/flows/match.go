@@ -77,8 +77,8 @@ func (m *Match) merge(n Match) Match {
 	latest := n.Gone
 	n.Gone = m.Gone.union(n.Gone)
 	if len(n.Gone) > maxGone && len(m.Gone) > 0 {
-		// Current endpoints are in Keep, so all other translated flows of a frontend
-		// that we own are stale: the list is not needed.
+		// Current endpoints are in Keep, so all other translated flows of a frontend that
+		// Tandem owns are stale: the list is not needed.
 		n.Gone, n.Reach = latest, max(n.Reach, Translated)
 	}
 	if n.Reach >= Translated && !n.AnyAddr() {
@@ -98,16 +98,6 @@ type Index struct {
 type frontendKey struct {
 	proto model.Proto
 	at    netip.AddrPort
-}
-
-// IndexOf returns an index of the given matches; later ones about the same frontend
-// correct earlier ones.
-func IndexOf(matches []Match) *Index {
-	x := &Index{at: make(map[frontendKey]int, len(matches))}
-	for _, m := range matches {
-		x.Add(m)
-	}
-	return x
 }
 
 // Add adds a match, or merges it with the one that is there for its frontend.

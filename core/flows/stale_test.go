@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/flows"
+	"github.com/tandem-proxy/tandem/core/flows/flowtest"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
@@ -198,7 +199,7 @@ func TestStale(t *testing.T) {
 			if len(stale) != c.fronts {
 				t.Errorf("%d matches, want %d: %+v", len(stale), c.fronts, stale)
 			}
-			index := flows.IndexOf(stale)
+			index := flowtest.IndexOf(stale)
 			for _, f := range c.stale {
 				if !index.Stale(f) {
 					t.Errorf("%v from %v is not stale", f.Dst, f.From)
@@ -226,7 +227,7 @@ func TestStaleIgnoresProtocolsWithHandshakes(t *testing.T) {
 func TestStaleComparesProtocol(t *testing.T) {
 	f := flow(vip, epA)
 	f.Proto = model.TCP
-	if flows.IndexOf(flows.Stale(host(), []model.Delta{{Old: port("dns", list(vip), list(epA))}})).Stale(f) {
+	if flowtest.IndexOf(flows.Stale(host(), []model.Delta{{Old: port("dns", list(vip), list(epA))}})).Stale(f) {
 		t.Error("a TCP flow is stale because of a UDP port")
 	}
 }
@@ -235,7 +236,7 @@ func TestNodePortsAnswerOnlyWhereTheHostSays(t *testing.T) {
 	h := host()
 	h.NodePorts.Prefixes = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
 	stale := flows.Stale(h, []model.Delta{{New: port("dns", list(nodePort), list(epA))}})
-	if flows.IndexOf(stale).Stale(flow("192.0.2.1:30053", "192.0.2.1:30053")) {
+	if flowtest.IndexOf(stale).Stale(flow("192.0.2.1:30053", "192.0.2.1:30053")) {
 		t.Error("a flow to an address without node ports is stale")
 	}
 }
@@ -307,7 +308,7 @@ func BenchmarkStaleOneOf1000Endpoints(b *testing.B) {
 // that began meanwhile and were not translated end, those to its endpoints stay.
 func TestFlowsThatBeganWithoutRulesAreStale(t *testing.T) {
 	p := port("dns", list("10.96.0.10:53"), list("10.0.0.1:53"))
-	x := flows.IndexOf(flows.Stale(host(), []model.Delta{{New: p}}))
+	x := flowtest.IndexOf(flows.Stale(host(), []model.Delta{{New: p}}))
 	if !x.Stale(flow("10.96.0.10:53", "10.96.0.10:53")) {
 		t.Error("a flow that is not translated stays")
 	}

@@ -160,7 +160,7 @@ func TestRandomWorlds(t *testing.T) {
 				w.send()
 				stale := flows.Stale(host(), w.step())
 				before := w.table.Flows()
-				if _, err := w.table.Delete(t.Context(), stale, flows.IndexOf(stale).Stale); err != nil {
+				if _, err := w.table.Delete(t.Context(), stale, flowtest.IndexOf(stale).Stale); err != nil {
 					t.Fatal(err)
 				}
 				w.check(t, before)

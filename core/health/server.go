@@ -236,7 +236,7 @@ func (w *connLimiter) add(c net.Conn, owner any) *conn {
 // least returns the connection that a new one of an address replaces, or nil. It is one of the
 // address that has most: idle for longest, else with an answer that has not been read for
 // longest, else, if it has still more without it, any. Where shares are equal it is the one that
-// is idle for longest of those that have more than the address of the new one.
+// is the longest idle one of addresses that have more connections than the new client's address.
 func (w *connLimiter) least(from netip.Addr) *conn {
 	held, most := map[netip.Addr]int{}, from
 	for e := w.all.Front(); e != nil; e = e.Next() {

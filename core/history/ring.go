@@ -249,7 +249,6 @@ func copyFrom[T any](mu *sync.Mutex, r *ring[T], from uint64) (all []T, first ui
 // Kind is what changed.
 type Kind uint8
 
-// The kinds of changes.
 const (
 	Service Kind = iota
 	EndpointSlice

@@ -343,7 +343,7 @@ type Op[K comparable, V any] struct {
 	Verb Verb
 	Key  K
 	Old  V // what is installed; the zero value for Create
-	New  V // what is to be; the zero value for Delete
+	New  V // the desired value; the zero value for Delete
 
 	// Owner is the port for whose sake the object changes, nil for the base and
 	// for left-overs. Ops of one owner belong together.
@@ -364,7 +364,6 @@ func portOf(owner *model.PortID) (id model.PortID) {
 // Verb is the kind of an Op.
 type Verb uint8
 
-// The verbs.
 const (
 	Create Verb = iota
 	Replace

@@ -351,8 +351,7 @@ const BusyLimit = 10 * time.Second
 func (l *Ledger[K, V]) Record(op Op[K, V], err error, now time.Time) (failing bool) {
 	e := l.finish(op)
 	if err != nil {
-		var left LeftError[V]
-		if errors.As(err, &left) {
+		if left, is := errors.AsType[LeftError[V]](err); is {
 			l.setInstalled(op.Key, e, installation[V]{left.Value, left.There})
 		}
 		return l.postpone(op, err, now)
@@ -400,8 +399,7 @@ func (l *Ledger[K, V]) keep(key K, e *entry[V]) {
 func (l *Ledger[K, V]) postpone(op Op[K, V], err error, now time.Time) (failing bool) {
 	d := l.waiting[op.Key]
 	d.owner, d.delayed = op.Owner, false
-	var busy BusyError
-	isBusy := errors.As(err, &busy)
+	busy, isBusy := errors.AsType[BusyError](err)
 	if isBusy && d.busy.IsZero() {
 		d.busy = now
 	}

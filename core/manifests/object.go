@@ -133,7 +133,7 @@ func (o *object) same(p *object) bool {
 type class uint8
 
 const (
-	foreign class = iota // a kind that we do not read: counted and skipped
+	foreign class = iota // a kind that Tandem does not read: counted and skipped
 	service
 	slice
 	node

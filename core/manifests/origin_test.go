@@ -149,7 +149,7 @@ func TestExposedFolder(t *testing.T) {
 		running{&bench{T: t}, rec}.eventually("synced", func() bool { return len(rec.syncs()) == 1 })
 		cancel()
 		<-done
-		if got := strings.Count(out.String(), "any user of this machine can write"); got != map[bool]int{true: 1}[warned] && os.PathSeparator == '/' {
+		if got := strings.Count(out.String(), "manifests are world-writable"); got != map[bool]int{true: 1}[warned] && os.PathSeparator == '/' {
 			t.Errorf("%s: %d warnings: %s", mode, got, out.String())
 		}
 	}

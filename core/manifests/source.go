@@ -96,7 +96,7 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 	w := newWatcher(s.Dir, s.log())
 	defer w.close()
 	if watch.WorldWritable(s.Dir) {
-		s.log().Warn("any user of this machine can write the manifests, and so decide where Services lead; remove that permission with chmod o-w", "manifests", s.Dir)
+		s.log().Warn("manifests are world-writable, so any local user can redirect Services; run chmod o-w", "manifests", s.Dir)
 	}
 	d := newDelivery(sink, newReader(originOf(s.Dir), s.Dir, s.NodePorts))
 	if err := d.scan(ctx); err != nil {
@@ -341,7 +341,7 @@ func (w *watcher) renew() {
 		return
 	}
 	for _, name := range w.notify.WatchList() {
-		_ = w.notify.Remove(name) // it may be gone by itself
+		_ = w.notify.Remove(name) // it may have been removed already
 	}
 	w.info = nil
 	if err != nil {

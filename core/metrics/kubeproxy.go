@@ -97,7 +97,7 @@ func changedFamilies(s engine.Sync) [2]bool {
 	return [2]bool{s.Ports[model.IPv4] > 0, s.Ports[model.IPv6] > 0}
 }
 
-// count adds or removes a port from those that lack local endpoints.
+// count adds or removes a port from the number of ports without local endpoints.
 func (p *kubeProxySet) count(port *model.Port, n float64) {
 	if port == nil {
 		return

@@ -38,20 +38,19 @@ type Metrics struct {
 	kubeProxy kubeProxySet
 	tandem    tandemSet
 	mode      atomic.Pointer[modeSet]
-	packets   func() dataplane.Packets
 	slis      slis
 }
 
 // New returns metrics that start at zero.
 func New(s Sources) *Metrics {
-	m := &Metrics{registry: prometheus.NewRegistry(), kubeProxy: newKubeProxySet(), tandem: newTandemSet(), slis: newSLIs(), packets: s.Packets}
+	m := &Metrics{registry: prometheus.NewRegistry(), kubeProxy: newKubeProxySet(), tandem: newTandemSet(), slis: newSLIs()}
 	m.Register(collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.MetricsAll)))
 	m.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.Register(buildInfo(s.Version)...)
 	m.Register(componentMetrics(func() float64 { return float64(m.count.Load()) })...)
 	m.Register(m.kubeProxy.all()...)
 	m.Register(m.tandem.all()...)
-	m.Register(scrapeCollector{s})
+	m.Register(scrapeCollector{s, &m.mode})
 	return m
 }
 
@@ -65,7 +64,7 @@ func (m *Metrics) Register(cs ...prometheus.Collector) {
 // Mode adds the metrics that kube-proxy has only in this mode, in place of those
 // of the mode before.
 func (m *Metrics) Mode(name string) {
-	now := newModeSet(name, m.packets)
+	now := newModeSet(name)
 	if old := m.mode.Swap(now); old != nil {
 		for _, c := range old.all {
 			m.registry.Unregister(c)
@@ -88,7 +87,7 @@ func (m *Metrics) Synced(s engine.Sync) {
 	}
 }
 
-// Problem counts something that was rejected, skipped or is impossible.
+// Problem counts something rejected, skipped or unsupported.
 func (m *Metrics) Problem(p model.Problem) { m.tandem.problems.WithLabelValues(p.Why.String()).Inc() }
 
 // FlowsCleaned counts an attempt to delete stale conntrack entries.
@@ -128,7 +127,8 @@ type Sources struct {
 	// Ages returns how long ago each kind of input was last known to be up to date;
 	// nil where nothing is watched.
 	Ages func() map[string]time.Duration
-	// Packets are those that the iptables mode counts; nil where nothing does.
+	// Packets are counters of the data plane: packets of mode iptables, listeners of
+	// nftables, failed calls to HNS; nil where there are none.
 	Packets func() dataplane.Packets
 	// Relays are the counters of the userspace mode; it is false in other modes.
 	// Nil is no such mode.
@@ -145,23 +145,23 @@ type Failover struct {
 	Spent     time.Duration // CPU time of looking
 }
 
-// scrapeCollector collects what is read at each scrape: the engine's
-// status and the age of the inputs. Nothing is counted for it on a change's path.
-type scrapeCollector struct{ Sources }
+// scrapeCollector collects what is read at each scrape: the engine's status, the age of the
+// inputs, and what data planes count. Nothing is counted for it on a change's path.
+type scrapeCollector struct {
+	Sources
+	mode *atomic.Pointer[modeSet]
+}
 
 // Describe implements prometheus.Collector. What it sends depends on the
 // sources, so it is an unchecked one.
 func (scrapeCollector) Describe(chan<- *prometheus.Desc) {}
 
 func (c scrapeCollector) Collect(ch chan<- prometheus.Metric) {
-	var send sender = func(kind prometheus.ValueType, name, help string, value float64, labels ...string) {
-		var keys, values []string
-		for i := 0; i+1 < len(labels); i += 2 {
-			keys, values = append(keys, labels[i]), append(values, labels[i+1])
-		}
-		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, keys, nil), kind, value, values...)
-	}
+	send := sendTo(ch)
 	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
+	if mode := c.mode.Load(); mode != nil && mode.send != nil && c.Packets != nil {
+		mode.send(send, c.Packets())
+	}
 	if c.Relays != nil {
 		if stats, ok := c.Relays(); ok {
 			sendRelays(send, stats)
@@ -171,7 +171,7 @@ func (c scrapeCollector) Collect(ch chan<- prometheus.Metric) {
 		if f, ok := c.Failover(); ok {
 			send(counter, "tandem_failover_ejections_total", "Addresses of endpoints that stopped answering and were ejected.", float64(f.Ejections))
 			send(gauge, "tandem_failover_addresses", "Addresses of endpoints that are ejected.", float64(f.Ejected))
-			send(counter, "tandem_failover_unchecked_total", "Suspicions dropped because the address never answered a SYN of this node: a network policy may drop those.", float64(f.Unchecked))
+			send(counter, "tandem_failover_unchecked_total", "Suspicions dropped because the address never answered a SYN of this node: a network policy may drop the SYNs.", float64(f.Unchecked))
 			send(counter, "tandem_failover_cpu_seconds_total", "CPU time spent looking for unanswered connections.", f.Spent.Seconds())
 		}
 	}
@@ -208,8 +208,18 @@ func epoch(t time.Time) float64 {
 	return float64(t.UnixNano()) / 1e9
 }
 
-// sender sends one metric of a scrape.
+// sender sends one metric of a scrape. Labels are names, each with its value behind it.
 type sender func(kind prometheus.ValueType, name, help string, value float64, labels ...string)
+
+func sendTo(ch chan<- prometheus.Metric) sender {
+	return func(kind prometheus.ValueType, name, help string, value float64, labels ...string) {
+		var keys, values []string
+		for i := 0; i+1 < len(labels); i += 2 {
+			keys, values = append(keys, labels[i]), append(values, labels[i+1])
+		}
+		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, keys, nil), kind, value, values...)
+	}
+}
 
 // sendRelays sends what the relays of the userspace mode have counted.
 func sendRelays(send sender, s relay.Stats) {

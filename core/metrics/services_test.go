@@ -49,7 +49,7 @@ func TestSeriesOfServicesAreBounded(t *testing.T) {
 	if now, _ := scrape(); len(now) != most || !strings.Contains(now[0], "s000") {
 		t.Errorf("the place of a deleted Service: %q", now)
 	}
-	if n := strings.Count(log.String(), "not all Services have a metric"); n != 1 {
+	if n := strings.Count(log.String(), "limit of --metrics-services reached"); n != 1 {
 		t.Errorf("told %d times: %s", n, log.String())
 	}
 }

@@ -110,9 +110,11 @@ type modeSet struct {
 	failures           *prometheus.CounterVec // nil where the mode has none
 	rules, rulesLatest *prometheus.GaugeVec   // iptables
 	all                []prometheus.Collector
+
+	send func(sender, dataplane.Packets) // what its data plane counts, at a scrape; nil where that is nothing
 }
 
-func newModeSet(mode string, count func() dataplane.Packets) *modeSet {
+func newModeSet(mode string) *modeSet {
 	s := &modeSet{}
 	switch mode {
 	case "iptables":
@@ -121,10 +123,7 @@ func newModeSet(mode string, count func() dataplane.Packets) *modeSet {
 		s.rules = rules("sync_proxy_rules_iptables_total", "Number of iptables rules owned by the proxy.")
 		s.rulesLatest = rules("sync_proxy_rules_iptables_last", "Number of iptables rules written by the last sync.")
 		s.add(s.failures, partial)
-		s.all = append(s.all, s.rules, s.rulesLatest)
-		if count != nil {
-			s.all = append(s.all, packets(count))
-		}
+		s.all, s.send = append(s.all, s.rules, s.rulesLatest), sendPackets
 	case "ipvs":
 		s.failures = counterVec("sync_proxy_rules_iptables_restore_failures_total", "Syncs that failed at least in part.", familyLabel)
 		s.add(s.failures)
@@ -132,13 +131,9 @@ func newModeSet(mode string, count func() dataplane.Packets) *modeSet {
 		s.failures = counterVec("sync_proxy_rules_nftables_sync_failures_total", "Syncs that failed at least in part.", familyLabel)
 		cleanup := counterVec("sync_proxy_rules_nftables_cleanup_failures_total", "Always 0: there is no separate cleanup.", familyLabel)
 		s.add(s.failures, cleanup)
-		if count != nil {
-			s.all = append(s.all, listeners(count))
-		}
+		s.send = sendListeners
 	case "kernelspace":
-		if count != nil {
-			s.all = append(s.all, balancers(count))
-		}
+		s.send = sendBalancers
 	}
 	return s
 }
@@ -168,26 +163,34 @@ func rules(name, help string) *prometheus.GaugeVec {
 	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "kubeproxy_" + name, Help: help}, []string{"table", familyLabel})
 }
 
-// packets is a collector of what the kernel counts, which is asked for at each
-// scrape.
-type packets func() dataplane.Packets
-
-var (
-	invalidPackets = prometheus.NewDesc("kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
-		"Packets dropped because conntrack considers them invalid.", nil, nil)
-	localhostPackets = prometheus.NewDesc("kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
-		"Connections accepted on NodePorts of loopback addresses, counted by their first packet.", nil, nil)
-)
-
-func (packets) Describe(ch chan<- *prometheus.Desc) {
-	ch <- invalidPackets
-	ch <- localhostPackets
+func sendPackets(send sender, n dataplane.Packets) {
+	send(prometheus.CounterValue, "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
+		"Packets dropped because conntrack considers them invalid.", float64(n.Invalid))
+	send(prometheus.CounterValue, "kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
+		"Connections accepted on NodePorts of loopback addresses, counted by their first packet.", float64(n.Localhost))
 }
 
-func (p packets) Collect(ch chan<- prometheus.Metric) {
-	n := p()
-	ch <- prometheus.MustNewConstMetric(invalidPackets, prometheus.CounterValue, float64(n.Invalid))
-	ch <- prometheus.MustNewConstMetric(localhostPackets, prometheus.CounterValue, float64(n.Localhost))
+// sendListeners sends counters of the relays that listen for node ports on loopback addresses.
+func sendListeners(send sender, n dataplane.Packets) {
+	for _, f := range model.Families() {
+		send(prometheus.GaugeValue, "kubeproxy_nftables_localhost_nodeport_listeners", "Listeners for node ports on loopback addresses.", float64(n.Listeners[f]), familyLabel, f.String())
+		send(prometheus.CounterValue, "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total",
+			"Attempts to listen for a node port on a loopback address that failed.", float64(n.ListenFailures[f]), familyLabel, f.String())
+		for _, proto := range []model.Proto{model.TCP, model.UDP, model.SCTP} {
+			send(prometheus.CounterValue, "kubeproxy_nftables_localhost_nodeport_rejected_packets_total",
+				"Always 0: without a listener the kernel rejects packets to node ports on loopback addresses itself.", 0, familyLabel, f.String(), "protocol", proto.String())
+		}
+	}
+}
+
+// sendBalancers sends counters of the calls to HNS that failed. There are no series before the first
+// failure, as in kube-proxy. HNS cannot distinguish the addresses of load balancers from
+// external IPs: all are "externalip".
+func sendBalancers(send sender, n dataplane.Packets) {
+	for f, n := range n.Balancers {
+		send(prometheus.CounterValue, "kubeproxy_sync_proxy_rules_winkernel_lb_"+f.Verb+"_failures_total",
+			"Load balancers of HNS whose "+f.Verb+" failed.", float64(n), familyLabel, f.Family.String(), "lb_type", f.Type, "error", f.Error)
+	}
 }
 
 // ServiceConnections are the new connections of a Service.
@@ -206,7 +209,7 @@ type serviceCollector struct {
 
 	mu    sync.Mutex
 	taken map[string]bool
-	full  bool // and the log says so
+	full  bool // and that was logged
 }
 
 // Services adds the connections of at most this many Services. Counts is asked at each
@@ -233,7 +236,7 @@ func (c *serviceCollector) Collect(ch chan<- prometheus.Metric) {
 			delete(c.taken, name)
 		}
 	}
-	connections := prometheus.NewDesc("tandem_service_connections_total", "New connections of a Service, of those that have a series.", []string{"namespace", "service"}, nil)
+	connections := prometheus.NewDesc("tandem_service_connections_total", "New connections of a Service; only Services within --metrics-services have a series.", []string{"namespace", "service"}, nil)
 	without := 0
 	for _, s := range all {
 		if !c.taken[s.Service] && len(c.taken) >= c.most {
@@ -247,52 +250,7 @@ func (c *serviceCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("tandem_service_connections_omitted", "Services with connections that have no series of tandem_service_connections_total.", nil, nil),
 		prometheus.GaugeValue, float64(without))
 	if without > 0 && !c.full {
-		c.log.Warn("not all Services have a metric of their connections", "most", c.most, "without", without, "flag", "--metrics-services")
+		c.log.Warn("limit of --metrics-services reached; some Services have no connection metric", "most", c.most, "without", without, "flag", "--metrics-services")
 	}
 	c.full = without > 0
-}
-
-// listeners is a collector of the relays that listen for node ports on loopback addresses.
-type listeners func() dataplane.Packets
-
-var (
-	openListeners = prometheus.NewDesc("kubeproxy_nftables_localhost_nodeport_listeners",
-		"Listeners for node ports on loopback addresses.", []string{familyLabel}, nil)
-	failedListeners = prometheus.NewDesc("kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total",
-		"Attempts to listen for a node port on a loopback address that failed.", []string{familyLabel}, nil)
-	rejectedPackets = prometheus.NewDesc("kubeproxy_nftables_localhost_nodeport_rejected_packets_total",
-		"Always 0: without a listener the kernel rejects packets to node ports on loopback addresses itself.", []string{familyLabel, "protocol"}, nil)
-)
-
-func (listeners) Describe(ch chan<- *prometheus.Desc) {
-	ch <- openListeners
-	ch <- failedListeners
-	ch <- rejectedPackets
-}
-
-func (l listeners) Collect(ch chan<- prometheus.Metric) {
-	n := l()
-	for _, f := range model.Families() {
-		ch <- prometheus.MustNewConstMetric(openListeners, prometheus.GaugeValue, float64(n.Listeners[f]), f.String())
-		ch <- prometheus.MustNewConstMetric(failedListeners, prometheus.CounterValue, float64(n.ListenFailures[f]), f.String())
-		for _, proto := range []model.Proto{model.TCP, model.UDP, model.SCTP} {
-			ch <- prometheus.MustNewConstMetric(rejectedPackets, prometheus.CounterValue, 0, f.String(), proto.String())
-		}
-	}
-}
-
-// balancers is a collector of the calls to HNS that failed. There are no series before the first
-// failure, as in kube-proxy. HNS cannot distinguish the addresses of load balancers from
-// external IPs: all are "externalip".
-type balancers func() dataplane.Packets
-
-// Describe implements prometheus.Collector. It is an unchecked one.
-func (balancers) Describe(chan<- *prometheus.Desc) {}
-
-func (b balancers) Collect(ch chan<- prometheus.Metric) {
-	for f, n := range b().Balancers {
-		d := prometheus.NewDesc("kubeproxy_sync_proxy_rules_winkernel_lb_"+f.Verb+"_failures_total",
-			"Load balancers of HNS whose "+f.Verb+" failed.", []string{familyLabel, "lb_type", "error"}, nil)
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), f.Family.String(), f.Type, f.Error)
-	}
 }

@@ -113,6 +113,31 @@ func TestBalancerFailures(t *testing.T) {
 	}
 }
 
+// What a data plane counts goes with its mode, and comes back with it once.
+func TestCountsFollowTheMode(t *testing.T) {
+	packets := dataplane.Packets{Balancers: map[dataplane.BalancerFailure]uint64{{Verb: "create", Type: "nodeport"}: 1}}
+	m := metrics.New(metrics.Sources{
+		Status:  func() engine.Status { return engine.Status{} },
+		Packets: func() dataplane.Packets { return packets },
+	})
+	for _, c := range []struct {
+		mode string
+		want bool
+	}{{"kernelspace", true}, {"userspace", false}, {"kernelspace", true}} {
+		m.Mode(c.mode)
+		families, err := m.Gather()
+		if err != nil {
+			t.Fatalf("mode %s: %v", c.mode, err)
+		}
+		there := slices.ContainsFunc(families, func(f *dto.MetricFamily) bool {
+			return f.GetName() == "kubeproxy_sync_proxy_rules_winkernel_lb_create_failures_total"
+		})
+		if there != c.want {
+			t.Errorf("mode %s: failed calls to HNS are there: %v, want %v", c.mode, there, c.want)
+		}
+	}
+}
+
 // The release whose version we report is the one whose programs ours is compared with.
 func TestRelease(t *testing.T) {
 	b, err := os.ReadFile("../../ci/kubernetes/upstream/go.mod")

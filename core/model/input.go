@@ -100,7 +100,6 @@ func (u Unread) String() string {
 // Headless and ExternalName Services never become a Service of this model.
 type ServiceType uint8
 
-// The types of Service.
 const (
 	ClusterIP ServiceType = iota
 	NodePort
@@ -111,13 +110,12 @@ const (
 // those on this node only. Only core/resolve decides by it.
 type TrafficPolicy uint8
 
-// The traffic policies.
 const (
 	Cluster TrafficPolicy = iota
 	Local
 )
 
-// TrafficPolicies are both.
+// TrafficPolicies lists both policies, for ranging.
 func TrafficPolicies() [2]TrafficPolicy { return [...]TrafficPolicy{Cluster, Local} }
 
 // Service is what Tandem needs of a Kubernetes Service. Addresses are valid,

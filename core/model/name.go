@@ -3,6 +3,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -26,10 +27,10 @@ func ParseServiceName(text string) (ServiceName, error) {
 
 // Compare orders names by namespace, then by name.
 func (n ServiceName) Compare(o ServiceName) int {
-	if n.Namespace != o.Namespace {
-		return compare(n.Namespace, o.Namespace)
+	if c := cmp.Compare(n.Namespace, o.Namespace); c != 0 {
+		return c
 	}
-	return compare(n.Name, o.Name)
+	return cmp.Compare(n.Name, o.Name)
 }
 
 // SliceName names an EndpointSlice.
@@ -61,23 +62,13 @@ func (id PortID) Compare(o PortID) int {
 	if c := id.Service.Compare(o.Service); c != 0 {
 		return c
 	}
-	if c := compare(id.Name, o.Name); c != 0 {
+	if c := cmp.Compare(id.Name, o.Name); c != 0 {
 		return c
 	}
-	if c := compare(id.Proto, o.Proto); c != 0 {
+	if c := cmp.Compare(id.Proto, o.Proto); c != 0 {
 		return c
 	}
-	return compare(id.Family, o.Family)
-}
-
-func compare[T ~string | ~uint8 | ~int](a, b T) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
+	return cmp.Compare(id.Family, o.Family)
 }
 
 // Family is an IP family.

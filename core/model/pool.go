@@ -130,7 +130,7 @@ func (p *Pool) Plain() bool {
 	return slices.Equal(p.Table, Interleave(counts))
 }
 
-// Weigh makes the slots of a pool whose endpoints have weights, as few as have their
+// Weigh builds the slots of a weighted pool, with the fewest slots that preserve the
 // shares. Equal weights make an even pool.
 func (p *Pool) Weigh() { p.WeighBy(0, MaxSlots) }
 

@@ -31,7 +31,7 @@ type Port struct {
 	// Draining are all endpoints that still serve but are in no pool, because
 	// they terminate or because policy or hints leave them to others. They get no
 	// new connections and keep those they have: flows to them are not stale
-	// (core/flows). Empty for TCP, whose flows are never touched.
+	// (core/flows). Empty for TCP, of which only unanswered handshakes are ever deleted.
 	Draining []netip.AddrPort
 }
 
@@ -57,7 +57,6 @@ type Frontend struct {
 // Kind is the kind of a frontend.
 type Kind uint8
 
-// The kinds of frontend.
 const (
 	KindClusterIP Kind = iota
 	KindExternalIP
@@ -75,7 +74,6 @@ func (k Kind) String() string {
 // counts as a pod.
 type Origin uint8
 
-// The origins.
 const (
 	FromPod     Origin = iota // a pod of this node, by Host.Pods
 	FromHost                  // a process in the host's own network
@@ -107,7 +105,6 @@ type Action struct {
 // Verdict is the kind of an Action.
 type Verdict uint8
 
-// The verdicts.
 const (
 	Balance Verdict = iota // forward to an endpoint of the Pool
 	Reject                 // answer "connection refused"

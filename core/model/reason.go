@@ -19,7 +19,7 @@ const (
 	WhyZoneHints                          // topology hints: endpoints meant for this zone
 	WhyNodeHints                          // topology hints: endpoints for this node
 	WhyZoneSpill                          // topology hints: too few endpoints for this zone, others' too
-	WhyTerminatingEndpoints               // none is ready: those that still serve while they terminate
+	WhyTerminatingEndpoints               // none is ready: terminating endpoints that still serve are used
 	WhyUnanswered                         // balanced without endpoints that have stopped answering
 	WhyRoute                              // balanced over the backends of a route of the Gateway API
 	WhyShortCircuit                       // policy Local does not bind this node's own pods and processes
@@ -77,7 +77,7 @@ var reasons = [...]struct{ name, text string }{
 	WhyNoLocalEndpoints:     {"NoLocalEndpoints", "traffic policy Local and no endpoint on this node: dropped"},
 	WhyOutsideRanges:        {"OutsideRanges", "client not in loadBalancerSourceRanges: dropped"},
 	WhyNoSuchPort:           {"NoSuchPort", "no such port on this cluster IP: rejected"},
-	WhyNotOurs:              {"NotOurs", "no Service has this address: passed"},
+	WhyNotOurs:              {"NotOurs", "not a Service address: passed"},
 	WhyUnallocated:          {"Unallocated", "in a ServiceCIDR but not allocated to a Service: dropped"},
 	WhyFrontendTaken:        {"FrontendTaken", "another Service already has this address and port"},
 	WhyDuplicateFrontend:    {"DuplicateFrontend", "listed twice in this Service; using the first"},
@@ -95,16 +95,16 @@ var reasons = [...]struct{ name, text string }{
 	WhyRestart:              {"RestartNeeded", "takes effect at the next start"},
 	WhyOtherFamily:          {"OtherFamily", "no address of an IP family that this node has"},
 	WhyFull:                 {"Full", "capacity reached"},
-	WhyDegraded:             {"Degraded", "programmed, and not or only partly in effect"},
-	WhyConnectionLimit:      {"ConnectionLimit", "one Service port has its share of the connections and sessions for which this proxy has file descriptors or buffers"},
+	WhyDegraded:             {"Degraded", "programmed, but not fully in effect"},
+	WhyConnectionLimit:      {"ConnectionLimit", "connection limit of one Service port reached (share of this proxy's file descriptors or buffers)"},
 	WhyNodeAddress:          {"NodeAddress", "address belongs to this node"},
 	WhyAPIServer:            {"APIServerAddress", "address belongs to the API server"},
-	WhyServiceRange:         {"InServiceCIDR", "ServiceCIDRs are reserved for cluster IPs"},
-	WhyPodRange:             {"InPodCIDR", "pod CIDRs are reserved for pods"},
+	WhyServiceRange:         {"InServiceCIDR", "address lies in a ServiceCIDR, which is reserved for cluster IPs"},
+	WhyPodRange:             {"InPodCIDR", "address lies in a pod CIDR, which is reserved for pods"},
 	WhyNotAllowed:           {"NotAllowed", "not in the allowed external IPs"},
 	WhyClosed:               {"Closed", "loadBalancerSourceRanges has no range of this IP family: all clients dropped"},
-	WhyRouteBackend:         {"RouteBackend", "not usable as a backend; the others get its share"},
-	WhyRouteShadowed:        {"RouteShadowed", "an older route counts"},
+	WhyRouteBackend:         {"RouteBackend", "unusable backend; the others get its share"},
+	WhyRouteShadowed:        {"RouteShadowed", "superseded by an older route"},
 	WhyBalancerAddress:      {"LoadBalancerAddress", "address is a load balancer IP of another namespace"},
 	WhyEndpointAddress:      {"EndpointAddress", "address is an endpoint of another namespace"},
 	WhyOtherNode:            {"OtherNodeAddress", "address belongs to another node and is left to it"},
@@ -208,7 +208,6 @@ func OwnGaps(all []Gap) (own []Gap) {
 // State is how a Service is doing on this node.
 type State uint8
 
-// The states.
 const (
 	Programmed State = iota // everything that it asks for works
 	Partial                 // it works, except for the problems reported

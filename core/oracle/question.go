@@ -88,7 +88,7 @@ func (q Question) destination(ports []*model.Port, f model.Family, known bool) (
 	name, port, _ := strings.Cut(text, ":")
 	service, err := model.ParseServiceName(name)
 	if err != nil {
-		return netip.AddrPort{}, 0, errors.New("want ADDRESS:PORT or NAMESPACE/SERVICE:PORT, and /udp or /sctp for those")
+		return netip.AddrPort{}, 0, errors.New("want ADDRESS:PORT or NAMESPACE/SERVICE:PORT, with the suffix /udp or /sctp if not TCP")
 	}
 	return frontendOf(ports, service, port, func(p *model.Port) bool {
 		return (!given || p.ID.Proto == proto) && (!known || p.ID.Family == f)

@@ -112,7 +112,7 @@ func URL(s string) string {
 
 // WithoutURL is an error of net/url or net/http without its URL, of which the text has the whole; others as they are.
 func WithoutURL(err error) error {
-	if of := new(url.Error); errors.As(err, &of) {
+	if of, is := errors.AsType[*url.Error](err); is {
 		return of.Err
 	}
 	return err

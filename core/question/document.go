@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package question holds what people ask of a node, and the answers.
+// Package question holds the queries about a node and their answers.
 //
 //	running proxy ──what a question Needs──┐
 //	file of a snapshot ────────────────────┼──▶ Document ──one function a question──▶ answer ──▶ table, JSON, page
@@ -100,8 +100,8 @@ func (d *Document) service(n model.ServiceName) *track.View {
 
 // Needs are the parts of a document that a question is answered from. A running proxy makes no others.
 type Needs struct {
-	// Services picks those that the answer depends on, on the engine's goroutine. Nil where nothing of the
-	// engine's is needed.
+	// Services selects the Services that the answer depends on, on the engine's
+	// goroutine. Nil where nothing of the engine's is needed.
 	Services func(*track.Tracker) []*track.View
 	Sorted   bool              // by name
 	Since    model.ServiceName // since when what is programmed of this one

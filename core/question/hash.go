@@ -215,7 +215,7 @@ func PortsHashComparable(hash string) bool { return strings.HasPrefix(hash, port
 // PortsHasher makes a PortsHash of the ports of one Service after the other.
 type PortsHasher struct {
 	hasher
-	reasons [math.MaxUint8 + 1]uint64 // hashes of their names: 0 for those that did not occur
+	reasons [math.MaxUint8 + 1]uint64 // hashes of their names: 0 for reasons that did not occur
 }
 
 // HashHost begins with a host, which may be nil.

@@ -271,7 +271,7 @@ func (a *attempts) note(to *choice, answered bool) {
 	a.ring = append(a.ring, one)
 	select {
 	case a.news <- struct{}{}:
-	default: // it is told already, or nobody has asked
+	default: // already signalled, or no reader
 	}
 }
 

@@ -72,7 +72,7 @@ func (r *Relay) Update(p Policy) {
 	}
 }
 
-// Close stops listening. TCP connections continue until they end by themselves.
+// Close stops listening. Existing TCP connections continue until they end.
 func (r *Relay) Close() error {
 	if !r.remove() {
 		return nil
@@ -176,7 +176,7 @@ func (o Options) withDefaults() Options {
 // descriptors.
 type Timeouts struct {
 	Idle       time.Duration // of open connections
-	HalfClosed time.Duration // of those that one side has closed
+	HalfClosed time.Duration // of half-closed connections
 }
 
 // DefaultTimeouts are kube-proxy's conntrack.tcpEstablishedTimeout and
@@ -217,11 +217,10 @@ func (t Timeouts) limited() Timeouts {
 	return Timeouts{Idle: min(t.Idle, time.Hour), HalfClosed: min(t.HalfClosed, time.Minute)}
 }
 
-// ballast is memory that is allocated and never touched, so that it is not resident.
-// The garbage collector starts when garbage exceeds a share of the live heap, which
-// is tiny without ballast: collections after every few hundred connections took a
-// third of the CPU time. A server without relays has none: it would only let the garbage
-// of the rest of the process grow.
+// ballast is allocated but never written, so it is not resident. The garbage collector
+// starts when garbage exceeds a share of the live heap, which is tiny without ballast:
+// collections after every few hundred connections took a third of the CPU time. A server
+// without relays has none: it would only let the garbage of the rest of the process grow.
 const ballast = 32 << 20
 
 // Server owns relays and all their connections. It is safe for concurrent use.
@@ -238,7 +237,7 @@ func NewServer(o Options) *Server {
 	all := newShared(o)
 	e, err := newEngine(all)
 	if err != nil {
-		all.options.Log.Warn("no epoll; connections are served by goroutines", "err", err)
+		all.options.Log.Warn("epoll unavailable; each connection takes goroutines of its own", "err", err)
 	}
 	return serve(all, e)
 }
@@ -340,7 +339,7 @@ func (s *Server) Limited() []model.Problem {
 	for _, port := range s.clients.crowded(time.Now()) {
 		problems = append(problems, model.Problem{
 			Object: "Service " + port.Service.String(), Why: model.WhyFull,
-			Detail: fmt.Sprintf("session affinity of port %s %s: too many clients; those that are idle longest are forgotten", cmp.Or(port.Name, "without name"), port.Proto),
+			Detail: fmt.Sprintf("session affinity of port %s %s: too many clients; affinity of the clients idle longest is dropped", cmp.Or(port.Name, "without name"), port.Proto),
 		})
 	}
 	slices.SortFunc(problems, func(a, b model.Problem) int { return cmp.Compare(a.String(), b.String()) })

@@ -274,7 +274,7 @@ type slots struct {
 // holding is what the shares of a namespace hold, together: however many Service ports it has, it has no more room.
 type holding struct {
 	held   int             // by all of its shares
-	gives  int             // of that, by those that can give way
+	gives  int             // the part held by shares that can give way
 	shares indexed[*share] // the latter, that hold some
 	place  int             // in slots.holders, while it is there
 }

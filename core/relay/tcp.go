@@ -151,8 +151,7 @@ func (s *shared) dial(to *choice, tries int) (*net.TCPConn, error) {
 // noteFailed remembers a try that timed out or was refused. Other errors say
 // nothing about the endpoint.
 func (s *shared) noteFailed(to *choice, err error) {
-	var slow net.Error
-	if errors.As(err, &slow) && slow.Timeout() {
+	if slow, is := errors.AsType[net.Error](err); is && slow.Timeout() {
 		s.attempts.note(to, false)
 	} else if errors.Is(err, syscall.ECONNREFUSED) {
 		s.attempts.note(to, true)

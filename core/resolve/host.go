@@ -193,8 +193,7 @@ func nodePortPrefixes(n *config.NodePorts, h *model.Host, f model.Family) (ps []
 	return ps
 }
 
-// ranges are the ranges of cluster IPs, and the problems of those that
-// are left out.
+// ranges are the ranges of cluster IPs, and the problems of ranges that are left out.
 type ranges struct {
 	alone    []netip.Prefix
 	problems []model.Problem

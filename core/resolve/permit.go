@@ -17,7 +17,7 @@ import (
 type rejection struct {
 	why   model.Reason
 	of    subject
-	fixed bool   // nobody can allow it
+	fixed bool   // no setting can allow it
 	by    string // the process
 }
 
@@ -27,9 +27,9 @@ type subject uint8
 const (
 	wholeAddress subject = iota
 	addressPort          // that port of it
-	ownPort              // its port, which this node uses itself
+	ownPort              // a port of it that this node uses itself
 	inUse                // its port, on which a process listens
-	unchecked            // its port: nobody can tell whether a process listens
+	unchecked            // it is unknown whether a process listens on its port
 	nodePort
 )
 
@@ -41,7 +41,7 @@ func (no rejection) problem(svc *model.Service, a Address) model.Problem {
 	case no.of == addressPort:
 		p.Detail = fmt.Sprintf("%s %s", a.Kind, a.At)
 	case no.of == ownPort:
-		p.Detail += fmt.Sprintf(", whose port %d this node uses itself", a.At.Port())
+		p.Detail += fmt.Sprintf("; this node uses port %d itself", a.At.Port())
 	case no.of == inUse:
 		p.Detail += fmt.Sprintf(", on whose port %d (%s) this node's own %s listens", a.At.Port(), a.Proto, no.by)
 	case no.of == unchecked:

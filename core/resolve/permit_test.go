@@ -57,10 +57,10 @@ func TestPermitsOwnAddresses(t *testing.T) {
 		{"192.0.2.1:8080", model.TCP, "on whose port 8080 (tcp) this node's own nginx (process 7) listens"},
 		{"198.51.100.9:8080", model.TCP, ""},
 		{"192.0.2.1:8080", model.UDP, ""},
-		{"192.0.2.1:22", model.TCP, "port 22 this node uses itself"},
-		{"192.0.2.1:2379", model.TCP, "port 2379 this node uses itself"},
-		{"192.0.2.1:10250", model.TCP, "port 10250 this node uses itself"},
-		{"192.0.2.1:10256", model.TCP, "port 10256 this node uses itself"},
+		{"192.0.2.1:22", model.TCP, "this node uses port 22 itself"},
+		{"192.0.2.1:2379", model.TCP, "this node uses port 2379 itself"},
+		{"192.0.2.1:10250", model.TCP, "this node uses port 10250 itself"},
+		{"192.0.2.1:10256", model.TCP, "this node uses port 10256 itself"},
 		{"192.0.2.1:6443", model.TCP, "6443"},
 	} {
 		a := resolve.Address{Kind: model.KindExternalIP, Proto: test.proto, At: at(test.at)}

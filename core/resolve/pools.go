@@ -599,11 +599,11 @@ func whyUnused(host *model.Host, port *model.Port, slice *model.Slice, u Endpoin
 	case bad != "":
 		return model.WhyBadAddress.Text() + " (" + bad + ")"
 	case elsewhere:
-		return "in another slice, or twice, with conditions that are as good or better"
+		return "duplicate: an entry with equal or better conditions is used"
 	case slices.ContainsFunc(port.Frontends, func(f model.Frontend) bool { return f.At == u.Addr }):
 		return model.WhyOwnFrontend.Text()
 	case !ready && u.State.Has(model.Serving|model.Terminating):
-		return "terminating, and others are ready"
+		return "terminating; other endpoints are ready"
 	case !ready && u.State.Has(model.Terminating):
 		return "terminating, and does not serve any more"
 	case !ready:
@@ -615,7 +615,7 @@ func whyUnused(host *model.Host, port *model.Port, slice *model.Slice, u Endpoin
 	case port.Route != nil:
 		return port.Route.String() + " has this port: its connections go to the backends of the route"
 	case len(used) > 0 && allLocal(used) && !(u.Node != "" && u.Node == host.Name):
-		return "runs on " + nodeText(u.Node) + ", and policy Local or a node's hint takes this node's only"
+		return "runs on " + nodeText(u.Node) + ", excluded by policy Local or node hints"
 	case len(port.Frontends) == 0 || len(used) == 0:
 		return "no frontend of the port uses endpoints that are not on this node"
 	}

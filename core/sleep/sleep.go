@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sleep waits for a time, or the end of a context.
+// Package sleep waits until a duration has passed or a context ends, and compares due times.
 package sleep
 
 import (

@@ -488,7 +488,7 @@ func (f *File) header(text []byte) error {
 	return strict(text, &f.Header)
 }
 
-// strict decodes one value, and nothing but what it has fields for.
+// strict decodes one value and rejects unknown fields.
 func strict(text []byte, v any) error {
 	if len(text) > minLine && objects(text) > len(text)/minObject {
 		return errors.New("too many empty values")
@@ -627,7 +627,7 @@ func (f *File) check() error {
 	return addresses("configuration", nil, nil, append(append(append([]netip.Prefix{}, f.Config.ClusterCIDRs...), f.Config.NodePorts.Prefixes...), f.Config.ExternalIPs.Allowed...))
 }
 
-// addresses rejects those that are not valid, or in a form that has another.
+// addresses rejects addresses that are invalid or not in canonical form.
 func addresses(whose string, ips []netip.Addr, ports []netip.AddrPort, prefixes []netip.Prefix) error {
 	for _, p := range ports {
 		ips = append(ips[:len(ips):len(ips)], p.Addr())

@@ -71,7 +71,7 @@ type redactor struct {
 // removed replaces free text.
 const removed = "(redacted)"
 
-// kept are text fields that reveal nothing of a cluster; free are those that may
+// kept are text fields that reveal nothing about a cluster; free are text fields that may
 // contain anything.
 func kept(of reflect.Type, field string) bool {
 	fields := map[reflect.Type][]string{

@@ -146,7 +146,6 @@ func (f *File) Record(r *Result) { f.Ports = question.PortsHash(r.Host, r.Ports)
 // Likeness is how a result compares with what the node had when the snapshot was taken.
 type Likeness uint8
 
-// The likenesses.
 const (
 	Differs    Likeness = iota
 	Same                // as far as it is recorded

@@ -39,7 +39,7 @@ type address struct {
 	checked time.Time // when these were last checked
 	dropped time.Time // when a flow that waits was last given up: more may wait than are in waits
 
-	port    netip.AddrPort // the last port that has answered a SYN of ours; invalid if none ever did
+	port    netip.AddrPort // the last port that answered Tandem's SYN; invalid if none has
 	replied time.Time      // when that SYN was sent
 	deaf    time.Time      // when one was sent after that, without an answer; zero if none was
 	greeted time.Time      // when one was last sent though nothing was wrong
@@ -64,7 +64,7 @@ type wait struct {
 // its other ports get one.
 type suspicion struct {
 	opened time.Time
-	since  time.Time // the first of those that wait began
+	since  time.Time // when the oldest waiting entry began
 	ports  []netip.AddrPort
 	first  time.Time        // when the first SYNs were sent; zero before
 	second time.Time        // when the second ones were
@@ -125,13 +125,13 @@ func (a *address) rested(now time.Time) bool {
 	return !now.Before(a.rest) || a.served.After(a.ended) && now.Sub(a.served) >= quiet
 }
 
-// since is when the first of those that wait began.
+// since returns when the oldest waiting entry began.
 func (a *address) since() time.Time {
 	return slices.MinFunc(a.waits, func(v, w wait) int { return v.since.Compare(w.since) }).since
 }
 
 // newAddress returns an address, of which EndpointSlices say something. Of several namespaces it counts
-// for the one with the fewest entries: that others have it in theirs, too, costs nobody a place.
+// for the one with the fewest entries, so that other namespaces listing it, too, costs no one room.
 func newAddress(addr netip.Addr, on []Endpoint, entries map[string]int, now time.Time) *address {
 	a := &address{addr: addr, claims: claimsOf(on), used: now}
 	for i, c := range a.claims {
@@ -142,7 +142,7 @@ func newAddress(addr netip.Addr, on []Endpoint, entries map[string]int, now time
 	return a
 }
 
-// idle reports whether nothing is to be done about the address.
+// idle reports whether the address needs no action.
 func (a *address) idle() bool {
 	return len(a.waits) == 0 && a.suspicion == nil && a.ejection == nil && a.back.IsZero()
 }
@@ -217,7 +217,7 @@ func (a *address) portsOf(on []Endpoint) (ports []netip.AddrPort) {
 	return ports
 }
 
-// due reports whether the next SYNs are to be sent.
+// due reports whether it is time to send the next SYNs.
 func (s *suspicion) due(now time.Time) bool {
 	return s.first.IsZero() || s.second.IsZero() && now.Sub(s.first) >= synAgain
 }

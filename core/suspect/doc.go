@@ -16,12 +16,12 @@
 //	it has answered a SYN of this node before, and answers none on any of its ports now
 //	an endpoint of the same Service on another node answers, where there is one
 //
-// So a client whose packets are dropped on their way, by a policy or because they are
-// malformed, ejects nothing: the endpoint answers our SYN. An endpoint behind a policy that
-// drops what comes from nodes never has answered one, and is not judged. What the
-// EndpointSlices of other namespaces say of an address, and which node they name, plays no part.
+// So a client whose packets are dropped on their way, by a policy or because they are malformed,
+// ejects nothing: the endpoint answers Tandem's SYN. An endpoint behind a policy that drops packets
+// from nodes has never answered one, and is not checked. What the EndpointSlices of other
+// namespaces say of an address, and which node they name, plays no part.
 //
-// An ejection lasts until the address answers one of our SYNs, which come after 1 s and then
+// An ejection lasts until the address answers one of Tandem's SYNs, which come after 1 s and then
 // ever less often up to every 10 s, or is no endpoint any more; after some minutes clients try. No
 // endpoint is ejected that is needed: core/resolve keeps half of each pool.
 //

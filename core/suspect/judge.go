@@ -78,7 +78,7 @@ type Judge struct {
 	served time.Time               // when a client last has
 	lost   time.Time               // when there were more flows than can be checked; zero if never
 
-	elsewhere map[netip.Addr]time.Time // when a flow was last given up that waits for an address that is not judged
+	elsewhere map[netip.Addr]time.Time // when a waiting flow to an unchecked address was last given up
 	ignored   map[netip.Addr]time.Time // when such an address was looked up
 }
 
@@ -125,8 +125,8 @@ func (j *Judge) Saw(f Flow, s State, at, now time.Time) {
 // Lost notes that there were flows which no look has shown.
 func (j *Judge) Lost(now time.Time) { j.lost = now }
 
-// Due returns the flows whose state is to be told: those of earlier looks, and those that wait.
-// The slice is the Judge's.
+// Due returns the flows whose state is to be read: flows of earlier looks and waiting
+// ones. The slice is the Judge's.
 func (j *Judge) Due(now time.Time) []Flow {
 	j.checked = j.checked[:0]
 	for _, a := range j.active.at {
@@ -496,7 +496,7 @@ func (j *Judge) Waiting(addr netip.Addr, now time.Time) (all []Flow, complete bo
 // Decision is the result of a cycle.
 type Decision struct {
 	Verdicts  []Verdict
-	Suspects  model.Suspects // all that are ejected, and those that answer again
+	Suspects  model.Suspects // ejected addresses, and addresses that answer again
 	Silent    []Group        // what is ejected
 	Exempt    []string       // namespaces of which too much is silent: nothing of theirs alone is ejected
 	OneWay    bool           // answers to clients do not come through this node: nothing is judged
@@ -516,7 +516,7 @@ type Verdict struct {
 	Elapsed   time.Duration
 }
 
-// Group is what is ejected of one node, or of those that are reported together.
+// Group is the ejected addresses of one node, or of several nodes that are reported together.
 type Group struct {
 	Name      string
 	Namespace string
@@ -662,7 +662,8 @@ func (j *Judge) eject(now time.Time, d *Decision) {
 }
 
 // exempt returns the namespaces of whose endpoints in use so many are silent, on several nodes,
-// that the fault is more likely our own. What others have, or say of these, does not count.
+// that a fault of this node is more likely. Endpoints of other namespaces, and their slices, do
+// not count.
 func (j *Judge) exempt(now time.Time) map[string]bool {
 	type tally struct {
 		used, silent int

@@ -21,7 +21,6 @@ type Flow struct {
 // State is what an observer knows of a flow.
 type State uint8
 
-// The states of flows.
 const (
 	Unknown  State = iota // not looked at yet
 	Waiting               // without an answer

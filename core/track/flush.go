@@ -24,10 +24,10 @@ func (t *Tracker) Flush() []model.Delta {
 	return t.FlushTouched()
 }
 
-// Due returns the Services that are to be resolved though nothing of them has changed, each once: an endpoint is a
-// suspect or is none any more, or gets its next share, a backend of their routes has changed, or who else asks for
-// an address, which their problems name. Any number of them
-// may follow from one small change. They are returned once: the caller has to Touch them, and may take its time.
+// Due returns Services to resolve again although they did not change themselves, each once: an endpoint is a
+// suspect or is none any more, or gets its next share, a backend of their routes has changed, or another
+// Service now claims their address. Any number of them may follow from one small change. They are returned
+// once: the caller has to Touch them, and may take its time.
 func (t *Tracker) Due(now time.Time) (all []model.ServiceName) {
 	t.touchSuspects()
 	t.wake(now)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // SetSuspects replaces the addresses of endpoints that have stopped answering. The
@@ -202,9 +203,7 @@ func (t *Tracker) SetClock(now func() time.Time) { t.now = now }
 // costs the Services with new endpoints.
 func (t *Tracker) Next() (next time.Time) {
 	for _, at := range t.warming {
-		if next.IsZero() || at.Before(next) {
-			next = at
-		}
+		next = sleep.Earlier(next, at)
 	}
 	return next
 }

@@ -22,6 +22,7 @@ package track
 
 import (
 	"iter"
+	"maps"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -321,9 +322,8 @@ func (t *Tracker) Named(n model.ServiceName) []*View {
 	return nil
 }
 
-// Concerned returns the Services without which a packet to an address would fare
-// otherwise: they hold the address, its cluster IP or a port of that, or the node port of
-// its number.
+// Concerned returns the Services that affect a packet to an address: they hold the
+// address, its cluster IP or a port of that, or the node port of its number.
 func (t *Tracker) Concerned(p model.Proto, to netip.AddrPort) (all []*View) {
 	t.lists++
 	any := model.FamilyOf(to.Addr()).Unspecified()
@@ -397,14 +397,9 @@ func (t *Tracker) Grants() []*model.Grant {
 // HasRoute reports whether there is a route.
 func (t *Tracker) HasRoute(name model.RouteName) bool { return t.routes.all[name] != nil }
 
-// HasGrant reports whether there is a grant.
+// HasGrant reports whether the grant exists.
 func (t *Tracker) HasGrant(name model.GrantName) bool { return t.routes.grants[name] != nil }
 
 func sorted[K comparable, V any](all map[K]V, compare func(a, b V) int) []V {
-	list := make([]V, 0, len(all))
-	for _, v := range all {
-		list = append(list, v)
-	}
-	slices.SortFunc(list, compare)
-	return list
+	return slices.SortedFunc(maps.Values(all), compare)
 }

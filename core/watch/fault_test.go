@@ -57,7 +57,7 @@ func TestServerIsDown(t *testing.T) {
 			if again := len(w.server.Requests("list", "services")); again != lists {
 				t.Error("everything was listed again")
 			}
-			w.until("the good news", func() bool { return strings.Contains(w.logs.String(), "watching the API server works again") })
+			w.until("the good news", func() bool { return strings.Contains(w.logs.String(), "watch of the API server recovered") })
 			if n := strings.Count(w.logs.String(), "connection refused"); n > 2 {
 				t.Errorf("logged %d times that the connection was refused", n)
 			}

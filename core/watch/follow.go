@@ -132,7 +132,7 @@ func (f *follower) nextDelay(ctx context.Context, err error) time.Duration {
 		starting := f.backoff.rejected < startRejections
 		if absent && custom && !starting { // custom resources come last at a server's start
 			if unproved := f.absent(ctx); unproved != nil {
-				f.status.failed(&f.kind, fmt.Errorf("%w; keeping what is known: %w", err, unproved))
+				f.status.failed(&f.kind, fmt.Errorf("%w; keeping the last known objects: %w", err, unproved))
 				break
 			}
 			f.dropAll()

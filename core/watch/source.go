@@ -735,7 +735,7 @@ func (l *failureLog) recovered(resource string) {
 	}
 	if l.logged {
 		l.logged = false
-		l.log.Info("watching the API server works again", "after", time.Since(l.since))
+		l.log.Info("watch of the API server recovered", "after", time.Since(l.since))
 	}
 }
 

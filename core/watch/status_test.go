@@ -33,7 +33,7 @@ func TestAMissingKindDoesNotFail(t *testing.T) {
 			services.works()
 		}
 		outage()
-		if !strings.Contains(logs.String(), "watching the API server works again") {
+		if !strings.Contains(logs.String(), "watch of the API server recovered") {
 			t.Errorf("the end of the outage is not logged: %s", logs.String())
 		}
 		if r := ranges.resource(); !r.Failing.IsZero() || r.Err == "" {

@@ -18,7 +18,6 @@ import (
 	"github.com/fxamacker/cbor/v2"
 )
 
-// The types of content.
 const (
 	JSON = "application/json"
 	CBOR = "application/cbor"

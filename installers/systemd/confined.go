@@ -41,7 +41,7 @@ func Readable(path string, read func() error) error {
 	if failed := (*privilegeError)(nil); err == nil || errors.As(err, &failed) {
 		return err
 	}
-	return fmt.Errorf("%w: the service is root without the right to override permissions of files and folders: %s", err, instead)
+	return fmt.Errorf("%w: the service runs as root without CAP_DAC_OVERRIDE: %s", err, instead)
 }
 
 // privilegeError is that of a thread whose privileges cannot be changed.

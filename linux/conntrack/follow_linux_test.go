@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/flows"
+	"github.com/tandem-proxy/tandem/core/flows/flowtest"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/suspect"
 )
@@ -158,7 +159,7 @@ func TestTheseAreDeleted(t *testing.T) {
 		createAll(t, handshakes...)
 		known, _ := news(t, f)
 		createAll(t, tcp("10.244.1.10:1004", "10.96.0.10:80", "10.244.2.2:8080", 0)) // not known
-		gone := flows.IndexOf([]flows.Match{{Proto: model.TCP, Frontend: netip.MustParseAddrPort("10.96.0.10:80"), Gone: flows.SetOf(netip.MustParseAddrPort("10.244.2.2:8080"))}})
+		gone := flowtest.IndexOf([]flows.Match{{Proto: model.TCP, Frontend: netip.MustParseAddrPort("10.96.0.10:80"), Gone: flows.SetOf(netip.MustParseAddrPort("10.244.2.2:8080"))}})
 		if n, err := table.DeleteThese(t.Context(), known, gone.Stale); n != 1 || err != nil {
 			t.Errorf("deleted %d, %v; want the one that has no answer", n, err)
 		}

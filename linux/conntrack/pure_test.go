@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/flows"
+	"github.com/tandem-proxy/tandem/core/flows/flowtest"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
@@ -119,7 +120,7 @@ func TestPlanShowsAllStaleFlows(t *testing.T) {
 				for i := range dumps {
 					seen = seen || dumps[i].family == model.FamilyOf(f.Dst.Addr()) && dumps[i].fits(f)
 				}
-				if flows.IndexOf(matches).Stale(f) && !seen {
+				if flowtest.IndexOf(matches).Stale(f) && !seen {
 					t.Errorf("%v from %v is not among %v", f.Dst, f.From, dumps)
 				}
 			}

@@ -187,7 +187,7 @@ func (r *Reader) Traffic(ctx context.Context, each func(proto model.Proto, dst n
 	case err != nil:
 		return err
 	case on == "0":
-		return errors.New("connection tracking counts no bytes: sysctl -w net.netfilter.nf_conntrack_acct=1 has it count those of connections that begin afterwards")
+		return errors.New("conntrack accounting is off: sysctl -w net.netfilter.nf_conntrack_acct=1 enables it for new connections")
 	}
 	return r.list(ctx, func(e *entry) { each(e.flow.Proto, e.flow.Dst, e.bytes) })
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/flows"
+	"github.com/tandem-proxy/tandem/core/flows/flowtest"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
@@ -239,7 +240,7 @@ func TestManyStaleFlows(t *testing.T) {
 
 // deleteStale deletes what matches state, as they are.
 func deleteStale(ctx context.Context, table *Table, matches []flows.Match) (int, error) {
-	return table.Delete(ctx, matches, flows.IndexOf(matches).Stale)
+	return table.Delete(ctx, matches, flowtest.IndexOf(matches).Stale)
 }
 
 // A Delete whose context ends leaves the table usable, wherever it was.

@@ -53,7 +53,7 @@ func OpenAddresses(skip func(netlink.Link) bool) (a *Addresses, err error) {
 	return a, nil
 }
 
-// Close closes it.
+// Close ends the subscription and closes its sockets.
 func (a *Addresses) Close() (err error) {
 	if a.events != nil {
 		err = a.events.Close()
@@ -216,12 +216,12 @@ func RetryInterrupted(read func() error) (err error) {
 // Its methods are safe for concurrent use.
 type Namespace struct{ file *os.File }
 
-// ownNamespace leads to the network namespace of the thread that opens it.
-const ownNamespace = "/proc/thread-self/ns/net"
+// OwnNamespace leads to the network namespace of the thread that opens it.
+const OwnNamespace = "/proc/thread-self/ns/net"
 
 // OpenNamespace returns the network namespace of the calling thread. Close it.
 func OpenNamespace() (*Namespace, error) {
-	f, err := os.Open(ownNamespace)
+	f, err := os.Open(OwnNamespace)
 	if err != nil {
 		return nil, fmt.Errorf("current network namespace: %w", err)
 	}
@@ -269,7 +269,7 @@ func (n *Namespace) Listen(ctx context.Context, network, address string) (l net.
 
 func (n *Namespace) isHere() (bool, error) {
 	kept, errKept := n.file.Stat()
-	current, errCurrent := os.Stat(ownNamespace)
+	current, errCurrent := os.Stat(OwnNamespace)
 	if err := errors.Join(errKept, errCurrent); err != nil {
 		return false, fmt.Errorf("current network namespace: %w", err)
 	}
@@ -283,7 +283,7 @@ type Listeners struct {
 	names  map[uint32]string // of processes by the inodes of the sockets last found
 }
 
-// OpenListeners opens it for the namespace of the calling thread.
+// OpenListeners opens a Listeners for the network namespace of the calling thread.
 func OpenListeners() (*Listeners, error) {
 	s, err := nl.GetNetlinkSocketAt(-1, -1, unix.NETLINK_INET_DIAG)
 	if err != nil {
@@ -292,7 +292,7 @@ func OpenListeners() (*Listeners, error) {
 	return &Listeners{socket: s}, nil
 }
 
-// Close closes it.
+// Close closes the socket; of nil it does nothing.
 func (l *Listeners) Close() error {
 	if l != nil {
 		l.socket.Close()

@@ -144,7 +144,7 @@ func addStatistics(c *diagnosis.Conntrack, text string) {
 // processes are the process ids by command, of those in the network namespace of the
 // calling thread, as far as this process may look.
 func processes() map[string][]string {
-	here, err := os.Readlink("/proc/thread-self/ns/net")
+	here, err := os.Readlink(OwnNamespace)
 	if err != nil {
 		return nil
 	}

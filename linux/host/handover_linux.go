@@ -275,7 +275,7 @@ func (u *user) Keep(proto model.Proto, at netip.AddrPort, socket syscall.Conn) {
 	}
 	if err != nil {
 		u.off = true
-		u.log.Warn("handing listening sockets to the service manager failed; clients are refused during a restart", "err", err)
+		u.log.Warn("passing listening sockets to the service manager failed; connections are refused during a restart", "err", err)
 		return
 	}
 	u.kept[at] = true

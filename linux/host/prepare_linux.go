@@ -158,7 +158,7 @@ func RelyOnLiberal(asked bool) *Liberal {
 	if asked || l.On() {
 		return l
 	}
-	_ = l.Close() // it was read alone
+	_ = l.Close() // opened only to read the value
 	return nil
 }
 
@@ -173,8 +173,8 @@ func (l *Liberal) On() bool {
 	return n == 1 && b[0] != '0'
 }
 
-// Lost is the problem of rules that do without drops as it was on, or was to be set, at the
-// start, where it is off now. Nil has none.
+// Lost reports that the sysctl was on, or was to be set, at the start and is off now: the
+// rules then lack the drop of invalid packets. Nil reports nothing.
 func (l *Liberal) Lost() []model.Problem {
 	if l == nil || l.On() {
 		return nil
@@ -186,7 +186,7 @@ func (l *Liberal) Lost() []model.Problem {
 	}}
 }
 
-// Close closes it.
+// Close ends what keeps the sysctl readable.
 func (l *Liberal) Close() error {
 	if l == nil || l.file == nil {
 		return nil

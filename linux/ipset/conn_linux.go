@@ -84,8 +84,7 @@ func failure(c Change, err error) error { return fmt.Errorf("ipset %s: %w", c.Se
 
 // explain turns ipset's error numbers into its errors; others stay unchanged.
 func explain(err error) error {
-	var errno unix.Errno
-	if errors.As(err, &errno) {
+	if errno, is := errors.AsType[unix.Errno](err); is {
 		if known := errorOf(int(errno)); known != nil {
 			return known
 		}

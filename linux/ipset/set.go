@@ -20,7 +20,6 @@ type Set struct {
 	Marks      bool         // entries have a mark (skbinfo)
 }
 
-// The types of sets.
 const (
 	HashIP        = "hash:ip"
 	HashNet       = "hash:net"

@@ -359,7 +359,7 @@ func probeRules(f model.Family, t xtables.Table, randomFully bool) []xtables.Rul
 		kinds = []xtables.Rule{
 			{Dst: xtables.Address(a), Comment: "a/b:c", Target: xtables.SetMark{Value: defaultMark, Mask: defaultMark}},
 			{Matches: []xtables.Match{xtables.Recent{Name: list, Seconds: 10}}, Target: xtables.Return},
-			{Matches: []xtables.Match{xtables.OneOf(3)}, Proto: model.TCP, Target: dnat},
+			{Matches: []xtables.Match{xtables.PartOf(1, 3)}, Proto: model.TCP, Target: dnat},
 			{Matches: []xtables.Match{xtables.Recent{Name: list, Set: true}}, Proto: model.UDP, Target: dnat},
 			{Matches: []xtables.Match{xtables.DstLocal{}}, Target: xtables.Masquerade{RandomFully: randomFully}},
 		}

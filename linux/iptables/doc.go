@@ -46,9 +46,9 @@
 // since reading that table takes half a second of CPU time. Linux has no cheaper way
 // to detect them.
 //
-// Chains with our names are owned: leftovers of kube-proxy are adopted without an
-// interruption. Cleanup removes them only if Tandem ran here: it looks for chains
-// that kube-proxy never creates.
+// Chains with Tandem's names are owned: leftovers of kube-proxy are adopted without an
+// interruption. Cleanup removes them only if Tandem ran here: it looks for chains that
+// kube-proxy never creates.
 //
 // The files:
 //

@@ -90,8 +90,7 @@ func (d *Driver) Commit(ctx context.Context, ops []op) []error {
 			if !locked {
 				err = d.commit(ctx, f, t, part)
 			}
-			var busy ledger.BusyError
-			locked = errors.As(err, &busy) // then it is for the other tables, too
+			_, locked = errors.AsType[ledger.BusyError](err) // then it is for the other tables, too
 			if err == nil {
 				done++
 			} else {

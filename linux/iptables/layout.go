@@ -186,7 +186,7 @@ func invalid() xtables.Rule {
 	return xtables.Rule{Matches: []xtables.Match{xtables.State{Any: "INVALID"}}, Target: xtables.Drop}
 }
 
-// tables are the tables with our chains, in the order in which they are written.
+// tables lists the tables that have owned chains, in write order.
 func tables() []xtables.Table { return []xtables.Table{xtables.Filter, xtables.NAT} }
 
 // Key names an object: a whole chain, of one port or the same for all such as

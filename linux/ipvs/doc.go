@@ -41,8 +41,8 @@
 // weights for a while, and the kernel refuses connections to a virtual server while it
 // exchanges its scheduler. A scheduler that is there already stays until it has to go.
 //
-// Owned objects are: virtual servers with flagOwned, sets of our type and options,
-// chains with the owner rule, our routing table and the rule that selects it, and
+// Owned objects are: virtual servers with flagOwned, sets of Tandem's type and options,
+// chains with the owner rule, Tandem's routing table and the rule that selects it, and
 // kube-ipvs0 with our alias. Ownership does not depend on the masquerade bit, which a
 // user may change. Leftovers of kube-proxy under names that we need are adopted; all
 // other objects are never touched.

@@ -197,8 +197,7 @@ func converse(conn net.Conn, deadline time.Time) (Answer, error) {
 // outcome turns a socket error into an Answer. A connection that is closed without
 // data counts as refused: a relay cannot refuse otherwise.
 func outcome(err error) (Answer, error) {
-	var slow net.Error
-	if errors.As(err, &slow) && slow.Timeout() {
+	if slow, is := errors.AsType[net.Error](err); is && slow.Timeout() {
 		return Answer{Outcome: TimedOut}, nil
 	}
 	for _, refusal := range []error{

@@ -11,7 +11,6 @@ import (
 // Outcome is the result of a connection attempt.
 type Outcome uint8
 
-// The outcomes.
 const (
 	Answered Outcome = iota
 	Refused          // at once, by a reset, an ICMP message or a closed connection

@@ -327,7 +327,7 @@ type rawElement struct {
 	chain                 []byte
 	hasVerdict            bool
 	end                   bool
-	strange               bool // it has an attribute that we never write
+	strange               bool // it has an attribute that Tandem never writes
 	counts                bool
 	count                 Count
 }

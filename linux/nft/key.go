@@ -16,7 +16,6 @@ import (
 // Kind is the kind of an object.
 type Kind uint8
 
-// The kinds of object.
 const (
 	KindTable   Kind = iota
 	KindSet          // the definition of a set or map

@@ -38,7 +38,6 @@ type Statement interface {
 // CtStates are states of connection tracking.
 type CtStates uint32
 
-// The states that rules match.
 const (
 	CtInvalid CtStates = 1 << 0      // NF_CT_STATE_INVALID_BIT
 	CtKnown   CtStates = 1<<1 | 1<<2 // established, related: NF_CT_STATE_BIT of IP_CT_ESTABLISHED, IP_CT_RELATED
@@ -221,7 +220,6 @@ type Numgen struct {
 // Generator is how a number is chosen.
 type Generator uint8
 
-// The generators.
 const (
 	AtRandom  Generator = iota // "numgen random"
 	InTurn                     // "numgen inc": each rule counts for itself

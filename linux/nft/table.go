@@ -102,7 +102,6 @@ func digestOf(s string) uint64 {
 // Field is one part of a set's key.
 type Field uint8
 
-// The fields of keys.
 const (
 	Daddr Field = iota
 	Saddr
@@ -123,7 +122,6 @@ const (
 // Data is what a map gives for a key.
 type Data uint8
 
-// The data of maps.
 const (
 	NoData       Data = iota // a set, no map
 	DataVerdict              // goto a chain, or drop
@@ -317,7 +315,6 @@ type Body struct {
 // Verdict is the answer of an element of a verdict map.
 type Verdict uint8
 
-// The verdicts.
 const (
 	NoVerdict Verdict = iota
 	VerdictGoto
@@ -344,7 +341,7 @@ type Hook struct {
 // Point is a place in the path of packets (NF_INET_PRE_ROUTING and so on).
 type Point uint32
 
-// The points that we use.
+// The points that Tandem uses.
 const (
 	PreRouting  Point = 0
 	Forward     Point = 2

@@ -42,7 +42,6 @@ var (
 // order. Packets of no connection traverse no owned chain that looks up ranges.
 var rangeLoad = []nft.Field{nft.Daddr, nft.CtProto, nft.Dport, nft.Saddr}
 
-// The sets and maps.
 var (
 	// setClusterIPs may have frontends of other kinds, too: their other ports are rejected.
 	setClusterIPs = &nft.Set{Name: "cluster-ips", Key: addrKey}

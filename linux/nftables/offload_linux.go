@@ -120,7 +120,7 @@ func (o *offload) logState(err error) {
 	switch {
 	case err == nil && before != nil:
 		o.trouble.Store(nil)
-		o.log.Info("flow offload is in effect")
+		o.log.Info("flow offload enabled")
 	case err != nil && (before == nil || *before != err.Error()):
 		text := err.Error()
 		o.trouble.Store(&text)

@@ -28,6 +28,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/diagnosis"
 	"github.com/tandem-proxy/tandem/core/flows"
+	"github.com/tandem-proxy/tandem/core/flows/flowtest"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/conntrack"
 	"github.com/tandem-proxy/tandem/linux/host"
@@ -124,7 +125,7 @@ func (n *offloadNode) serve(pods ...int) {
 	n.plane.Update(changes)
 	n.sync()
 	stale := flows.Stale(testHost, changes)
-	_, err := n.stale.Delete(n.t.Context(), stale, flows.IndexOf(stale).Stale)
+	_, err := n.stale.Delete(n.t.Context(), stale, flowtest.IndexOf(stale).Stale)
 	n.must(err)
 }
 
@@ -536,7 +537,7 @@ func TestOffloadBesideAnother(t *testing.T) {
 	n.nft("delete", "table", "ip", "theirs")
 	n.device("poke") // a change of devices is looked at at once
 	n.offload()
-	said.wait(t, "flow offload is in effect")
+	said.wait(t, "flow offload enabled")
 	if ps := n.plane.Health().Full; len(ps) != 0 {
 		t.Errorf("in effect, and the problems are %v", ps)
 	}

@@ -41,7 +41,6 @@ func relayAddrPort(f model.Family, port uint16) netip.AddrPort {
 // Kind is the kind of an object.
 type Kind uint8
 
-// The kinds of object.
 const (
 	kindAddress    Kind = iota // the address of the relays
 	kindDropPort               // the sockets on its drop port
@@ -123,7 +122,6 @@ type Target struct {
 // Do is the kind of a Target.
 type Do uint8
 
-// The kinds of target.
 const (
 	toRelay Do = iota
 	Reject     // answer that nothing listens

@@ -195,9 +195,8 @@ func (t Tools) Restore(ctx context.Context, f model.Family, text []byte) error {
 		args = append(args, "-w", strconv.Itoa(int(lockWait.Seconds())))
 	}
 	_, err := run(ctx, text, t.Paths[f].Restore, args...)
-	var exit *exec.ExitError
 	const resourceProblem = 4 // in the nft variant also other errors
-	if errors.As(err, &exit) && exit.ExitCode() == resourceProblem && t.Variant == Legacy && strings.Contains(err.Error(), "holding the xtables lock") {
+	if exit, is := errors.AsType[*exec.ExitError](err); is && exit.ExitCode() == resourceProblem && t.Variant == Legacy && strings.Contains(err.Error(), "holding the xtables lock") {
 		return fmt.Errorf("xtables lock: %w", ledger.BusyError{After: lockAgain})
 	}
 	return withScriptLine(err, text)
@@ -234,8 +233,8 @@ func retryWhileBusy(ctx context.Context, limit time.Duration, f func() error) er
 	end := time.Now().Add(limit)
 	for {
 		err := f()
-		var busy ledger.BusyError
-		if !errors.As(err, &busy) {
+		busy, is := errors.AsType[ledger.BusyError](err)
+		if !is {
 			return err
 		}
 		if time.Now().Add(busy.After).After(end) {

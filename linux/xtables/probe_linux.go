@@ -268,7 +268,7 @@ func (c *Commands) tryTable(ctx context.Context, command *iptables.IPTables, fam
 		}
 	}
 	if Canonical(read...) != List(rules...) {
-		return fmt.Errorf("rules read back differ from those written: %q for %q", read, List(rules...))
+		return fmt.Errorf("rules read back differ: read %q, written %q", read, List(rules...))
 	}
 	return nil
 }

@@ -28,7 +28,6 @@ func (t Table) String() string { return [...]string{"filter", "nat", "mangle"}[t
 // one are invisible to the other.
 type Variant string
 
-// The variants.
 const (
 	Legacy Variant = "legacy"
 	NFT    Variant = "nft" // iptables over nf_tables
@@ -140,10 +139,7 @@ type (
 // certain is the probability 1.
 const certain = 1 << 31
 
-// OneOf is the probability 1/n, as the kernel stores it.
-func OneOf(n int) Chance { return PartOf(1, n) }
-
-// PartOf is the probability parts/n.
+// PartOf is the probability parts/n, as the kernel stores it.
 func PartOf(parts, n int) Chance {
 	return Chance((certain*uint64(parts) + uint64(n)/2) / uint64(n))
 }

@@ -133,7 +133,7 @@ func TestChance(t *testing.T) {
 		checkChance(t, c)
 	}
 	for n := range 70_000 {
-		checkChance(t, OneOf(n+1))
+		checkChance(t, PartOf(1, n+1))
 		checkChance(t, Chance(n*61_001))
 	}
 }

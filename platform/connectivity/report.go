@@ -37,7 +37,6 @@ type Row struct {
 // Verdict is what a row comes to.
 type Verdict string
 
-// The verdicts.
 const (
 	OK       Verdict = "ok"
 	Gap      Verdict = "gap"      // differs by what the mode cannot do, as it has declared

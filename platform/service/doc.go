@@ -45,7 +45,6 @@ type Program struct {
 // State is the service's state as the system reports it.
 type State string
 
-// The states.
 const (
 	Absent  State = "not installed"
 	Stopped State = "stopped"

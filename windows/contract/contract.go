@@ -49,7 +49,6 @@ type Service interface {
 // Origin is where a packet is from.
 type Origin uint8
 
-// The origins.
 const (
 	FromNode Origin = iota
 	FromOutside
@@ -92,7 +91,6 @@ const Assumed = "assumed"
 // Need is what an experiment needs besides HNS, in words.
 type Need string
 
-// The needs.
 const (
 	NeedsService Need = "a restart of the service of HNS, which interrupts all containers (--restart-hns)"
 	NeedsSwitch  Need = "endpoints that answer, and a client on another machine"

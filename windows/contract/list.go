@@ -82,13 +82,13 @@ func reading() []Experiment {
 		gone("delete-endpoint", dll.Endpoint, dll.Delete, "0x803b0002", "azure-container-networking#715"),
 		gone("delete-balancer", dll.LoadBalancer, dll.Delete, "0x490", "kubernetes#139519"),
 		{
-			ID: "win32-codes/absent", Asks: "the HRESULT of opening what is not there", Source: "hcsshim, internal/hcs errors", expect: always("HRESULT 0x80070490"),
+			ID: "win32-codes/absent", Asks: "the HRESULT of opening an object that does not exist", Source: "hcsshim, internal/hcs errors", expect: always("HRESULT 0x80070490"),
 			run: func(l *lab) string {
 				return fmt.Sprintf("HRESULT 0x%x", l.call(dll.Request{Kind: dll.LoadBalancer, Verb: dll.Open, ID: nobody}).Result)
 			},
 		},
 		{
-			ID: "error-records/absent", Asks: "the error record of opening what is not there", Source: "kubernetes#100384, hcsshim#1043",
+			ID: "error-records/absent", Asks: "the error record of opening an object that does not exist", Source: "kubernetes#100384, hcsshim#1043",
 			expect: always("Error, ErrorCode, Success: the HRESULT"),
 			run: func(l *lab) string {
 				out := l.call(dll.Request{Kind: dll.LoadBalancer, Verb: dll.Open, ID: nobody})
@@ -144,7 +144,7 @@ func networks() []Experiment {
 			},
 		},
 		{
-			ID: "bad-json/network", Asks: "a network of settings that are no JSON", Source: Assumed, expect: always("0x803b001b"),
+			ID: "bad-json/network", Asks: "a network with settings that are not valid JSON", Source: Assumed, expect: always("0x803b001b"),
 			run: func(l *lab) string { _, code := l.create(dll.Network, "", "{"); return text(code) },
 		},
 	}
@@ -198,7 +198,7 @@ func endpoints() []Experiment {
 		one("bad-json/endpoint", "an endpoint of an address that is a number", Assumed, "0x803b001b", func(*lab) object {
 			return object{"SchemaVersion": schema, "IpConfigurations": 7}
 		}),
-		one("bad-address/text", "an endpoint of an address that is none", Assumed, "0x803b001e", func(*lab) object { return endpoint("nowhere") }),
+		one("bad-address/text", "an endpoint with an invalid address", Assumed, "0x803b001e", func(*lab) object { return endpoint("nowhere") }),
 		one("bad-address/outside", "a local endpoint of an address outside of the network", Assumed, "ok", func(l *lab) object { return endpoint(l.vip(9)) }),
 		one("bad-address/remote-outside", "a remote endpoint of an address outside of the network", Assumed, "ok", func(l *lab) object { return l.remote(l.vip(9)) }),
 		one("bad-address/gateway", "an endpoint of the gateway's address", Assumed, "ok", func(*lab) object { return endpoint(ofNetwork(1)) }),
@@ -298,13 +298,13 @@ func balancers() []Experiment {
 	onNode := func(_ *lab, pods []string) object { return balancer("", pods[0]).with("FrontendVIPs", []string{}) }
 	onVIP := func(l *lab, pods []string) object { return balancer(l.vip(10), pods[0]) }
 	return []Experiment{
-		one("bad-json/balancer", "a load balancer of settings that are no JSON", Assumed, "0x803b001b", func(*lab, []string) any { return "{" }),
+		one("bad-json/balancer", "a load balancer with settings that are not valid JSON", Assumed, "0x803b001b", func(*lab, []string) any { return "{" }),
 		one("needs-endpoints/none", "a load balancer without endpoints", "kubernetes#100384, calico#5762", "0x803b001c", func(l *lab, _ []string) any { return balancer(l.vip(10)) }),
 		one("needs-mapping/none", "a load balancer without port mappings", Assumed, "0x803b000d", func(l *lab, pods []string) any {
 			return balancer(l.vip(10), pods[0]).with("PortMappings", []object{})
 		}),
 		one("endpoints-exist/absent", "a load balancer over an endpoint that does not exist", Assumed, "0x803b0002", func(l *lab, _ []string) any { return balancer(l.vip(10), nobody) }),
-		one("endpoints-exist/one-absent", "a load balancer over two endpoints, of which one does not exist", Assumed, "0x803b0002", func(l *lab, pods []string) any {
+		one("endpoints-exist/one-absent", "a load balancer over two endpoints, one of which does not exist", Assumed, "0x803b0002", func(l *lab, pods []string) any {
 			return balancer(l.vip(10), pods[0], nobody)
 		}),
 		one("id-case/reference", "a load balancer over an endpoint by its id in capitals", "hcsshim, hcn tests", "ok", func(l *lab, pods []string) any {
@@ -318,7 +318,7 @@ func balancers() []Experiment {
 			l.need(dll.LoadBalancer, "", onNode(l, pods))
 			return onNode(l, pods)
 		}),
-		one("one-frontend/one-of-two", "a load balancer of two VIPs, one of which has another one", Assumed, "0x803b0013", func(l *lab, pods []string) any {
+		one("one-frontend/one-of-two", "a load balancer of two VIPs, one of which belongs to another load balancer", Assumed, "0x803b0013", func(l *lab, pods []string) any {
 			l.need(dll.LoadBalancer, "", balancer(l.vip(10), pods[0]))
 			return balancer(l.vip(10), pods[1]).with("FrontendVIPs", []string{l.vip(11), l.vip(10)})
 		}),

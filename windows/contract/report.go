@@ -22,7 +22,6 @@ import (
 // Verdict says how an answer compares with the expected one.
 type Verdict string
 
-// The verdicts.
 const (
 	Expected  Verdict = "as expected"
 	Different Verdict = "different"

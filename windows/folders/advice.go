@@ -23,7 +23,7 @@ func (f fault) advice(path, root string) string {
 	case ofFolder:
 		return fmt.Sprintf(grant, path, "(OI)(CI)")
 	case ofPlace:
-		return "move what is needed of it to " + root + ", which is closed to others, and name that in the configuration"
+		return "move the needed files to " + root + ", which is closed to others, and name that in the configuration"
 	}
 	return fmt.Sprintf(grant, path, "")
 }

@@ -329,7 +329,7 @@ func (c *commit) accept(k Key, want, got LoadBalancer) {
 	c.written(c.journal.setEcho(want, got))
 	if other := differs(got, want); other != "" && !c.echoed {
 		c.echoed = true
-		c.settings.Log.Info("HNS returns load balancers with other settings than requested; comparing with the returned ones", "object", k.String(), "settings", other)
+		c.settings.Log.Info("HNS changed the settings of load balancers; comparing with the returned settings", "object", k.String(), "settings", other)
 	}
 	c.known.set(k, want)
 }

@@ -353,7 +353,7 @@ const maxNamed = 20
 // journal that was lost: they are changed, and replaced or deleted with their Services.
 func (c *commit) logAdopted() {
 	if n := len(c.taken); n > 0 {
-		c.settings.Log.Info("adopted load balancers of frontends of Services that the journal does not list", "count", n, "balancers", c.taken[:min(n, maxNamed)])
+		c.settings.Log.Info("adopted load balancers that the journal does not list", "count", n, "balancers", c.taken[:min(n, maxNamed)])
 	}
 }
 
@@ -414,7 +414,6 @@ func newCalls(h HNS, log *slog.Logger) *calls {
 	return &calls{hns: h, log: log, slow: slow, tooSlow: tooSlow}
 }
 
-// The states of a call.
 const (
 	running int32 = iota
 	returned

@@ -328,8 +328,8 @@ func (c Code) String() string {
 }
 
 func is(err error, codes ...Code) bool {
-	var e *Error
-	return errors.As(err, &e) && slices.Contains(codes, e.Code)
+	e, is := errors.AsType[*Error](err)
+	return is && slices.Contains(codes, e.Code)
 }
 
 // NotFound reports that an object, which may be the one that an argument names, is not
@@ -339,8 +339,8 @@ func (c Code) NotFound() bool {
 }
 
 func notFound(err error) bool {
-	var e *Error
-	return errors.As(err, &e) && e.Code.NotFound()
+	e, is := errors.AsType[*Error](err)
+	return is && e.Code.NotFound()
 }
 
 // exists: another object conflicts with it.

@@ -46,7 +46,6 @@ func Look(ctx context.Context, h HNS, c *config.Config, s Settings) (_ *View, er
 	return &View{known: d.known, version: v, network: n, config: c}, nil
 }
 
-// The owners of objects.
 const (
 	ownerTandem = "tandem"
 	ownerPod    = "pod"
@@ -149,7 +148,6 @@ type Change struct {
 // State is the kind of a difference.
 type State string
 
-// The states.
 const (
 	Missing State = "missing" // wanted, and not in HNS
 	Differs State = "differs" // owned, and not as wanted

@@ -30,7 +30,7 @@ func open(_ context.Context, c *config.Config, log *slog.Logger) (dataplane.Back
 		return nil, err
 	}
 	if a.loopback {
-		log.Warn("no adapter for containers; Services are reachable from this node only", "missing", preferred)
+		log.Warn("no container network adapter; Services are reachable from this node only", "missing", preferred)
 	}
 	d := direct.Open(direct.Options{Addresses: a, Relay: relay.Options{TCP: relay.TimeoutsOf(c), Log: log}})
 	return direct.NewBackend(placement(a.loopback), d), nil

@@ -392,7 +392,7 @@ func Read(path string) ([]byte, error) {
 }
 
 func explain(path string, err error) error {
-	if perr := new(os.PathError); errors.As(err, &perr) {
+	if perr, is := errors.AsType[*os.PathError](err); is {
 		err = perr.Err
 	}
 	return fmt.Errorf("configuration file %s: %w", path, err)

@@ -5,6 +5,7 @@ package flowtest
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"sync"
 
@@ -61,11 +62,7 @@ func (t *Table) Send(c Conn) netip.AddrPort {
 func (t *Table) Flows() map[Conn]flows.Flow {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	out := make(map[Conn]flows.Flow, len(t.flows))
-	for c, f := range t.flows {
-		out[c] = f
-	}
-	return out
+	return maps.Clone(t.flows)
 }
 
 // Fail makes the next calls of Delete return these errors, one each, without
@@ -101,4 +98,14 @@ func (t *Table) Delete(ctx context.Context, matches []flows.Match, stale func(fl
 		}
 	}
 	return deleted, nil
+}
+
+// IndexOf returns an index of the given matches; later ones about the same frontend
+// correct earlier ones.
+func IndexOf(matches []flows.Match) *flows.Index {
+	x := &flows.Index{}
+	for _, m := range matches {
+		x.Add(m)
+	}
+	return x
 }

@@ -162,8 +162,7 @@ func (d *Driver[K, V]) check(op ledger.Op[K, V]) error {
 
 // undone is the result of an op that failed with another one.
 func undone(failed error) error {
-	var c ledger.ConflictError
-	if errors.As(failed, &c) {
+	if c, is := errors.AsType[ledger.ConflictError](failed); is {
 		return c.Err
 	}
 	return failed

@@ -8,7 +8,6 @@ package dll
 // Kind is a kind of object, by the number that it has on the emulator's wire.
 type Kind uint8
 
-// The kinds.
 const (
 	Network Kind = iota + 1
 	Endpoint
