@@ -80,10 +80,6 @@ func (m *Metrics) Synced(s engine.Sync) {
 	m.tandem.synced(s)
 	if mode := m.mode.Load(); mode != nil {
 		mode.synced(s)
-		for _, r := range s.Work.Rules { // of mode iptables
-			mode.rules.WithLabelValues(r.Table, r.Family.String()).Set(float64(r.Total))
-			mode.rulesLatest.WithLabelValues(r.Table, r.Family.String()).Set(float64(r.Written))
-		}
 	}
 }
 

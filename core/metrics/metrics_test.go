@@ -168,3 +168,23 @@ func BenchmarkSynced(b *testing.B) {
 		m.Synced(s)
 	}
 }
+
+// At a switch a sync of mode iptables may be counted while the metrics are still those of the mode before.
+func TestSyncOfAnotherMode(t *testing.T) {
+	m := metrics.New(metrics.Sources{Status: func() engine.Status { return engine.Status{} }, Packets: func() dataplane.Packets { return dataplane.Packets{} }})
+	m.Mode("nftables")
+	sync := engine.Sync{Work: dataplane.Work{Rules: []dataplane.Rules{{Table: "nat", Family: model.IPv4, Total: 3, Written: 1}}}}
+	m.Synced(sync)
+	m.Mode("iptables")
+	m.Synced(sync)
+	all, err := m.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range all {
+		if f.GetName() == "kubeproxy_sync_proxy_rules_iptables_total" && f.Metric[0].GetGauge().GetValue() == 3 {
+			return
+		}
+	}
+	t.Error("the rules of mode iptables are not counted")
+}
