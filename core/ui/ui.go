@@ -285,8 +285,15 @@ type serviceRow struct {
 
 func overviewOf(in *Input, query, state, sort string, page int) overview {
 	v := overview{shell: shellOf(in, "Services", "services"), Query: query, State: state, Sort: sort, Stages: histograms(in.History.Entries)}
+	rowOf := func(i int) serviceRow {
+		row := serviceRow{Service: &in.Status.Services[i], Link: "/ui/service/" + in.Status.Services[i].Name}
+		if t := find(in.Services, row.Name); t != nil {
+			row.count(t)
+		}
+		return row
+	}
 	counts := map[string]int{}
-	var found []int
+	var found []ranked
 	words := strings.Fields(strings.ToLower(query))
 	for i := range in.Status.Services {
 		s := &in.Status.Services[i]
@@ -295,32 +302,14 @@ func overviewOf(in *Input, query, state, sort string, page int) overview {
 			v.Problematic++
 		}
 		if (state == "" || s.State == state) && matches(s, words) {
-			found = append(found, i)
+			found = append(found, ranked{i, rankOf(s, sort, func() int { return rowOf(i).Ready })})
 		}
 	}
 	for s := range model.States {
 		v.count(model.State(s).String(), counts)
 	}
 	v.count(question.Pending, counts)
-	rowOf := func(i int) serviceRow {
-		row := serviceRow{Service: &in.Status.Services[i], Link: "/ui/service/" + in.Status.Services[i].Name}
-		if t := find(in.Services, row.Name); t != nil {
-			row.count(t)
-		}
-		return row
-	}
-	slices.SortStableFunc(found, func(a, b int) int { // by name already
-		x, y := &in.Status.Services[a], &in.Status.Services[b]
-		switch sort {
-		case "name":
-			return 0
-		case "frontends":
-			return cmp.Compare(len(y.Frontends), len(x.Frontends))
-		case "ready":
-			return cmp.Compare(rowOf(a).Ready, rowOf(b).Ready)
-		}
-		return cmp.Compare(urgency(x.State), urgency(y.State))
-	})
+	slices.SortStableFunc(found, func(a, b ranked) int { return cmp.Compare(a.key, b.key) }) // by name already
 	v.Columns = []column{{Title: "Service", Link: "name"}, {Title: "Frontends", Link: "frontends"}, {Title: "Ready", Link: "ready", Number: true}, {Title: "Not ready", Number: true}, {Title: "State", Link: "state"}}
 	for i := range v.Columns {
 		if c := &v.Columns[i]; c.Link != "" {
@@ -330,8 +319,8 @@ func overviewOf(in *Input, query, state, sort string, page int) overview {
 	}
 	rows, p := paged(found, page, "/ui", url.Values{"q": {query}, "state": {state}, "sort": {sort}})
 	v.Pager = p
-	for _, i := range rows {
-		v.Rows = append(v.Rows, rowOf(i))
+	for _, r := range rows {
+		v.Rows = append(v.Rows, rowOf(r.i))
 	}
 	v.Problems = problemsOf(in.Status.Services)
 	v.Changes = newest(in.History.Entries, 8)
@@ -343,9 +332,28 @@ func (v *overview) count(state string, counts map[string]int) {
 	v.States = append(v.States, count{state, counts[state], address("/ui", url.Values{"state": {state}})})
 }
 
-// urgency is the order in which states are listed: what fails comes first.
-func urgency(state string) int {
-	return slices.Index([]string{model.Programmed.String(), question.Pending, model.Partial.String(), model.Failing.String()}, state) * -1
+// ranked is a Service by its place in the status, with what the table is sorted by.
+type ranked struct{ i, key int }
+
+// rankOf is what a Service is sorted by: in the order of states what fails comes first.
+func rankOf(s *question.Service, sort string, ready func() int) int {
+	switch sort {
+	case "name":
+		return 0
+	case "frontends":
+		return -len(s.Frontends)
+	case "ready":
+		return ready()
+	}
+	switch s.State {
+	case model.Failing.String():
+		return 0
+	case model.Partial.String():
+		return 1
+	case question.Pending:
+		return 2
+	}
+	return 3
 }
 
 // problemsOf are the first problems, those of the most urgent Services first.
