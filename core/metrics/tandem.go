@@ -150,10 +150,10 @@ func (s *modeSet) add(vecs ...*prometheus.CounterVec) {
 
 // synced counts a sync, which at a switch may be one of the mode before or after.
 func (s *modeSet) synced(r engine.Sync) {
-	for _, r := range r.Work.Rules {
-		if s.rules != nil {
-			s.rules.WithLabelValues(r.Table, r.Family.String()).Set(float64(r.Total))
-			s.rulesLatest.WithLabelValues(r.Table, r.Family.String()).Set(float64(r.Written))
+	if s.rules != nil {
+		for _, n := range r.Work.Rules {
+			s.rules.WithLabelValues(n.Table, n.Family.String()).Set(float64(n.Total))
+			s.rulesLatest.WithLabelValues(n.Table, n.Family.String()).Set(float64(n.Written))
 		}
 	}
 	if s.failures == nil || r.Err == nil {

@@ -345,22 +345,14 @@ func rankOf(s *question.Service, sort string, ready func() int) int {
 	case "ready":
 		return ready()
 	}
-	switch s.State {
-	case model.Failing.String():
-		return 0
-	case model.Partial.String():
-		return 1
-	case question.Pending:
-		return 2
-	}
-	return 3
+	return slices.Index(question.States(), s.State)
 }
 
 // problemsOf are the first problems, those of the most urgent Services first.
 func problemsOf(all []question.Service) (first []problem) {
-	for _, state := range []model.State{model.Failing, model.Partial, model.Programmed} {
+	for _, state := range question.States() {
 		for i := range all {
-			if all[i].State != state.String() {
+			if all[i].State != state {
 				continue
 			}
 			for _, p := range all[i].Problems {
