@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -22,6 +21,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/metrics"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/core/suspect"
 	"github.com/tandem-proxy/tandem/core/track"
@@ -506,10 +506,7 @@ func namespaces(all []string) string {
 	if len(all) == 1 {
 		return "namespace " + all[0]
 	}
-	if more := len(all) - most; more > 0 {
-		return fmt.Sprintf("namespaces %s and %d more", strings.Join(all[:most], ", "), more)
-	}
-	return "namespaces " + strings.Join(all, ", ")
+	return "namespaces " + printable.List(all, most)
 }
 
 // stats are for the metrics.

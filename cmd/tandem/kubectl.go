@@ -223,10 +223,7 @@ func nodesOf(pods []pod) (all []string) {
 // few names the first of many.
 func few(names []string) string {
 	const shown = 5
-	if len(names) <= shown {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
+	return printable.List(names, shown)
 }
 
 // each asks some pods at a time, and says on stderr how far that is where it takes a while.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/tandem-proxy/tandem/core/printable"
 )
 
 // conntrackChecks are about the tables that connections and neighbours are kept in,
@@ -166,10 +168,7 @@ func nodePortListeners(f *Facts) Check {
 // list is a list for people, cut short.
 func list(all []string) string {
 	const most = 8
-	if len(all) > most {
-		return strings.Join(all[:most], ", ") + fmt.Sprintf(" and %d more", len(all)-most)
-	}
-	return strings.Join(all, ", ")
+	return printable.List(all, most)
 }
 
 // Listeners is a system's own command that lists listening sockets.

@@ -134,9 +134,7 @@ func TestFewChangesDoNotWaitForManyInOneTurn(t *testing.T) {
 		}
 		b.SetService(in("victim", service("v", "10.96.0.1")))
 		b.SetSlice(endpoints("victim", "v", all[:1]))
-		b.Synced(true)
-		synctest.Wait()
-		b.syncs = nil
+		b.begin()
 		b.atOnce(t, func() {
 			for i := range services {
 				b.SetSlice(endpoints("tenant", fmt.Sprint("s", i), all))
@@ -184,9 +182,7 @@ func TestAddressesThatGoFillATurn(t *testing.T) {
 				}
 				b.SetService(in("victim", service("v", "10.96.0.1")))
 				b.SetSlice(endpoints("victim", "v", all[:1]))
-				b.Synced(true)
-				synctest.Wait()
-				b.syncs = nil
+				b.begin()
 				b.atOnce(t, func() {
 					for i := range services {
 						if takes {

@@ -97,6 +97,14 @@ func Count[N int | uint64](n N, one string) string {
 	return fmt.Sprintf("%d %ss", n, one)
 }
 
+// List is a list in words, cut short where it is longer than most: "a, b and 3 more".
+func List(all []string, most int) string {
+	if len(all) <= most {
+		return strings.Join(all, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most)
+}
+
 // URL returns a URL without its user and its query, which may have passwords and tokens.
 func URL(s string) string {
 	if !strings.ContainsAny(s, "@?") {
