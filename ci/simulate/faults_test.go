@@ -162,7 +162,7 @@ func watchHangs(r *run, rng *rand.Rand) {
 func (r *run) inTime(resource string) (at time.Time) {
 	const least, next = 5 * time.Minute, 5 * time.Second
 	watches := slices.DeleteFunc(r.server.Requests("watch", resource), func(q apitest.Request) bool {
-		return strings.Contains(q.Query.Get("fieldSelector"), "!=")
+		return strings.HasPrefix(q.Query.Get("fieldSelector"), "metadata.name!=")
 	})
 	for i := 1; i < len(watches); i++ {
 		seconds, _ := strconv.Atoi(watches[i-1].Query.Get("timeoutSeconds"))
