@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/question"
+	"github.com/tandem-proxy/tandem/core/test/fields"
 	"github.com/tandem-proxy/tandem/core/track"
 )
 
@@ -54,4 +55,30 @@ func TestHashIsOfWhatAllNodesKnow(t *testing.T) {
 			t.Errorf("%s, and the hash is the same", name)
 		}
 	}
+}
+
+// A field that a hash forgets lets nodes that differ in it seem alike.
+func TestHashesSeeEveryField(t *testing.T) {
+	t.Run("Service", func(t *testing.T) {
+		fields.Seen(t, func(a, b *model.Service) bool {
+			return question.ServiceHash(&track.View{Object: a}) == question.ServiceHash(&track.View{Object: b})
+		}, "Created", "Version", "Where")
+	})
+	t.Run("EndpointSlice", func(t *testing.T) {
+		hash := func(s *model.Slice) string {
+			return question.ServiceHash(&track.View{Object: known().Object, Slices: []*model.Slice{s}})
+		}
+		fields.Seen(t, func(a, b *model.Slice) bool { return hash(a) == hash(b) },
+			"Service",        // that of the view
+			"Endpoints.Warm", // since when this node knows it
+			"Triggered", "Version", "Where")
+	})
+	t.Run("host", func(t *testing.T) {
+		fields.Seen(t, func(a, b *model.Host) bool { return question.PortsHash(a, nil) == question.PortsHash(b, nil) },
+			"Guard.Listeners") // the ports are resolved
+	})
+	t.Run("port", func(t *testing.T) {
+		hash := func(p *model.Port) string { return question.PortsHash(nil, []*model.Port{p}) }
+		fields.Seen(t, func(a, b *model.Port) bool { return hash(a) == hash(b) })
+	})
 }

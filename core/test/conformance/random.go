@@ -191,7 +191,7 @@ func withRanges(h *model.Host, rng *rand.Rand) *model.Host {
 
 func randomService(rng *rand.Rand, i int) *model.Service {
 	s := &model.Service{
-		Name: model.ServiceName{Namespace: "default", Name: fmt.Sprintf("s%d", i)},
+		Name: model.ServiceName{Namespace: tenant(i), Name: fmt.Sprintf("s%d", i)},
 		Type: pick(rng, model.ClusterIP, model.NodePort, model.LoadBalancer, model.LoadBalancer),
 
 		ClusterIPs:  randomClusterIPs(rng, i),
@@ -213,8 +213,18 @@ func randomService(rng *rand.Rand, i int) *model.Service {
 			s.SourceRanges = some(rng, 4, prefixes("198.51.100.0/24 198.51.100.128/25 192.0.2.0/24 10.244.1.0/28 0.0.0.0/0 2001:db8:1::/64 2001:db8::/32 192.0.2.100/32")...)
 		}
 	}
-	s.Choice = randomChoice(derived(s))
+	own := derived(s)
+	s.Choice = randomChoice(own)
+	s.PreserveDestination = chance(own, 20)
 	return s
+}
+
+// tenant is the namespace of a Service by its number: some are in another one.
+func tenant(service int) string {
+	if service < 5 {
+		return "default"
+	}
+	return "other"
 }
 
 // derived returns a random source for one object: using it does not change the rest
@@ -260,7 +270,7 @@ func randomPorts(rng *rand.Rand) (ports []model.ServicePort) {
 
 func randomSlice(rng *rand.Rand, service, number int) *model.Slice {
 	s := &model.Slice{
-		Name:    model.SliceName{Namespace: "default", Name: fmt.Sprintf("s%d-%d", service, number)},
+		Name:    model.SliceName{Namespace: tenant(service), Name: fmt.Sprintf("s%d-%d", service, number)},
 		Service: fmt.Sprintf("s%d", service),
 		Family:  pick(rng, model.IPv4, model.IPv4, model.IPv6),
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/core/test/fields"
 )
 
 // TestSuite runs the whole suite over a data plane that is right.
@@ -216,4 +217,17 @@ func TestGoldensOfASuite(t *testing.T) {
 	if !strings.HasPrefix(string(written), string(text)) || !strings.Contains(string(written), "\n-- 3/want/fake --\n") {
 		t.Errorf("the file is now\n%s", written)
 	}
+}
+
+// A field that no random world sets is tested by no property.
+func TestRandomWorldsVaryEveryField(t *testing.T) {
+	var services []*model.Service
+	var slices []*model.Slice
+	for seed := range uint64(300) {
+		w := RandomWorld(NewRand(seed))
+		services, slices = append(services, w.Services...), append(slices, w.Slices...)
+	}
+	// What depends on time is of core/track's own tests.
+	fields.Varied(t, services, "Choice.SlowStart", "Version", "Where")
+	fields.Varied(t, slices, "Endpoints.Warm", "Triggered", "Version", "Where")
 }
