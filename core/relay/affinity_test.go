@@ -121,3 +121,27 @@ func TestAffinityIsSharedByNamespace(t *testing.T) {
 		t.Errorf("left: %+v", c)
 	}
 }
+
+// The clients of an endpoint that is silent are spread over all others, and each tries every endpoint once.
+func TestFailuresSpreadOverAllOthers(t *testing.T) {
+	const endpoints, clients = 10, 900
+	a, b, now := Balance(weightedPool(1, 1, 1, 1, 1, 1, 1, 1, 1, 1), model.DefaultScheduler), &balancer{}, time.Unix(1000, 0)
+	second := map[netip.AddrPort]int{}
+	for i := range clients {
+		from := netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, 1}), uint16(1024+i))
+		c := b.choose(model.FromOutside, from, a, 0, now)
+		tried := map[netip.AddrPort]bool{c.endpoint(): true}
+		for n := range endpoints - 1 {
+			if c.failed(now); n == 0 && i%endpoints == 0 {
+				second[c.endpoint()]++
+			}
+			tried[c.endpoint()] = true
+		}
+		if len(tried) != endpoints {
+			t.Fatalf("client %d tried %d endpoints of %d", i, len(tried), endpoints)
+		}
+	}
+	if len(second) != endpoints-1 {
+		t.Errorf("the 90 clients of one endpoint went on to %d others: %v", len(second), second)
+	}
+}

@@ -164,6 +164,8 @@ type choice struct {
 	endpoints []netip.AddrPort
 	timeout   time.Duration // of session affinity; 0 for none
 	at        int
+	failures  int
+	first     int // that failed, once one has
 }
 
 func (b *balancer) choose(from model.Origin, client netip.AddrPort, a Answer, timeout time.Duration, now time.Time) choice {
@@ -194,10 +196,20 @@ func (b *balancer) slot(from model.Origin, client netip.AddrPort, a Answer) uint
 // endpoint returns the endpoint to try.
 func (c *choice) endpoint() netip.AddrPort { return c.endpoints[c.at] }
 
-// failed selects the next endpoint.
+// failed selects another endpoint, each once: the first at random, so that the clients of one
+// that is silent spread over all others, and from there in order.
 func (c *choice) failed(now time.Time) {
 	c.forget()
-	c.at = (c.at + 1) % len(c.endpoints)
+	n := len(c.endpoints)
+	switch c.failures++; {
+	case n == 1:
+	case c.failures == 1:
+		c.first, c.at = c.at, (c.at+1+rand.IntN(n-1))%n
+	default:
+		if c.at = (c.at + 1) % n; c.at == c.first {
+			c.at = (c.at + 1) % n
+		}
+	}
 	c.reserve(now)
 }
 
