@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -84,6 +85,10 @@ func (d *Driver) Close() error {
 }
 
 func (d *Driver) Prune(ctx context.Context) error { return d.tables.Prune(ctx) }
+
+func (d *Driver) Others(ctx context.Context) ([]string, error) {
+	return d.tables.Others(ctx, func(chain string) bool { return strings.HasPrefix(chain, "KUBE-") })
+}
 
 // sweep deletes what a killed probe has left.
 func (d *Driver) sweep(ctx context.Context) error {

@@ -197,3 +197,19 @@ func TestDriftIsRepaired(t *testing.T) {
 		}
 	}
 }
+
+// Rules of other programs that packets meet before ours are named.
+func TestRulesOfOthersAreNamed(t *testing.T) {
+	s := newSite(t)
+	s.open()
+	s.set(web(first))
+	before, err := s.driver.Others(t.Context())
+	if err != nil || len(before) != 0 {
+		t.Errorf("before there is any: %v, %v", before, err)
+	}
+	s.run("iptables", "-I", "FORWARD", "-p", "tcp", "--dport", "80", "-j", "DROP")
+	after, err := s.driver.Others(t.Context())
+	if err != nil || len(after) != 1 || !strings.Contains(after[0], "FORWARD") {
+		t.Errorf("%v, %v", after, err)
+	}
+}
