@@ -303,10 +303,11 @@ func (d *Driver) drainServer(id virtualserver.ID) (bool, error) {
 	return true, nil
 }
 
-// Draining destinations are checked every drainCheck, and deleted after drainLimit in
-// any case: then IPVS itself expires an idle TCP connection.
+// Draining destinations are checked every drainCheck, or in a hundredth of the time where that takes
+// longer. They are deleted after drainLimit in any case: then IPVS itself expires an idle TCP connection.
 const (
 	drainCheck = 2 * time.Second
+	drainShare = 100
 	drainLimit = 15 * time.Minute
 )
 
@@ -338,14 +339,16 @@ func startDrains(k *sockets, marks *fwmarks, log *slog.Logger) *drains {
 
 func (d *drains) run() {
 	defer close(d.done)
-	tick := time.NewTicker(drainCheck)
-	defer tick.Stop()
+	timer := time.NewTimer(drainCheck)
+	defer timer.Stop()
 	for {
 		select {
 		case <-d.quit:
 			return
-		case <-tick.C:
+		case <-timer.C:
+			begun := time.Now()
 			d.check()
+			timer.Reset(max(drainCheck, drainShare*time.Since(begun)))
 		}
 	}
 }
