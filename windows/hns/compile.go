@@ -314,6 +314,9 @@ func (p *portCompiler) balancer(f *model.Frontend, act model.Action) *Balancer {
 	switch {
 	case keep:
 		usable = p.local(f, usable, "to other nodes HNS cannot keep the destination")
+		if act.SNAT {
+			p.gap(f, "endpoints see their clients' addresses: where HNS keeps the destination it keeps the source, too")
+		}
 	case f.Kind == model.KindNodePort && p.preserves():
 		usable = p.local(f, usable, "health checks of a preserve-destination Service must not reach other nodes")
 	}

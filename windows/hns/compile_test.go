@@ -191,6 +191,7 @@ func TestTheDestinationIsKept(t *testing.T) {
 		gap       string
 	}{
 		{hns.Newest(), model.KindLoadBalancer, true, 1, "1 of 2 endpoints are left out: to other nodes"},
+		{hns.Newest(), model.KindLoadBalancer, true, 1, "endpoints see their clients' addresses"},
 		{hns.Options{}, model.KindLoadBalancer, false, 2, "this HNS has no DSR"},
 		{hns.Newest(), model.KindClusterIP, false, 2, ""},
 	} {

@@ -40,8 +40,8 @@
 //   - SCTP; endpoints on several ports behind one frontend; more than 1024 endpoints;
 //   - an affinity timeout; affinity before HNS 12.0; IPv6 before HNS 11.10, or on overlay networks;
 //   - endpoints with this node's own address; node ports on some addresses only;
-//   - endpoints of other nodes where the destination is to be kept (annotation
-//     preserve-destination).
+//   - endpoints of other nodes, and clients hidden from endpoints, where the destination is to
+//     be kept (annotation preserve-destination).
 //
 // And for all Services alike:
 //
