@@ -4,6 +4,7 @@ package wine
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-proxy/tandem/windows/hns"
 	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
 )
 
@@ -76,6 +78,43 @@ func TestReplay(t *testing.T) {
 		t.Errorf("a snapshot of Windows is planned there as\n%s\nand on Linux as\n%s", want, got)
 	}
 	n.stop((*os.Process).Kill)
+}
+
+// TestRecordHNS records what the Windows program asks HNS, through its DLLs, while Services
+// change: in Go the emulator answers all of it alike.
+func TestRecordHNS(t *testing.T) {
+	p := open(t)
+	for _, v := range []hns.Version{hnsemu.WS2019, hnsemu.WS2025} {
+		n := newNode(t, p, v)
+		file := filepath.Join(t.TempDir(), "hns.jsonl")
+		n.write("web.yaml", service("web", "10.96.0.10", 8080, "10.244.1.2=node-1", "10.244.2.2=node-2"))
+		n.startAs(n.tandem("run", "--metrics-bind-address", "", "--record-hns", windowsPath(file)))
+		n.serves("10.96.0.10", "10.244.1.2 10.244.2.2")
+		n.write("web.yaml", service("web", "10.96.0.10", 8080, "10.244.1.3=node-1", "10.244.2.2=node-2", "10.244.2.9=node-2"))
+		n.serves("10.96.0.10", "10.244.1.3 10.244.2.2 10.244.2.9")
+		n.remove("web.yaml")
+		n.serves("10.96.0.10", "")
+		n.stop(func(p *os.Process) error { return p.Signal(os.Interrupt) })
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls, err := hns.ReadRecording(bytes.NewReader(text))
+		if err != nil || bytes.Contains(text, []byte("10.244.")) || bytes.Contains(text, []byte("cbr0")) {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		writes := 0
+		for _, c := range calls {
+			if c.Request != nil || strings.HasPrefix(c.Name, "Delete") {
+				writes++
+			}
+		}
+		differences, err := hnsemu.Replay(calls)
+		if err != nil || len(differences) > 0 || writes < 5 {
+			t.Errorf("%v, %d writes, %q\n%s", err, writes, differences, text)
+		}
+		fmt.Printf("recording: HNS %s under Wine: %d calls, %d of them writes, %d differ in Go\n", v, len(calls), writes, len(differences))
+	}
 }
 
 // firstClient connects to the control pipe of a proxy that has just started. Wine lets a client

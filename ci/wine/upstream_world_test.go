@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"testing"
 
 	"github.com/tandem-proxy/tandem/windows/hns"
 	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
@@ -24,6 +25,7 @@ type sameService struct {
 	annotations string
 	protocol    string // TCP if empty
 	target      string // targetPort, 8080 if empty
+	number      string // of the endpoints' port, 8080 if empty
 	slice       string // words of the endpoints: see endpointsText
 	ports       string // of a second slice, with its endpoints: "9090 2.4"
 	late        bool   // it is created by the changes
@@ -97,8 +99,62 @@ var sameChanges = map[string]func(*sameService){
 	"last":              func(s *sameService) { s.spec = "type: LoadBalancer, allocateLoadBalancerNodePorts: false" },
 }
 
-// sameManifests is the file that both proxies read, before or after the changes.
-func sameManifests(changed bool) string {
+// The phases of a comparison: after a start, after changes, and after each step of churn.
+const (
+	cold = iota
+	changed
+	churned
+	churns = 3
+)
+
+var phases = [...]string{cold: "start", changed: "changes", churned: "churn 1", churned + 1: "churn 2", churned + 2: "churn 3"}
+
+// churn is a Service that comes after the changes and is another one in each step: nil is none.
+type churn struct {
+	name  string
+	as    string // the test of kube-proxy that has such a life
+	steps [churns]func(*sameService)
+}
+
+// over has a Service over these endpoints.
+func over(endpoints string) func(*sameService) {
+	return func(s *sameService) { s.slice = endpoints }
+}
+
+// with has it besides with a spec, where node ports are part of its type.
+func with(spec, endpoints string) func(*sameService) {
+	return func(s *sameService) {
+		s.spec, s.slice, s.nodePort = spec, endpoints, strings.Contains(spec, "type: ")
+	}
+}
+
+// sameChurn are lives of Services as the inputs of kube-proxy's own tests have them: those of
+// pkg/proxy/winkernel/proxier_test.go, and of Test_updateEndpointsMap in
+// pkg/proxy/endpointschangetracker_test.go. Their numbers follow those of sameServices.
+var sameChurn = []churn{
+	{"shared-goes", "TestSharedRemoteEndpointDelete", [churns]func(*sameService){over("2.5"), nil, over("2.5")}},
+	{"shared-stays", "TestSharedRemoteEndpointDelete", [churns]func(*sameService){over("2.5"), over("2.5"), over("2.5")}},
+	{"shared-changes", "TestSharedRemoteEndpointUpdate", [churns]func(*sameService){over("2.5"), with("type: NodePort", "2.5"), over("2.5")}},
+	{"internal", "TestClusterIPSvcWithITPLocal", [churns]func(*sameService){
+		with("internalTrafficPolicy: Local", "1.2 2.5"), with("internalTrafficPolicy: Cluster", "1.2 2.5"), with("internalTrafficPolicy: Local", "1.2 2.5"),
+	}},
+	{"fewer", "TestEndpointTransitionWithLBFailures", [churns]func(*sameService){over("1.2 2.5 2.6 2.7"), over("1.2 2.5"), over("1.2 2.5 2.6 2.7")}},
+	{"fewer-too", "TestEndpointTransitionWithLBFailures", [churns]func(*sameService){over("1.2 2.5 2.6 2.7"), over("1.2 2.5"), over("1.3")}},
+	{"slices", "TestEndpointSlice", [churns]func(*sameService){over("1.2 2.5 2.6:unready"), over("2.6"), over("")}},
+	{"ingress", "TestETPLocalIngressIPServiceWithPreferDualStack", [churns]func(*sameService){
+		with("type: LoadBalancer, externalTrafficPolicy: Local", "1.2 2.5"), with("type: LoadBalancer, externalTrafficPolicy: Cluster", "1.2 2.5"), with("type: LoadBalancer, externalTrafficPolicy: Local", "1.3 2.5"),
+	}},
+	{"renumbered", "Test_updateEndpointsMap: renumber a port", [churns]func(*sameService){
+		over("1.2 2.5"), func(s *sameService) { s.slice, s.number = "1.2 2.5", "9090" }, over("1.2 2.5"),
+	}},
+	{"port-added", "Test_updateEndpointsMap: add a subset", [churns]func(*sameService){
+		over("1.2"), func(s *sameService) { s.slice, s.ports = "1.2", "8080 2.5" }, over("1.2"),
+	}},
+	{"empty-at-first", "Test_updateEndpointsMap: from empty to one", [churns]func(*sameService){over(""), over("1.2 2.5"), over("1.3 2.5")}},
+}
+
+// sameManifests is the file that both proxies read in a phase.
+func sameManifests(phase int) string {
 	var b strings.Builder
 	b.WriteString(`apiVersion: v1
 kind: Node
@@ -109,14 +165,41 @@ status: {addresses: [{type: InternalIP, address: 192.0.2.1}, {type: InternalIP, 
 	for i, s := range sameServices {
 		change, changes := sameChanges[s.name]
 		switch {
-		case s.late && !changed, changed && changes && change == nil:
+		case s.late && phase < changed, phase >= changed && changes && change == nil:
 			continue
-		case changed && changes:
+		case phase >= changed && changes:
 			change(&s)
 		}
 		s.write(&b, i+10)
 	}
+	for i, c := range sameChurn {
+		if step := phase - churned; step >= 0 && c.steps[step] != nil {
+			s := sameService{name: c.name}
+			c.steps[step](&s)
+			s.write(&b, len(sameServices)+i+10)
+		}
+	}
 	return b.String()
+}
+
+// Every step of churn is another file, has the Services that it is to have, and each of them is
+// known by its number.
+func TestChurn(t *testing.T) {
+	for phase := range phases {
+		text := sameManifests(phase)
+		if phase > 0 && text == sameManifests(phase-1) {
+			t.Errorf("%s changes nothing", phases[phase])
+		}
+		for i, c := range sameChurn {
+			want := phase >= churned && c.steps[phase-churned] != nil
+			if got := strings.Contains(text, "metadata: {name: "+c.name+", "); got != want {
+				t.Errorf("%s: %s (%s): %t, want %t", phases[phase], c.name, c.as, got, want)
+			}
+			if name := serviceOf(fmt.Sprintf("load balancer 10.96.0.%d port 80/6", len(sameServices)+i+10)); name != c.name {
+				t.Errorf("%s is known as %s", c.name, name)
+			}
+		}
+	}
 }
 
 func (s sameService) write(b *strings.Builder, n int) {
@@ -144,7 +227,7 @@ kind: Service
 metadata: {name: %s, namespace: default, annotations: {%s}}
 spec: {clusterIP: 10.96.0.%d, clusterIPs: [10.96.0.%d, 'fd00:10:96::%d'], ipFamilies: [IPv4, IPv6], ipFamilyPolicy: PreferDualStack, ports: [{%s}]%s}
 %s`, s.name, s.annotations, n, n, n, port, spec, status)
-	s.writeSlices(b, "a", "8080", s.slice)
+	s.writeSlices(b, "a", cmp.Or(s.number, "8080"), s.slice)
 	if number, endpoints, ok := strings.Cut(s.ports, " "); ok {
 		s.writeSlices(b, "b", number, endpoints)
 	}
@@ -204,8 +287,11 @@ func serviceOf(object string) string {
 		return "no Service"
 	}
 	n, _ := strconv.Atoi(m[1]) // two digits
-	if n -= 10; n < 0 || n >= len(sameServices) {
+	switch n -= 10; {
+	case n < 0, n >= len(sameServices)+len(sameChurn):
 		return "no Service"
+	case n >= len(sameServices):
+		return sameChurn[n-len(sameServices)].name
 	}
 	return sameServices[n].name
 }

@@ -125,6 +125,7 @@ type Windows struct {
 	RootHNSEndpoint       string // the endpoint of the host on l2bridge networks
 	ForwardHealthCheckVIP bool
 	SourceRanges          SourceRanges
+	Record                string // the file that calls of HNS are recorded in; empty for none
 }
 
 // SourceRanges selects the treatment of a load balancer IP whose

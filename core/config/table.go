@@ -519,6 +519,12 @@ func windowsSettings() []Setting {
 			Value: func(c *Config) Value { return choice(&c.Windows.SourceRanges, EnforceRanges, TrustRanges) },
 		},
 		{
+			Flag: "record-hns", BesideFile: true, Counts: onWindows, Restart: restartRules,
+			Doc: "Record what mode kernelspace asks HNS and what it answers, with other names and addresses, in this file (at most 64 MiB), " +
+				"which is replaced. Off when empty.",
+			Value: func(c *Config) Value { return text(&c.Windows.Record, nil) },
+		},
+		{
 			Path: "windowsRunAsService", Flag: "windows-service", BesideFile: true, Restart: restartSystem,
 			Doc:   "Run as a Windows service. kube-proxy ignores the field; Tandem does not.",
 			Value: func(c *Config) Value { return boolean(&c.Windows.Service) },

@@ -3,14 +3,9 @@
 package snapshot
 
 import (
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/hex"
-	"hash"
 	"net/netip"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -18,19 +13,17 @@ import (
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/question"
+	"github.com/tandem-proxy/tandem/core/redact"
 )
 
 // Redact replaces names and addresses by others, equal ones by equal ones wherever
-// they are, and removes free text. Addresses keep their network class and which
-// prefixes they share, so that an address in a range stays in it. With one key the same
-// names and addresses become the same in several snapshots; without
-// the key this can neither be reversed nor checked for a guessed name.
+// they are (package redact), and removes free text.
 //
 // What stays is determined by its type, or is in kept: anything else, and what may be added
 // later, is replaced.
 func (f *File) Redact(key []byte) {
 	f.breakTies()
-	r := redactor{hash: hmac.New(sha256.New, key), names: map[string]string{}, addresses: map[netip.Addr]netip.Addr{}}
+	r := redactor{redact.New(key)}
 	for _, part := range []any{&f.Header, &f.Services, &f.Slices, &f.CIDRs, &f.Routes, &f.Grants, &f.Slots, &f.Ready, &f.Drift, &f.Status, &f.Top, &f.History, &f.Checks} {
 		r.walk(reflect.ValueOf(part).Elem())
 	}
@@ -61,12 +54,8 @@ func (f *File) breakTies() {
 	f.Services = services
 }
 
-// redactor replaces. It is of one Redact.
-type redactor struct {
-	hash      hash.Hash
-	names     map[string]string
-	addresses map[netip.Addr]netip.Addr
-}
+// redactor walks a file. It is of one Redact.
+type redactor struct{ words *redact.Redactor }
 
 // removed replaces free text.
 const removed = "(redacted)"
@@ -99,16 +88,16 @@ func free(field string) bool {
 	return slices.Contains([]string{"Detail", "Err", "Errors", "Reasons", "Where", "Hash", "Modules", "Wanted", "Found", "Fix", "ReadErr", "NotCounted"}, field)
 }
 
-func (r *redactor) walk(v reflect.Value) {
+func (r redactor) walk(v reflect.Value) {
 	switch x := v.Interface().(type) {
 	case netip.Addr:
-		v.Set(reflect.ValueOf(r.address(x)))
+		v.Set(reflect.ValueOf(r.words.Address(x)))
 		return
 	case netip.AddrPort:
-		v.Set(reflect.ValueOf(netip.AddrPortFrom(r.address(x.Addr()), x.Port())))
+		v.Set(reflect.ValueOf(netip.AddrPortFrom(r.words.Address(x.Addr()), x.Port())))
 		return
 	case netip.Prefix:
-		v.Set(reflect.ValueOf(r.prefix(x)))
+		v.Set(reflect.ValueOf(r.words.Prefix(x)))
 		return
 	}
 	switch v.Kind() {
@@ -151,12 +140,12 @@ func (r *redactor) walk(v reflect.Value) {
 		r.fields(v)
 	case reflect.String:
 		if v.Type() == reflect.TypeFor[string]() { // others are of a fixed set
-			v.SetString(r.text(v.String()))
+			v.SetString(r.words.Text(v.String()))
 		}
 	}
 }
 
-func (r *redactor) fields(v reflect.Value) {
+func (r redactor) fields(v reflect.Value) {
 	of := v.Type()
 	for i := range of.NumField() {
 		field, value := of.Field(i), v.Field(i)
@@ -172,92 +161,4 @@ func (r *redactor) fields(v reflect.Value) {
 			r.walk(value)
 		}
 	}
-}
-
-// text replaces a name, an address in words, or several names with "/" between them.
-func (r *redactor) text(s string) string {
-	if a, err := netip.ParseAddr(s); err == nil {
-		return r.address(a).String()
-	}
-	if p, err := netip.ParsePrefix(s); err == nil {
-		return r.prefix(p).String()
-	}
-	if p, err := netip.ParseAddrPort(s); err == nil {
-		return netip.AddrPortFrom(r.address(p.Addr()), p.Port()).String()
-	}
-	if port, ok := strings.CutPrefix(s, "*:"); ok && strings.Trim(port, "0123456789") == "" {
-		return s
-	}
-	parts := strings.Split(s, "/")
-	for i, part := range parts {
-		parts[i] = r.name(part)
-	}
-	return strings.Join(parts, "/")
-}
-
-// name replaces a name by a label of DNS. The Service of the API server keeps its
-// own, which every cluster has and policy looks for.
-func (r *redactor) name(s string) string {
-	switch s {
-	case "", "default", "kubernetes":
-		return s
-	}
-	if known, ok := r.names[s]; ok {
-		return known
-	}
-	sum := r.sum([]byte("name"), []byte(s))
-	r.names[s] = "n" + hex.EncodeToString(sum[:5])
-	return r.names[s]
-}
-
-func (r *redactor) sum(parts ...[]byte) []byte {
-	r.hash.Reset()
-	for _, p := range parts {
-		_, _ = r.hash.Write(p) // a hash never fails
-		_, _ = r.hash.Write([]byte{0})
-	}
-	return r.hash.Sum(nil)
-}
-
-// address replaces an address: each bit behind the class is turned or not by what
-// precedes it, so that two addresses share as many bits afterwards as before
-// (Xu et al., Prefix-preserving IP address anonymization, 2002). Those that mean
-// something by themselves stay.
-func (r *redactor) address(a netip.Addr) netip.Addr {
-	if !a.IsValid() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast() {
-		return a
-	}
-	if known, ok := r.addresses[a]; ok {
-		return known
-	}
-	b := a.AsSlice()
-	out := slices.Clone(b)
-	class := 8
-	if a.Is6() {
-		class = 16
-	}
-	for bit := class; bit < len(b)*8; bit++ {
-		before := slices.Clone(b[:bit/8+1])
-		before[bit/8] &^= 0xff >> (bit % 8)
-		if r.sum([]byte("address"), before, []byte{byte(bit)})[0]&1 == 1 {
-			out[bit/8] ^= 0x80 >> (bit % 8)
-		}
-	}
-	replaced, _ := netip.AddrFromSlice(out)
-	r.addresses[a] = replaced
-	return replaced
-}
-
-// prefix replaces a prefix so that the addresses in it are in it afterwards. Host
-// bits are those of the address.
-func (r *redactor) prefix(p netip.Prefix) netip.Prefix {
-	if !p.IsValid() {
-		return p
-	}
-	masked := p.Masked().Addr() == p.Addr()
-	out := netip.PrefixFrom(r.address(p.Addr()), p.Bits())
-	if masked {
-		return out.Masked()
-	}
-	return out
 }

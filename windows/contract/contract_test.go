@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -319,6 +320,23 @@ func TestCompare(t *testing.T) {
 	for _, bad := range []string{"", "{}", "[]", `{"apiVersion":"` + contract.APIVersion + `","hns":"new"}`, strings.Repeat(" ", 5<<20)} {
 		if _, err := contract.Read(strings.NewReader(bad)); err == nil {
 			t.Errorf("%.40q is a report", bad)
+		}
+	}
+}
+
+// The guides show the last line of a run as it is where HNS behaves as expected.
+func TestTheGuidesShowARun(t *testing.T) {
+	const windows = "10.0.20348.2527"
+	r, err := contract.Run(t.Context(), hnsemu.New(hnsemu.WS2022), contract.Options{Windows: windows})
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := fmt.Sprintf("Windows %s, HNS %s: %d as expected, %d different, %d not run; %d calls", windows, r.HNS,
+		r.Count(contract.Expected), r.Count(contract.Different), r.Count(contract.NotRun), r.Calls)
+	for _, guide := range []string{"../../core/manual/pages/quickstart.md", "../../.github/CONTRIBUTING.md"} {
+		text, err := os.ReadFile(guide)
+		if err != nil || !strings.Contains(string(text), line) {
+			t.Errorf("%s does not have (%v): %s", guide, err, line)
 		}
 	}
 }

@@ -52,7 +52,7 @@ func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (datap
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return Open(ctx, h, c, s)
+	return Open(ctx, RecordIn(c.Windows.Record, h, log), c, s)
 }
 
 func remove(ctx context.Context, _ *config.Config) error {

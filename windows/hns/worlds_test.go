@@ -38,6 +38,7 @@ type cni struct {
 	flags   config.Windows // that its kube-proxy is started with, but for the network's name; DSR is Tandem's default
 	finds   string         // what is reported of that HNS where there is DSR; empty for nothing
 	refuses string         // why there can be no Services in this HNS; empty where there can
+	four    string         // where its sources give pods addresses of IPv4 only; empty if they have both
 }
 
 // The networks that come with containers, and those that are made for the virtual switch only.
@@ -69,6 +70,17 @@ func cnis() []cni {
 			others: []hns.Network{nat, external("ext", hns.TypeL2Bridge)},
 			pod:    hns.Endpoint{Name: "1f2e3d4c-eth0", MacAddress: "00-15-5D-3B-00-01", Policies: []hns.Policy{policy("OutBoundNAT", pods), toServices, loopback}},
 			flags:  config.Windows{DSR: true},
+			four:   "Azure/azure-container-networking network/network_windows.go: without a second subnet",
+		},
+		{
+			name: "Azure CNI, dual", network: "azure", kind: hns.TypeL2Bridge,
+			sources: []string{
+				"Azure/azure-container-networking network/endpoint_windows.go: configureHcnEndpoint gives an endpoint all addresses; network_windows.go: subnets of both families, addIPv6DefaultRoute for nodes with dual-stack overlay",
+				"kubernetes.io, Windows networking: dual-stack needs l2bridge, and Server 2022",
+			},
+			others: []hns.Network{nat, external("ext", hns.TypeL2Bridge)},
+			pod:    hns.Endpoint{Name: "1f2e3d4c-eth0", MacAddress: "00-15-5D-3B-00-01", Policies: []hns.Policy{policy("OutBoundNAT", pods), toServices, loopback}},
+			flags:  config.Windows{DSR: true},
 		},
 		{
 			name: "Calico BGP", network: "Calico", kind: hns.TypeL2Bridge,
@@ -80,6 +92,7 @@ func cnis() []cni {
 			own:    []hns.Endpoint{{Name: "Calico_ep", MacAddress: "00-15-5D-3B-00-02", IpConfigurations: at("10.244.1.254")}},
 			pod:    hns.Endpoint{Name: "1f2e3d4c_Calico", MacAddress: "00-15-5D-3B-00-01", Policies: []hns.Policy{policy("OutBoundNAT", pods), toServices, toNode, loopback}},
 			flags:  config.Windows{DSR: true},
+			four:   "projectcalico/calico cni-plugin/pkg/dataplane/windows/dataplane_windows.go: DoNetworking takes the first address of the result",
 		},
 		{
 			name: "Calico VXLAN", network: "Calico", kind: hns.TypeOverlay, routes: true,
@@ -91,6 +104,7 @@ func cnis() []cni {
 			own:    []hns.Endpoint{{Name: "Calico_ep", Flags: hns.FlagRemote, MacAddress: "02-11-c0-00-02-01", IpConfigurations: at("10.244.1.254"), Policies: []hns.Policy{onNode}}},
 			pod:    hns.Endpoint{Name: "1f2e3d4c_Calico", MacAddress: "0E-2A-0a-f4-01-02", Policies: []hns.Policy{policy("OutBoundNAT", pods), onNode, loopback}},
 			flags:  config.Windows{DSR: true, SourceVIP: "10.244.1.254"},
+			four:   "projectcalico/calico cni-plugin/pkg/dataplane/windows/dataplane_windows.go: EnsureVXLANTunnelAddr has one of IPv4 only",
 		},
 		{
 			name: "flannel host-gw", network: "cbr0", kind: hns.TypeL2Bridge,
@@ -103,6 +117,7 @@ func cnis() []cni {
 			own:    []hns.Endpoint{{Name: "cbr0_ep", MacAddress: "00-15-5D-3B-00-02", IpConfigurations: at("10.244.1.254")}},
 			pod:    hns.Endpoint{Name: "1f2e3d4c_cbr0", MacAddress: "00-15-5D-3B-00-01", Policies: []hns.Policy{policy("OutBoundNAT", pods), toServices, toNode, loopback}},
 			flags:  config.Windows{DSR: true},
+			four:   "flannel-io/flannel pkg/backend/hostgw/hostgw_windows.go: one subnet, of ParseIP4; containernetworking/plugins pkg/hns: GenerateHcnEndpoint has one address",
 		},
 		{
 			name: "flannel VXLAN", network: "flannel.4096", kind: hns.TypeOverlay, routes: true,
@@ -114,6 +129,7 @@ func cnis() []cni {
 			others: []hns.Network{nat, external("External", hns.TypeOverlay)},
 			pod:    hns.Endpoint{Name: "1f2e3d4c_flannel.4096", MacAddress: "0E-2A-0a-f4-01-02", Policies: []hns.Policy{policy("OutBoundNAT", pods), toServices, onNode, loopback}},
 			flags:  config.Windows{DSR: true, SourceVIP: "10.244.1.254"},
+			four:   "containernetworking/plugins pkg/hns: GenerateHcnEndpoint has one address",
 		},
 		{
 			name: "Antrea", network: "antrea-hnsnetwork", kind: "Transparent",
@@ -123,6 +139,7 @@ func cnis() []cni {
 			others:  []hns.Network{nat},
 			pod:     hns.Endpoint{Name: "1f2e3d4c", MacAddress: "00-15-5D-3B-00-01"},
 			refuses: "Transparent",
+			four:    "it has no Services in HNS",
 		},
 		{
 			name: "OVN-Kubernetes", network: "OVNKubernetesHybridOverlayNetwork", kind: hns.TypeOverlay, routes: true,
@@ -135,6 +152,7 @@ func cnis() []cni {
 			own:    []hns.Endpoint{{Name: "VIPEndpoint", MacAddress: "00-15-5D-3B-00-02", IpConfigurations: at("10.244.1.254")}},
 			pod:    hns.Endpoint{Name: "1f2e3d4c_OVNKubernetesHybridOverlayNetwork", MacAddress: "0E-2A-0a-f4-01-02", Policies: []hns.Policy{policy("OutBoundNAT", pods), toServices, onNode}},
 			flags:  config.Windows{DSR: true, SourceVIP: "10.244.1.254"},
+			four:   "containernetworking/plugins pkg/hns: GenerateHcnEndpoint has one address",
 		},
 	}
 }
@@ -158,7 +176,9 @@ func (c cni) build(e *hnsemu.Emulator) {
 	}
 	for i, ip := range []string{"10.244.1.2", "10.244.1.3", "10.244.1.10"} {
 		p := c.pod
-		p.HostComputeNetwork, p.IpConfigurations = network, at(ip)
+		if p.HostComputeNetwork, p.IpConfigurations = network, at(ip); c.four == "" {
+			p.IpConfigurations = append(p.IpConfigurations, hns.IpConfig{IpAddress: "fd00:10:244:1::" + strings.TrimPrefix(ip, "10.244.1."), PrefixLength: 64})
+		}
 		p.Name = fmt.Sprintf("%d%s", i, p.Name)
 		p.MacAddress = fmt.Sprintf("%s%d", p.MacAddress[:len(p.MacAddress)-1], i)
 		p.Policies = nil
@@ -231,6 +251,46 @@ outside tcp 192.0.2.1:30443   -> 10.244.1.3:8443
 pod     tcp 10.96.0.1:443     -> 192.0.2.2:6443
 `
 
+// both is a Service of both families, and its packets.
+const both = `
+apiVersion: v1
+kind: Service
+metadata: {name: both, namespace: default}
+spec: {type: LoadBalancer, ipFamilyPolicy: RequireDualStack, ipFamilies: [IPv4, IPv6], clusterIP: 10.96.0.12, clusterIPs: [10.96.0.12, "fd00:10:96::12"], ports: [{name: http, port: 80, targetPort: 8080, nodePort: 30081}]}
+status: {loadBalancer: {ingress: [{ip: 203.0.113.2}, {ip: "2001:db8:cafe::2"}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: both-4, namespace: default, labels: {kubernetes.io/service-name: both}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: [10.244.1.2], nodeName: node-1}, {addresses: [10.244.2.2], nodeName: node-2}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: both-6, namespace: default, labels: {kubernetes.io/service-name: both}}
+addressType: IPv6
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: ["fd00:10:244:1::2"], nodeName: node-1}, {addresses: ["fd00:10:244:2::2"], nodeName: node-2}]
+-- packets --
+pod     tcp 10.96.0.12:80     -> 10.244.1.2:8080 10.244.2.2:8080
+pod     tcp [fd00:10:96::12]:80 -> [fd00:10:244:1::2]:8080 [fd00:10:244:2::2]:8080
+host    tcp [fd00:10:96::12]:80 -> [fd00:10:244:1::2]:8080 [fd00:10:244:2::2]:8080 snat
+outside tcp [2001:db8:cafe::2]:80 -> [fd00:10:244:1::2]:8080 [fd00:10:244:2::2]:8080 snat
+outside tcp [2001:db8::1]:30081 -> [fd00:10:244:1::2]:8080 [fd00:10:244:2::2]:8080 snat
+`
+
+// services are the Services of a node with this plug-in, and their packets.
+func (c cni) services() string {
+	if c.four != "" {
+		return worldServices
+	}
+	return strings.Replace(worldServices, "-- packets --\n", "---"+both, 1)
+}
+
+// on reports whether there are nodes with this plug-in and this HNS.
+func (c cni) on(v hns.Version) bool { return c.four != "" || v.Features().DualStack }
+
 // worldRun is one CNI plug-in on one version of HNS, with an emulator for each life of the node.
 type worldRun struct {
 	cni     cni
@@ -246,7 +306,7 @@ type worldRun struct {
 }
 
 func newWorldRun(t *testing.T, c cni, v hns.Version, faults hnsemu.Behaviour) *worldRun {
-	s, err := conformance.Parse("worlds_test.go", []byte(worldServices))
+	s, err := conformance.Parse("worlds_test.go", []byte(c.services()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -408,6 +468,10 @@ func TestWorlds(t *testing.T) {
 	for _, c := range cnis() {
 		for _, s := range servers {
 			cells := slices.Repeat([]string{"pass"}, len(phases))
+			if !c.on(s.version) {
+				fmt.Fprintf(&table, "%-16s %-7s there are no such nodes\n", c.name, s.name)
+				continue
+			}
 			var wrong []string
 			for _, faults := range []hnsemu.Behaviour{{}, {Twins: true}, {DeleteInUse: true}, {DeleteFailsOnce: true, Exists: 0x803b002f}} {
 				synctest.Test(t, func(t *testing.T) {
@@ -434,6 +498,9 @@ func TestWorlds(t *testing.T) {
 		}
 		for _, source := range c.sources {
 			fmt.Fprintf(&table, "  %s\n", source)
+		}
+		if c.four != "" {
+			fmt.Fprintf(&table, "  IPv4 only: %s\n", c.four)
 		}
 	}
 	t.Log(table.String())

@@ -13,6 +13,9 @@
 // no load balancer. Nothing takes real time: calls make the emulator's own clock
 // advance.
 //
+// A recording of a proxy's calls (hns.Record) is answered by a Player, in the place of an HNS,
+// and made again on the emulator by Replay.
+//
 // # The rules and their sources
 //
 // "Assumed" marks behaviour without a published observation of a real HNS. Where a rule is carried

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hnsemu
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/tandem-proxy/tandem/windows/hns"
+)
+
+// maxDifferences bounds what is told of a recording.
+const maxDifferences = 100
+
+// Player is an HNS that answers from a recording: the same request the same, as often and in
+// the order as it was asked. The order of different requests, and of ids in one, is free. Who
+// asks is given the inputs of the recorded proxy in the words of the recording.
+type Player struct {
+	mu          sync.Mutex
+	answers     map[string][]hns.Call
+	differences []string
+}
+
+// NewPlayer returns a player of a recording.
+func NewPlayer(calls []hns.Call) *Player {
+	p := &Player{answers: map[string][]hns.Call{}}
+	for _, c := range calls {
+		p.answers[asked(c)] = append(p.answers[asked(c)], c)
+	}
+	return p
+}
+
+var _ hns.HNS = (*Player)(nil)
+
+// asked is a request in one form.
+func asked(c hns.Call) string {
+	return strings.TrimSpace(c.Name + " " + strings.ToLower(c.ID) + " " + unordered(c.Request))
+}
+
+// unordered is JSON whose lists are sorted, and whose names are in order.
+func unordered(raw json.RawMessage) string {
+	if len(raw) == 0 {
+		return ""
+	}
+	var v any
+	if err := json.Unmarshal(raw, &v); err != nil {
+		return string(raw)
+	}
+	return text(sortedLists(v))
+}
+
+func sortedLists(v any) any {
+	switch x := v.(type) {
+	case []any:
+		for i := range x {
+			x[i] = sortedLists(x[i])
+		}
+		slices.SortFunc(x, func(a, b any) int { return cmp.Compare(text(a), text(b)) })
+	case map[string]any:
+		for name := range x {
+			x[name] = sortedLists(x[name])
+		}
+	}
+	return v
+}
+
+// Differences returns what was asked and is not in the recording, and what is and was not
+// asked, at most maxDifferences of them.
+func (p *Player) Differences() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := slices.Clone(p.differences)
+	for _, request := range slices.Sorted(maps.Keys(p.answers)) {
+		if n := len(p.answers[request]); n > 0 {
+			all = append(all, fmt.Sprintf("not asked, %d times in the recording: %s", n, request))
+		}
+	}
+	return all[:min(len(all), maxDifferences)]
+}
+
+func play[T any](p *Player, name, id string, request any) (answer T, err error) {
+	c := hns.Call{Name: name, ID: id}
+	if request != nil {
+		c.Request = json.RawMessage(text(request))
+	}
+	key := asked(c)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	left := p.answers[key]
+	if len(left) == 0 {
+		if len(p.differences) < maxDifferences {
+			p.differences = append(p.differences, "not in the recording: "+key)
+		}
+		return answer, errors.New("not in the recording: " + key)
+	}
+	p.answers[key] = left[1:]
+	if err := left[0].Err(); err != nil || len(left[0].Answer) == 0 {
+		return answer, err
+	}
+	return answer, json.Unmarshal(left[0].Answer, &answer)
+}
+
+func (p *Player) Version() (hns.Version, error) { return play[hns.Version](p, "Version", "", nil) }
+
+func (p *Player) Networks() ([]hns.Network, error) {
+	return play[[]hns.Network](p, "Networks", "", nil)
+}
+func (p *Player) Close() error { return nil }
+
+func (p *Player) EndpointIDs(network string) ([]string, error) {
+	return play[[]string](p, "EndpointIDs", network, nil)
+}
+
+func (p *Player) Endpoint(id string) (hns.Endpoint, error) {
+	return play[hns.Endpoint](p, "Endpoint", id, nil)
+}
+
+func (p *Player) CreateEndpoint(e hns.Endpoint) (hns.Endpoint, error) {
+	return play[hns.Endpoint](p, "CreateEndpoint", "", e)
+}
+
+func (p *Player) DeleteEndpoint(id string) error {
+	_, err := play[any](p, "DeleteEndpoint", id, nil)
+	return err
+}
+
+func (p *Player) BalancerIDs() ([]string, error) { return play[[]string](p, "BalancerIDs", "", nil) }
+
+func (p *Player) Balancer(id string) (hns.LoadBalancer, error) {
+	return play[hns.LoadBalancer](p, "Balancer", id, nil)
+}
+
+func (p *Player) CreateBalancer(lb hns.LoadBalancer) (hns.LoadBalancer, error) {
+	return play[hns.LoadBalancer](p, "CreateBalancer", "", lb)
+}
+
+func (p *Player) ModifyBalancer(id string, to hns.LoadBalancer) (hns.LoadBalancer, error) {
+	return play[hns.LoadBalancer](p, "ModifyBalancer", id, to)
+}
+
+func (p *Player) DeleteBalancer(id string) error {
+	_, err := play[any](p, "DeleteBalancer", id, nil)
+	return err
+}
+
+// Replay makes the calls of a recording on an emulator of its version, and returns which
+// answers differ, at most maxDifferences. Others' objects are facts, which the emulator is
+// told when they are read; compared is what becomes of the recorded proxy's own. An
+// error means that there is no such emulator.
+func Replay(calls []hns.Call) (differences []string, err error) {
+	var v hns.Version
+	i := slices.IndexFunc(calls, func(c hns.Call) bool { return c.Name == "Version" && c.Failed == nil })
+	if i < 0 || json.Unmarshal(calls[i].Answer, &v) != nil {
+		return nil, errors.New("the recording has no version of HNS")
+	}
+	r := replay{e: New(v), here: map[string]string{}, there: map[string]string{}}
+	for i, c := range calls {
+		if d := r.call(c); d != "" && len(differences) < maxDifferences {
+			differences = append(differences, fmt.Sprintf("call %d, %s: %s", i+1, asked(c), d))
+		}
+	}
+	return differences, nil
+}
+
+// replay has the ids of what the recorded proxy made: of the recording to those of the
+// emulator, and back.
+type replay struct {
+	e           *Emulator
+	here, there map[string]string
+}
+
+var guids = regexp.MustCompile(`[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
+
+func translated(s string, ids map[string]string) string {
+	return guids.ReplaceAllStringFunc(s, func(id string) string { return cmp.Or(ids[id], id) })
+}
+
+// call makes a call, and says how its answer differs.
+func (r *replay) call(c hns.Call) string {
+	r.facts(c)
+	c.ID, c.Request = translated(c.ID, r.here), json.RawMessage(translated(string(c.Request), r.here))
+	answer, err := c.Do(r.e.Client())
+	want, _ := errors.AsType[*hns.Error](c.Err())
+	got, _ := errors.AsType[*hns.Error](err)
+	switch {
+	case want != nil && got != nil && want.Code == got.Code:
+		return ""
+	case c.Failed != nil || err != nil:
+		return fmt.Sprintf("recorded %v, emulated %v", cmp.Or(c.Err(), errNone), cmp.Or(err, errNone))
+	}
+	raw := json.RawMessage(text(answer))
+	if strings.HasPrefix(c.Name, "Create") {
+		var a, b struct{ ID string }
+		if json.Unmarshal(c.Answer, &a) == nil && json.Unmarshal(raw, &b) == nil {
+			r.here[a.ID], r.there[b.ID] = b.ID, a.ID
+		}
+	}
+	recorded, emulated := c.Answer, json.RawMessage(translated(string(raw), r.there))
+	if strings.HasSuffix(c.Name, "IDs") {
+		recorded, emulated = r.own(recorded), r.own(emulated)
+	}
+	if a, b := unordered(recorded), unordered(emulated); len(c.Answer) > 0 && a != b {
+		return fmt.Sprintf("recorded %s, emulated %s", a, b)
+	}
+	return ""
+}
+
+var errNone = errors.New("no error")
+
+// own are those of a list of ids that the recorded proxy made.
+func (r *replay) own(raw json.RawMessage) json.RawMessage {
+	var ids, own []string
+	if json.Unmarshal(raw, &ids) != nil {
+		return raw
+	}
+	for _, id := range ids {
+		if r.here[id] != "" {
+			own = append(own, id)
+		}
+	}
+	return json.RawMessage(text(own))
+}
+
+// facts tells the emulator what the recording has read of others' objects.
+func (r *replay) facts(c hns.Call) {
+	r.e.mu.Lock()
+	defer r.e.mu.Unlock()
+	failed, _ := errors.AsType[*hns.Error](c.Err())
+	gone := failed != nil && failed.Code.NotFound() && r.here[c.ID] == ""
+	switch c.Name {
+	case "Networks":
+		var all []hns.Network
+		if json.Unmarshal(c.Answer, &all) == nil {
+			clear(r.e.networks)
+			for _, n := range all {
+				r.e.networks[n.ID] = n
+			}
+		}
+	case "Endpoint":
+		var p hns.Endpoint
+		if gone {
+			delete(r.e.endpoints, c.ID)
+		} else if r.here[c.ID] == "" && json.Unmarshal(c.Answer, &p) == nil {
+			r.e.endpoints[p.ID] = p
+		}
+	case "Balancer":
+		var lb hns.LoadBalancer
+		if gone {
+			delete(r.e.balancers, c.ID)
+		} else if r.here[c.ID] == "" && json.Unmarshal(c.Answer, &lb) == nil {
+			r.e.balancers[lb.ID] = lb
+		}
+	}
+}
