@@ -168,7 +168,7 @@ func (p *Proxy) pages() health.Sources {
 		Config:  func() any { return p.live.Load().Tree() },
 		Flags:   func() map[string]string { return p.live.Load().Flags() },
 		Version: p.version, Release: metrics.Kubernetes,
-		UI:      ui.Handler(health.Shared(p.uiInput, uiAge)),
+		UI:      ui.Handler(ui.Of(health.Shared(p.uiInput, uiAge))),
 		Query:   p.queryPage(),
 		Profile: p.config.Profiling,
 		Verbosity: func(v int) {

@@ -183,7 +183,9 @@ address, for this machine alone: http://127.0.0.1:10249/ui.`,
 				return usageError{errors.New("--snapshot is required; the pages of the running tandem are at /ui of its metrics address")}
 			}
 			in := ui.InputOf(d)
-			return serveUI(cmd, at, ui.Handler(func(context.Context) (*ui.Input, error) { return in, nil }), "/ui")
+			file := ui.Of(func(context.Context) (*ui.Input, error) { return in, nil })
+			file.Recorded = d.Recorded != nil
+			return serveUI(cmd, at, ui.Handler(file), "/ui")
 		},
 	}
 	from.register(c)

@@ -5,6 +5,7 @@ package ui_test
 import (
 	"context"
 	"fmt"
+	"iter"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -20,6 +21,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/track"
 	"github.com/tandem-proxy/tandem/core/ui"
+	"github.com/tandem-proxy/tandem/core/wire"
 )
 
 // world is a Tandem with so many Services, one of which is called <script>.
@@ -47,12 +49,12 @@ func world(services int) *ui.Input {
 	}
 	host := &model.Host{Name: "node-1", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, NodePorts: model.NodePortMatch{Prefixes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}}
 	all, _ := track.Once(host, &model.Objects{Services: objects, Slices: sources})
-	in := &ui.Input{Host: host, Services: all, Status: question.Status{
+	in := &ui.Input{Status: question.Status{
 		Version: "v1.0.0", Node: "node-1", Mode: "nftables", Source: "https://10.0.0.1:6443", Healthy: true, At: time.Unix(1_790_000_000, 0), Objects: 14 * services, Drift: 2, Hash: "4f7ac0d19be25f03",
 		Inputs: []question.Input{{Name: "services", Age: 1.2, Version: "81234"}, {Name: "endpointslices", Age: 0.4, Version: "81260"}},
 	}}
 	for i, s := range all {
-		row := question.Service{Name: s.Object.Name.String(), State: []string{"Programmed", "Programmed", "Programmed", "Programmed", "Programmed", "Partial", "Programmed", "Programmed", "Failing"}[i%9]}
+		row := question.Service{Ready: 4, NotReady: 1, Name: s.Object.Name.String(), State: []string{"Programmed", "Programmed", "Programmed", "Programmed", "Programmed", "Partial", "Programmed", "Programmed", "Failing"}[i%9]}
 		for _, p := range s.Ports {
 			for _, f := range p.Frontends {
 				at := f.At.String()
@@ -67,6 +69,7 @@ func world(services int) *ui.Input {
 		}
 		in.Status.Services = append(in.Status.Services, row)
 	}
+	past := history.Document{Total: 400}
 	for i := range 400 {
 		name := all[i%len(all)].Object.Name
 		took := history.Seconds(0.0002 * float64(1+i%9) * float64(1+i%4))
@@ -77,15 +80,20 @@ func world(services int) *ui.Input {
 		if i%97 == 0 {
 			e.Sync.Failed, e.Sync.Err = 1, "create element: no space left <on device>"
 		}
-		in.History.Entries = append(in.History.Entries, e)
+		past.Entries = append(past.Entries, e)
 	}
-	in.History.Total = 400
-	in.Document = &question.Document{Snapshot: &engine.Snapshot{Host: host, Services: all}, Facts: question.Facts{Node: "node-1", Mode: "nftables"}}
+	in.Document = &question.Document{
+		Snapshot: &engine.Snapshot{Host: host, Services: all}, Facts: question.Facts{Node: "node-1", Mode: "nftables"},
+		History: func(f history.Filter) (history.Document, int, iter.Seq[*history.Entry]) {
+			found := past.Select(f)
+			return found, len(found.Entries), wire.ListOf(found.Entries).Each
+		},
+	}
 	return in
 }
 
 func source(in *ui.Input) ui.Source {
-	return func(context.Context) (*ui.Input, error) { return in, nil }
+	return ui.Of(func(context.Context) (*ui.Input, error) { return in, nil })
 }
 
 func get(h http.Handler, path string) *httptest.ResponseRecorder {
@@ -100,7 +108,7 @@ func every(in *ui.Input) []struct {
 	code int
 	want string
 } {
-	first := in.Services[0].Object.Name.String()
+	first := in.Document.Services[0].Object.Name.String()
 	return []struct {
 		path string
 		code int
@@ -156,11 +164,11 @@ func TestPages(t *testing.T) {
 // Why an endpoint is not used is what tandem services says, failover included.
 func TestEndpointReasons(t *testing.T) {
 	in := world(12)
-	of := in.Services[slices.IndexFunc(in.Services, func(s *track.View) bool { return s.Object.Name.Name == "catalog-1" })]
+	of := in.Document.Services[slices.IndexFunc(in.Document.Services, func(s *track.View) bool { return s.Object.Name.Name == "catalog-1" })]
 	ends := of.Slices[0].Endpoints
-	in.Suspects = model.Suspects{ends[0].Addr: {}}
-	suspected := resolve.MarkUnanswered(of.Slices, in.Suspects)
-	copy(of.Ports, resolve.Service(in.Host, of.Object, suspected).Ports)
+	in.Document.Suspects = model.Suspects{ends[0].Addr: {}}
+	suspected := resolve.MarkUnanswered(of.Slices, in.Document.Suspects)
+	copy(of.Ports, resolve.Service(in.Document.Host, of.Object, suspected).Ports)
 	body := get(ui.Handler(source(in)), "/ui/service/"+of.Object.Name.String()).Body.String()
 	if !strings.Contains(body, "ejected: unresponsive") || !strings.Contains(body, `class="state unanswered"`) {
 		t.Errorf("%s", body)
@@ -185,7 +193,10 @@ func TestHostileNames(t *testing.T) {
 	const evil = `"><script>alert(1)</script>`
 	in.Status.Node, in.Status.Services[0].Name, in.Status.Services[0].Frontends[0].Address = evil, "shop/"+evil, evil
 	in.Status.Services[0].State = evil
-	in.History.Entries[0].Detail, in.History.Entries[0].Sync.Err = evil, evil
+	in.Document.History = func(history.Filter) (history.Document, int, iter.Seq[*history.Entry]) {
+		all := []history.Entry{{Kind: "Service", Detail: evil, Sync: &history.Applied{Err: evil}}}
+		return history.Document{}, len(all), wire.ListOf(all).Each
+	}
 	in.Status.Reasons = []string{evil}
 	h := ui.Handler(source(in))
 	for _, path := range []string{"/ui", "/ui?q=" + `%22%3E%3Cscript%3E`, "/ui/history", "/ui/service/shop/" + `%22%3E%3Cscript%3Ealert(1)%3C%2Fscript%3E`} {
