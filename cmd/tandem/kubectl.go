@@ -499,7 +499,7 @@ func (k *cluster) compare(cmd *cobra.Command, wanted bool) ([]question.Node, []q
 	hashes := func(n question.Node) (map[string]string, error) {
 		all := map[string]string{}
 		i := slices.IndexFunc(pods, func(p pod) bool { return p.Metadata.Name == n.Pod })
-		if _, err := k.short(ctx, to, pods[i], func(name, hash string) { all[name] = hash }); err != nil {
+		if _, err := k.short(ctx, to, pods[i], func(s question.NodeService) { all[s.Name] = s.Hash }); err != nil {
 			return nil, fmt.Errorf("node %s, asked again: %w", n.Node, err)
 		}
 		return all, nil
@@ -509,7 +509,7 @@ func (k *cluster) compare(cmd *cobra.Command, wanted bool) ([]question.Node, []q
 }
 
 // short asks the tandem of a pod for its status, of which little is kept.
-func (k *cluster) short(ctx context.Context, to session, p pod, each func(name, hash string)) (n question.Node, err error) {
+func (k *cluster) short(ctx context.Context, to session, p pod, each func(question.NodeService)) (n question.Node, err error) {
 	node, name := p.Spec.NodeName, p.Metadata.Name
 	defer func() {
 		if err != nil {

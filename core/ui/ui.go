@@ -86,7 +86,7 @@ const policy = "default-src 'none'; style-src 'self'; script-src 'self'; connect
 
 // Handler serves the pages below /ui.
 func Handler(from Source) http.Handler {
-	p := &pages{of: func(*http.Request) (Source, bool) { return from, true }, templates: parsed()}
+	p := &pages{of: func(*http.Request) (Source, error) { return from, nil }, templates: parsed()}
 	mux := http.NewServeMux()
 	p.register(mux, "")
 	newBook(p.templates, true).register(mux)
@@ -144,7 +144,7 @@ func asset(w http.ResponseWriter, name, kind string) {
 
 // pages answers requests about a Tandem.
 type pages struct {
-	of        func(*http.Request) (Source, bool)
+	of        func(*http.Request) (Source, error)
 	many      bool // below /node/NAME, one of many
 	templates *template.Template
 }
@@ -162,15 +162,13 @@ func none() question.Filter { return question.Filter{Namespace: "/"} }
 func (p *pages) begin(w http.ResponseWriter, r *http.Request, title, here string, only question.Filter) (from Source, s shell, ok bool) {
 	s = shell{Title: title, Here: here, Subject: r.PathValue("node"), Many: p.many, Period: period}
 	if p.many {
-		s.Root, s.Period = "/node/"+url.PathEscape(s.Subject), manyPeriod
+		s.Root, s.Period = nodeRoot(s.Subject), manyPeriod
 	}
-	from, ok = p.of(r)
-	if !ok {
-		s.Title, s.Err = "No such node", fmt.Errorf("no tandem is known on node %s", s.Subject)
-		p.render(w, http.StatusNotFound, "silent.html", s)
-		return from, s, false
+	from, err := p.of(r)
+	var status question.Status
+	if err == nil {
+		status, err = from.Status(r.Context(), only)
 	}
-	status, err := from.Status(r.Context(), only)
 	if err != nil {
 		p.silent(w, s, err)
 		return from, s, false
