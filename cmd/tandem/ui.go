@@ -273,6 +273,7 @@ func (s *survey) node(ctx context.Context, name string) (from ui.Source, err err
 			return platform.Status(platform.Through(ctx, through), only)
 		},
 		Services: asked(through, question.ListServices()), Changes: asked(through, question.ListChanges()), Explain: asked(through, question.Explain()),
+		Trace: asked(through, question.TracePacket()),
 	}, nil
 }
 

@@ -78,7 +78,7 @@ func TestAxe(t *testing.T) {
 			for _, path := range []string{"/ui", "/ui?q=checkout", "/ui/service/shop/checkout-0", "/ui/history", "/ui/explain?from=outside&to=shop/checkout-0:80", "/ui/docs/balancing", "/ui/docs/search?q=nftables"} {
 				check(server.URL, path, window, theme)
 			}
-			for _, path := range []string{"/ui", "/node/node-8/ui", "/node/node-3/ui"} {
+			for _, path := range []string{"/ui", "/node/node-8/ui", "/node/node-3/ui", "/node/node-8/ui/explain?trace=1&from=outside&to=shop/checkout-0:80"} {
 				check(cluster.URL, path, window, theme)
 			}
 		}

@@ -41,6 +41,8 @@ type Source struct {
 	Services func(context.Context, question.ServicesRequest) (question.Services, error)
 	Changes  func(context.Context, history.Filter) (history.Document, error)
 	Explain  func(context.Context, oracle.Question) (question.Explanation, error)
+	// Trace has the data plane read back: nil where whoever can see the pages may not have that done.
+	Trace    func(context.Context, oracle.Question) (question.Trace, error)
 	Recorded bool // it is of a file, and stays unchanged
 }
 
@@ -64,6 +66,7 @@ func Of(input func(context.Context) (*Input, error)) Source {
 			return in.Status, nil
 		},
 		Services: about(input, question.ListServices()), Changes: about(input, question.ListChanges()), Explain: about(input, question.Explain()),
+		Trace: about(input, question.TracePacket()),
 	}
 }
 
@@ -542,6 +545,8 @@ type explainPage struct {
 	shell
 	From, To    string
 	Explanation *question.Explanation // nil before the first question, and after an error
+	Trace       *question.Trace       // nil unless it was asked for
+	Traces      bool                  // it can be
 	Wrong       error                 // with the question
 }
 
@@ -551,15 +556,24 @@ func (p *pages) explain(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	q := r.URL.Query()
-	v := explainPage{shell: s, From: q.Get("from"), To: q.Get("to")}
-	code := http.StatusOK
-	if v.From != "" || v.To != "" {
-		e, err := from.Explain(r.Context(), oracle.Question{From: v.From, To: v.To})
+	v := explainPage{shell: s, From: q.Get("from"), To: q.Get("to"), Traces: from.Trace != nil}
+	code, asked := http.StatusOK, oracle.Question{From: v.From, To: v.To}
+	switch {
+	case v.From == "" && v.To == "":
+	case v.Traces && q.Get("trace") != "":
+		v.Period = 0 // the data plane is read when somebody asks
+		t, err := from.Trace(r.Context(), asked)
+		if v.Wrong = err; err == nil {
+			v.Explanation, v.Trace = &t.Explanation, &t
+		}
+	default:
+		e, err := from.Explain(r.Context(), asked)
 		if v.Wrong = err; err == nil {
 			v.Explanation = &e
-		} else {
-			code = http.StatusBadRequest
 		}
+	}
+	if v.Wrong != nil {
+		code = http.StatusBadRequest
 	}
 	p.render(w, code, "explain.html", v)
 }
@@ -602,6 +616,7 @@ func functions() template.FuncMap {
 		"percent": func(f float64) string { return fmt.Sprintf("%.3g %%", 100*f) },
 		"class":   func(s string) string { return strings.ToLower(strings.ReplaceAll(s, " ", "-")) },
 		"sources": question.ShowSources,
+		"fate":    question.Fate,
 		"seconds": func(s float64) string { return history.Short(history.Seconds(s)) },
 	}
 }

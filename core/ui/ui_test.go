@@ -14,9 +14,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/track"
@@ -84,6 +86,10 @@ func world(services int) *ui.Input {
 	}
 	in.Document = &question.Document{
 		Snapshot: &engine.Snapshot{Host: host, Services: all}, Facts: question.Facts{Node: "node-1", Mode: "nftables"},
+		Plane: question.Plane{Trace: func(_ context.Context, ports []*model.Port, packet oracle.Packet) (dataplane.Trace, error) {
+			same := oracle.Decide(host, ports, packet)
+			return dataplane.Trace{Installed: same, Programmed: same, Objects: 7}, nil
+		}},
 		History: func(f history.Filter) (history.Document, int, iter.Seq[*history.Entry]) {
 			found := past.Select(f)
 			return found, len(found.Entries), wire.ListOf(found.Entries).Each
@@ -131,6 +137,8 @@ func every(in *ui.Input) []struct {
 		{"/ui/explain", 200, "Explain a connection"},
 		{"/ui/explain?from=outside&to=" + first + ":80", 200, "each decision, with its reason"},
 		{"/ui/explain?from=pod&to=nowhere", 400, "role=\"alert\""},
+		{"/ui/explain?trace=1&from=outside&to=" + first + ":80", 200, "SAME: the data plane"},
+		{"/ui/explain?trace=1&from=pod&to=nowhere", 400, "role=\"alert\""},
 		{"/ui/docs/", 200, "The manual of Tandem"},
 		{"/ui/docs/modes", 200, "kernelspace"},
 		{"/ui/docs/search?q=session+affinity", 200, "sections have all words"},
@@ -172,6 +180,21 @@ func TestEndpointReasons(t *testing.T) {
 	body := get(ui.Handler(source(in)), "/ui/service/"+of.Object.Name.String()).Body.String()
 	if !strings.Contains(body, "ejected: unresponsive") || !strings.Contains(body, `class="state unanswered"`) {
 		t.Errorf("%s", body)
+	}
+}
+
+// Where those who see the pages may not have the data plane read, no page does.
+func TestPagesWithoutTraces(t *testing.T) {
+	in := world(1)
+	in.Document.Plane.Trace = func(context.Context, []*model.Port, oracle.Packet) (dataplane.Trace, error) {
+		t.Error("the data plane was read")
+		return dataplane.Trace{}, nil
+	}
+	from := source(in)
+	from.Trace = nil
+	w := get(ui.Handler(from), "/ui/explain?trace=1&from=outside&to="+in.Document.Services[0].Object.Name.String()+":80")
+	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "each decision") || strings.Contains(w.Body.String(), "Trace") {
+		t.Errorf("%d: %s", w.Code, w.Body)
 	}
 }
 
