@@ -159,8 +159,8 @@ func newSurvey(ctx context.Context, k *cluster, to session) *survey {
 
 // end ends the round that runs, and lets no other begin.
 func (s *survey) end(cancel func()) {
-	cancel()
-	s.mu.Lock() // a round begins under the lock, and none after this
+	s.mu.Lock()
+	cancel() // a round begins under the lock, and none after this
 	s.mu.Unlock()
 	s.rounds.Wait()
 }
