@@ -158,6 +158,8 @@ func (s servers) close() error {
 }
 
 func (p *Proxy) pages() health.Sources {
+	own := ui.Of(health.Shared(p.uiInput, uiAge))
+	own.Trace = nil // every user of the node can open the pages, the control socket only root
 	return health.Sources{
 		Health:  p.health,
 		Status:  p.state,
@@ -168,7 +170,7 @@ func (p *Proxy) pages() health.Sources {
 		Config:  func() any { return p.live.Load().Tree() },
 		Flags:   func() map[string]string { return p.live.Load().Flags() },
 		Version: p.version, Release: metrics.Kubernetes,
-		UI:      ui.Handler(health.Shared(p.uiInput, uiAge)),
+		UI:      ui.Handler(own),
 		Query:   p.queryPage(),
 		Profile: p.config.Profiling,
 		Verbosity: func(v int) {

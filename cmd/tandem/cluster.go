@@ -56,6 +56,10 @@ type cluster struct {
 	scope string // -n of verbs about a connection
 }
 
+func newCluster() *cluster {
+	return &cluster{rules: clientcmd.NewDefaultClientConfigLoadingRules(), via: viaAuto}
+}
+
 // The ways to a pod: the values of --via.
 const (
 	viaAuto  = "auto"
@@ -69,6 +73,7 @@ type session struct {
 	base  *url.URL
 	token string // for tandems, by the proxy; empty for exec
 	scope string // the namespace of what is named without one
+	name  string // of the cluster: the context, else the address
 }
 
 // The bounds of one request.
@@ -101,8 +106,12 @@ func (k *cluster) open() (to session, err error) {
 	// The client adds the user's credentials to every request, to whatever host: a
 	// redirect is an answer like others.
 	to.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	to.base, _, err = rest.DefaultServerUrlFor(c)
-	return to, err
+	if to.base, _, err = rest.DefaultServerUrlFor(c); err != nil {
+		return to, err
+	}
+	raw, _ := kubeconfig.RawConfig() // a cluster can be reached without one: from a pod
+	to.name = cmp.Or(k.overrides.CurrentContext, raw.CurrentContext, to.base.Host)
+	return to, nil
 }
 
 // choose decides the way to the pods: the proxy where there is the account whose tokens tandems take, else exec,

@@ -193,16 +193,7 @@ func writeTrace(s *screen, t *question.Trace) {
 	s.printf("%s -> %s/%s on node %s, mode %s: %d objects read back in %.1f ms\n\n", t.From, t.To, t.Protocol, t.Node, t.Mode, t.Objects, t.TookMS)
 	s.printf("must:  %s\n", question.Fate(t.Outcome, t.Endpoints))
 	s.printf("does:  %s\n", question.Fate(t.Installed, t.Reaches))
-	switch t.Verdict {
-	case question.AsExplained:
-		s.printf("\nSAME: the data plane does what it should\n")
-	case question.ByGap:
-		s.printf("\nGAP: the data plane is as this mode programs it, which cannot do all: %s\n", printable.Text(t.Gap))
-	case question.NotKnown:
-		s.printf("\nUNKNOWN: an object in its way has content that tandem did not write\n")
-	default:
-		s.printf("\nDIFFERS: the data plane does something else\n")
-	}
+	s.printf("\n%s\n", printable.Text(t.Finding()))
 	writeTraceDifferences(s, t)
 	for _, o := range t.Others {
 		s.printf("! %s\n", printable.Text(o))

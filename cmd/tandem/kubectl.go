@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/tools/clientcmd"
+	"github.com/spf13/pflag"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/printable"
@@ -32,7 +32,7 @@ const kubectlPlugin = "kubectl-tandem"
 
 // newKubectl is what `kubectl tandem` does: the program under that name.
 func newKubectl() *cobra.Command {
-	k := &cluster{rules: clientcmd.NewDefaultClientConfigLoadingRules(), via: viaAuto}
+	k := newCluster()
 	c := &cobra.Command{
 		Use:   "kubectl",
 		Short: "Ask the nodes of a cluster; as a plugin of kubectl: kubectl tandem",
@@ -55,10 +55,20 @@ A link to tandem that is called ` + kubectlPlugin + ` in PATH makes it kubectl t
   kubectl tandem explain -n shop pod/web-0 default/db:5432
   kubectl tandem trace -n shop pod/web-0 default/db:5432
   kubectl tandem services --all-nodes
+  kubectl tandem ui
   kubectl tandem drift --node node-1`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	fs := c.PersistentFlags()
+	k.register(c.PersistentFlags())
+	complete(c, "via", ways()...)
+	c.AddCommand(newKubectlStatus(k), newKubectlDiff(k),
+		k.asks(newServices(k), "default/web"), k.asks(newExplain(k), "pod default/web:80"), k.asks(newTrace(k), "outside 192.0.2.1:30080"), k.asks(newDrift(k), ""),
+		k.asks(newHistory(k), "default/web"), k.asks(newTop(k), ""), newKubectlPlan(k), k.asks(newSnapshot(k), "> node-1.snapshot"), newUI(k))
+	return c
+}
+
+// register adds the flags that say which cluster it is, and how its tandems are reached.
+func (k *cluster) register(fs *pflag.FlagSet) {
 	fs.StringVar(&k.rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig; else $KUBECONFIG or ~/.kube/config")
 	fs.StringVar(&k.overrides.CurrentContext, "context", "", "context of the kubeconfig")
 	fs.StringVar(&k.namespace, "tandem-namespace", "kube-system", "namespace of tandem's pods")
@@ -67,11 +77,6 @@ A link to tandem that is called ` + kubectlPlugin + ` in PATH makes it kubectl t
 	fs.IntVar(&k.port, "metrics-port", 10249, "port that tandem serves its status on")
 	fs.DurationVar(&k.timeout, "timeout", 30*time.Second, "how long a node may take to answer")
 	fs.Var(&choice{&k.via, ways()}, "via", "how to reach a node, one of "+strings.Join(ways(), ", "))
-	complete(c, "via", ways()...)
-	c.AddCommand(newKubectlStatus(k), newKubectlDiff(k),
-		k.asks(newServices(k), "default/web"), k.asks(newExplain(k), "pod default/web:80"), k.asks(newTrace(k), "outside 192.0.2.1:30080"), k.asks(newDrift(k), ""),
-		k.asks(newHistory(k), "default/web"), k.asks(newTop(k), ""), newKubectlPlan(k), k.asks(newSnapshot(k), "> node-1.snapshot"))
-	return c
 }
 
 func ways() []string { return []string{viaAuto, viaProxy, viaExec} }
@@ -499,7 +504,7 @@ func (k *cluster) compare(cmd *cobra.Command, wanted bool) ([]question.Node, []q
 	hashes := func(n question.Node) (map[string]string, error) {
 		all := map[string]string{}
 		i := slices.IndexFunc(pods, func(p pod) bool { return p.Metadata.Name == n.Pod })
-		if _, err := k.short(ctx, to, pods[i], func(name, hash string) { all[name] = hash }); err != nil {
+		if _, err := k.short(ctx, to, pods[i], func(s question.NodeService) { all[s.Name] = s.Hash }); err != nil {
 			return nil, fmt.Errorf("node %s, asked again: %w", n.Node, err)
 		}
 		return all, nil
@@ -509,28 +514,37 @@ func (k *cluster) compare(cmd *cobra.Command, wanted bool) ([]question.Node, []q
 }
 
 // short asks the tandem of a pod for its status, of which little is kept.
-func (k *cluster) short(ctx context.Context, to session, p pod, each func(name, hash string)) (n question.Node, err error) {
+func (k *cluster) short(ctx context.Context, to session, p pod, each func(question.NodeService)) (n question.Node, err error) {
 	node, name := p.Spec.NodeName, p.Metadata.Name
 	defer func() {
 		if err != nil {
 			n = question.Node{Node: node, Pod: name, Err: err.Error()}
 		}
 	}()
+	err = k.status(ctx, to, p, func(answer io.Reader) (err error) {
+		n, err = question.ReadNode(node, name, answer, each)
+		return err
+	})
+	return n, err
+}
+
+// status has the status of a pod's tandem read, as JSON.
+func (k *cluster) status(ctx context.Context, to session, p pod, read func(io.Reader) error) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, platform.StatusURL, nil)
 	if err != nil {
-		return n, err
+		return err
 	}
 	req.Header.Set("Accept", wire.JSON)
 	res, err := carrier{k, to, p, maxNode}.RoundTrip(req)
 	if err != nil {
-		return n, err
+		return err
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(res.Body, maxError))
-		return n, errors.New(cmp.Or(strings.TrimSpace(string(text)), res.Status))
+		return errors.New(cmp.Or(strings.TrimSpace(string(text)), res.Status))
 	}
-	return question.ReadNode(node, name, res.Body, each)
+	return read(res.Body)
 }
 
 // maxDifferences bounds those that are listed; the other nodes that differ are named without what.
@@ -584,6 +598,9 @@ func writeNodes(s *screen, nodes []question.Node) {
 		health, note := "healthy", ""
 		if !n.Healthy {
 			health = "not healthy"
+		}
+		if len(n.Reasons) > 0 {
+			note = strings.Join(n.Reasons, "; ")
 		}
 		if n.Differs {
 			note = "differs from most: kubectl tandem diff"

@@ -5,6 +5,7 @@ package question_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -227,5 +228,58 @@ func TestSources(t *testing.T) {
 		if err != nil || !strings.Contains(string(text), test.json) || strings.Contains(string(text), `"sources"`) != (test.json != "") {
 			t.Errorf("%v, no %q in: %s", err, test.json, text)
 		}
+	}
+}
+
+// A node port says its family, endpoints their share, and Services how many of theirs are ready: of a file of an older
+// version, too, whose status does not say it.
+func TestFamiliesSharesAndCounts(t *testing.T) {
+	name := model.ServiceName{Namespace: "ns", Name: "web"}
+	host := &model.Host{Name: "n", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, NodePorts: model.NodePortMatch{Prefixes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}}
+	all, _ := track.Once(host, &model.Objects{
+		Services: []*model.Service{{
+			Name: name, Type: model.NodePort, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("fd00::1")},
+			Ports: []model.ServicePort{{Name: "http", Proto: model.TCP, Port: 80, NodePort: 30080}},
+		}},
+		Slices: []*model.Slice{{
+			Name: model.SliceName{Namespace: "ns", Name: "web-x"}, Service: "web", Ports: []model.SlicePort{{Name: "http", Proto: model.TCP, Port: 8080}},
+			Endpoints: []model.SliceEndpoint{
+				{Addr: netip.MustParseAddr("10.244.0.1"), State: model.Ready | model.Serving},
+				{Addr: netip.MustParseAddr("10.244.0.2"), State: model.Ready | model.Serving},
+				{Addr: netip.MustParseAddr("10.244.0.3")},
+			},
+		}},
+	})
+	s := &engine.Snapshot{Host: host, Services: all, Suspects: model.Suspects{netip.MustParseAddr("10.244.0.3"): {}}}
+	found, ok := question.ServiceOf(s, name, nil)
+	if !ok {
+		t.Fatal("no such Service")
+	}
+	one := found.Services[0]
+	families := map[string]int{}
+	for _, f := range one.Frontends {
+		families[f.Kind+" "+f.Family]++
+	}
+	if families["node port IPv4"] != 1 || families["cluster IP IPv6"] != 1 {
+		t.Errorf("%v", families)
+	}
+	var shares []string
+	for _, e := range one.Endpoints {
+		shares = append(shares, fmt.Sprint(e.Address, " ", e.Share, " ", e.Unanswered))
+	}
+	if got := strings.Join(shares, ", "); got != "10.244.0.1:8080 0.5 false, 10.244.0.2:8080 0.5 false, 10.244.0.3:8080 0 true" {
+		t.Error(got)
+	}
+	old := question.Status{Services: []question.Service{{Name: "ns/web", State: "Failing"}, {Name: "ns/gone", State: "Failing"}}}
+	for what, services := range map[string][]question.Service{
+		"now":        question.Of(question.Facts{}, s).Services,
+		"long since": question.StatusOf(&question.Document{Snapshot: s, Recorded: &question.Recorded{Status: old}}, question.Filter{}).Services,
+	} {
+		if services[0].Ready != 2 || services[0].NotReady != 1 {
+			t.Errorf("%s: %d ready, %d not", what, services[0].Ready, services[0].NotReady)
+		}
+	}
+	if old.Services[0].Ready != 0 {
+		t.Error("what was recorded was changed")
 	}
 }

@@ -3,6 +3,7 @@
 package question
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -10,22 +11,33 @@ import (
 	"io"
 	"maps"
 	"slices"
+
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // Node is one node of a cluster, in short.
 type Node struct {
-	Node     string  `json:"node"`
-	Pod      string  `json:"pod"`
-	Version  string  `json:"version,omitempty"`
-	Mode     string  `json:"mode,omitempty"`
-	Healthy  bool    `json:"healthy"`
-	Lag      float64 `json:"lag"` // seconds since the input that is least up to date was known to be
-	Drift    uint64  `json:"drift"`
-	Services int     `json:"services"`
-	Failing  int     `json:"failing"` // Services
-	Hash     string  `json:"desiredHash,omitempty"`
-	Differs  bool    `json:"differs"` // from what most nodes have
-	Err      string  `json:"error,omitempty"`
+	Node     string    `json:"node"`
+	Pod      string    `json:"pod"`
+	Version  string    `json:"version,omitempty"`
+	Mode     string    `json:"mode,omitempty"`
+	Healthy  bool      `json:"healthy"`
+	Reasons  []string  `json:"reasons,omitempty"` // why not, and what is out of date
+	Lag      float64   `json:"lag"`               // seconds since the input that is least up to date was known to be
+	Drift    uint64    `json:"drift"`
+	Services int       `json:"services"`
+	Failing  int       `json:"failing"`            // Services
+	Partial  int       `json:"partial"`            // Services
+	Problems []Problem `json:"problems,omitempty"` // of no single Service
+	Hash     string    `json:"desiredHash,omitempty"`
+	Differs  bool      `json:"differs"` // from what most nodes have
+	Err      string    `json:"error,omitempty"`
+}
+
+// NodeService is what is used of a Service of a node.
+type NodeService struct {
+	Name, State, Hash string
+	Problems          []Problem
 }
 
 // The bounds of a status that a pod on a node has answered with: it is untrusted input.
@@ -33,12 +45,14 @@ const (
 	maxEntry    = 4 << 20 // bytes of a Service, or of another field; a Service with 30,000 entries needs some 3 MB
 	maxServices = 1_000_000
 	maxInputs   = 1000
+	maxKept     = 50  // problems, of a node and of its Services, and reasons
+	maxText     = 400 // characters of each text that is kept
 )
 
 // ReadNode reads the status that a pod on a node has answered with, as a stream: of many
 // nodes at a time no answer is in memory as a whole. Of a Service no more than what is used
-// is decoded. Each, if any, gets the Services with their hashes.
-func ReadNode(node, pod string, answer io.Reader, each func(name, hash string)) (n Node, err error) {
+// is decoded. Each, if any, gets the Services.
+func ReadNode(node, pod string, answer io.Reader, each func(NodeService)) (n Node, err error) {
 	n = Node{Node: node, Pod: pod}
 	w := &window{Reader: answer}
 	in := json.NewDecoder(w)
@@ -58,6 +72,16 @@ func ReadNode(node, pod string, answer io.Reader, each func(name, hash string)) 
 			err = in.Decode(&n.Mode)
 		case "healthy":
 			err = in.Decode(&n.Healthy)
+		case "reasons":
+			var all first[string]
+			err = in.Decode(&all)
+			for _, one := range all {
+				n.Reasons = append(n.Reasons, cut(one))
+			}
+		case "problems":
+			var all first[Problem]
+			err = in.Decode(&all)
+			n.Problems = kept(all)
 		case "drift":
 			err = in.Decode(&n.Drift)
 		case "desiredHash":
@@ -71,14 +95,20 @@ func ReadNode(node, pod string, answer io.Reader, each func(name, hash string)) 
 			})
 		case "services":
 			err = list(in, maxServices, func() error {
-				var one struct{ Name, State, Hash string }
+				var one struct {
+					Name, State, Hash string
+					Problems          first[Problem]
+				}
 				err := in.Decode(&one)
 				n.Services++
-				if one.State == "Failing" {
+				switch one.State {
+				case model.Failing.String():
 					n.Failing++
+				case model.Partial.String():
+					n.Partial++
 				}
 				if each != nil && err == nil {
-					each(one.Name, one.Hash)
+					each(NodeService{one.Name, one.State, one.Hash, one.Problems})
 				}
 				return err
 			})
@@ -95,10 +125,124 @@ func ReadNode(node, pod string, answer io.Reader, each func(name, hash string)) 
 	if n.Version == "" {
 		return n, errNoStatus
 	}
+	n.Version, n.Mode, n.Hash = cut(n.Version), cut(n.Mode), cut(n.Hash)
 	return n, nil
 }
 
-var errNoStatus = errors.New("the response is not a tandem status")
+// cut is a text of which so much is kept.
+func cut(text string) string {
+	n := 0
+	for i := range text {
+		if n++; n > maxText {
+			return text[:i] + "…"
+		}
+	}
+	return text
+}
+
+// first are the first entries of a list: the others are not decoded.
+type first[T any] []T
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (f *first[T]) UnmarshalJSON(text []byte) error {
+	in := json.NewDecoder(bytes.NewReader(text))
+	err := list(in, maxKept, func() error {
+		var one T
+		err := in.Decode(&one)
+		*f = append(*f, one)
+		return err
+	})
+	if errors.Is(err, errMany) {
+		return nil
+	}
+	return err
+}
+
+// kept are problems of which so much is kept.
+func kept(all []Problem) []Problem {
+	all = slices.Clone(all)
+	for i := range all {
+		p := &all[i]
+		p.Object, p.Where, p.Reason, p.Detail = cut(p.Object), cut(p.Where), cut(p.Reason), cut(p.Detail)
+	}
+	return all
+}
+
+// NodeReport is a node with the problems of its Services. One without a version and without an error has not been asked.
+type NodeReport struct {
+	Node
+	Services []ServiceProblems // the most urgent first; Failing and Partial count those that are not kept, too
+}
+
+// ServiceProblems are those that a Service has on a node.
+type ServiceProblems struct {
+	Service, State string
+	Problems       []Problem
+}
+
+// ReportNode reads a status as ReadNode does, and keeps the problems of the most urgent Services.
+func ReportNode(node, pod string, answer io.Reader) (r NodeReport, err error) {
+	found := make([][]ServiceProblems, len(States())+1) // those in states that are not known first
+	r.Node, err = ReadNode(node, pod, answer, func(s NodeService) {
+		of := &found[urgency(s.State)+1]
+		if len(s.Problems) > 0 && len(*of) < maxKept {
+			*of = append(*of, ServiceProblems{cut(s.Name), cut(s.State), kept(s.Problems)})
+		}
+	})
+	r.Services = slices.Concat(found...)
+	r.Services = slices.Clone(r.Services[:min(len(r.Services), maxKept)])
+	return r, err
+}
+
+// ClusterProblem is a problem that some nodes have.
+type ClusterProblem struct {
+	Service, State string // both empty for one of no single Service
+	Problem
+	Nodes []string // in their order
+}
+
+// Together are the problems of nodes, each once: the most urgent first, of these what most nodes have. The reports are
+// in the order of nodes.
+func Together(all []NodeReport) (problems []*ClusterProblem) {
+	type key struct {
+		service string
+		Problem
+	}
+	known := map[key]*ClusterProblem{}
+	add := func(node, service, state string, p Problem) {
+		k := key{service, p}
+		c := known[k]
+		if c == nil {
+			c = &ClusterProblem{Service: service, State: state, Problem: p}
+			known[k], problems = c, append(problems, c)
+		}
+		if urgency(state) < urgency(c.State) {
+			c.State = state
+		}
+		if len(c.Nodes) == 0 || c.Nodes[len(c.Nodes)-1] != node {
+			c.Nodes = append(c.Nodes, node)
+		}
+	}
+	for i := range all {
+		for _, p := range all[i].Problems {
+			add(all[i].Node.Node, "", "", p)
+		}
+		for _, s := range all[i].Services {
+			for _, p := range s.Problems {
+				add(all[i].Node.Node, s.Service, s.State, p)
+			}
+		}
+	}
+	slices.SortStableFunc(problems, func(a, b *ClusterProblem) int {
+		return cmp.Or(cmp.Compare(urgency(a.State), urgency(b.State)), cmp.Compare(len(b.Nodes), len(a.Nodes)), cmp.Compare(a.Service, b.Service))
+	})
+	return problems
+}
+
+var (
+	errNoStatus = errors.New("the response is not a tandem status")
+	errMany     = errors.New("a list of the status has too many entries")
+)
 
 // ignored is a value that is not decoded.
 type ignored struct{}
@@ -133,7 +277,7 @@ func list(in *json.Decoder, most int, each func() error) error {
 	}
 	for n := 0; in.More(); n++ {
 		if n == most {
-			return fmt.Errorf("a list of the status has more than %d entries", most)
+			return fmt.Errorf("%w: more than %d", errMany, most)
 		}
 		if err := each(); err != nil {
 			return err
@@ -155,10 +299,34 @@ type NodeDifference struct {
 // that of most. Nodes that gave no answer are left out; ok is false when none did.
 func Compare(nodes []Node) (usual Node, ok bool) {
 	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Pod, b.Pod)) })
-	count := map[string]int{}
+	all := make([]*Node, len(nodes))
 	for i := range nodes {
-		if nodes[i].Err == "" {
-			count[nodes[i].Hash]++
+		all[i] = &nodes[i]
+	}
+	if first := compare(all); first != nil {
+		return *first, true
+	}
+	return usual, false
+}
+
+// CompareReports does the same with reports.
+func CompareReports(reports []NodeReport) {
+	slices.SortFunc(reports, func(a, b NodeReport) int {
+		return cmp.Or(cmp.Compare(a.Node.Node, b.Node.Node), cmp.Compare(a.Pod, b.Pod))
+	})
+	all := make([]*Node, len(reports))
+	for i := range reports {
+		all[i] = &reports[i].Node
+	}
+	compare(all)
+}
+
+// compare marks the nodes that differ, and returns the first of most; nil where none answered.
+func compare(nodes []*Node) (usual *Node) {
+	count := map[string]int{}
+	for _, n := range nodes {
+		if n.answered() {
+			count[n.Hash]++
 		}
 	}
 	most := ""
@@ -167,17 +335,17 @@ func Compare(nodes []Node) (usual Node, ok bool) {
 			most = hash
 		}
 	}
-	for i := range nodes {
-		switch n := &nodes[i]; {
-		case n.Err != "":
-		case n.Hash != most:
-			n.Differs = true
-		case !ok:
-			usual, ok = *n, true
+	for _, n := range nodes {
+		n.Differs = n.answered() && n.Hash != most
+		if usual == nil && n.answered() && !n.Differs {
+			usual = n
 		}
 	}
-	return usual, ok
+	return usual
 }
+
+// answered reports whether a node has given a status.
+func (n *Node) answered() bool { return n.Err == "" && n.Version != "" }
 
 // Differences lists in what the hashes of a node's Services differ from the usual ones.
 func Differences(node string, usual, own map[string]string) (all []NodeDifference) {

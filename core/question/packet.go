@@ -318,6 +318,19 @@ func (s *Document) gapText(e oracle.Explanation) string {
 	return "mode " + s.Facts.Mode + " does this for all Services"
 }
 
+// Finding is the verdict in words.
+func (t *Trace) Finding() string {
+	switch t.Verdict {
+	case AsExplained:
+		return "SAME: the data plane does what it should"
+	case ByGap:
+		return "GAP: the data plane is as this mode programs it, which cannot do all: " + t.Gap
+	case NotKnown:
+		return "UNKNOWN: an object in its way has content that tandem did not write"
+	}
+	return "DIFFERS: the data plane does something else"
+}
+
 // OK reports whether the data plane agrees with policy.
 func (t Trace) OK() bool {
 	return (t.Verdict == AsExplained || t.Verdict == ByGap) && (t.Live == nil || t.Live.Difference == "")

@@ -41,7 +41,8 @@ type ServiceDetail struct {
 // start, or longer".
 type FrontendDetail struct {
 	Frontend
-	Since *time.Time `json:"since,omitempty" nodes:"-"`
+	Family string     `json:"family"` // IPv4, IPv6: a node port's address does not tell
+	Since  *time.Time `json:"since,omitempty" nodes:"-"`
 }
 
 // EndpointDetail is one endpoint of a slice for one port.
@@ -53,6 +54,8 @@ type EndpointDetail struct {
 	Slice      string     `json:"slice"`
 	Conditions []string   `json:"conditions"`
 	Used       bool       `json:"used"`
+	Share      float64    `json:"share,omitempty"`      // of its port's new connections, by this node
+	Unanswered bool       `json:"unanswered,omitempty"` // it has stopped answering
 	Why        string     `json:"why"`
 	Since      *time.Time `json:"since,omitempty" nodes:"-"` // as for frontends; of used ones
 }
@@ -190,17 +193,37 @@ func ServiceOf(s *engine.Snapshot, name model.ServiceName, since engine.Since) (
 	}
 	var d ServiceDetail
 	d.describe(s, svc, faultsOf(s), since, new([]Frontend))
+	share := sharesOf(svc.Ports)
 	for _, u := range resolve.EndpointUses(s.Host, resolve.MarkUnanswered(svc.Slices, s.Suspects), svc.Ports) {
 		e := EndpointDetail{
 			Port: u.Port.Name, Protocol: u.Port.Proto.String(), Address: u.Addr.String(), Node: u.Node,
 			Slice: u.Slice.Name, Conditions: conditions(u.State), Used: u.Used, Why: u.Why,
+			Unanswered: u.State.Has(model.Unanswered),
 		}
-		if at, known := since[engine.SinceKey{Port: u.Port, At: u.Addr}]; known && u.Used {
-			e.Since = &at
+		if at := (engine.SinceKey{Port: u.Port, At: u.Addr}); u.Used {
+			e.Share = share[at]
+			if since, known := since[at]; known {
+				e.Since = &since
+			}
 		}
 		d.Endpoints = append(d.Endpoints, e)
 	}
 	return Services{Services: []ServiceDetail{d}}, true
+}
+
+// sharesOf are the shares that endpoints have of the new connections of their ports: in the first pool that has them.
+func sharesOf(ports []*model.Port) map[engine.SinceKey]float64 {
+	share := map[engine.SinceKey]float64{}
+	for _, p := range ports {
+		for _, pool := range p.Pools() {
+			for i, e := range pool.Endpoints {
+				if at := (engine.SinceKey{Port: p.ID, At: e.Addr}); share[at] == 0 {
+					share[at] = pool.Share(i)
+				}
+			}
+		}
+	}
+	return share
 }
 
 // Find returns a Service of a snapshot.
@@ -226,7 +249,7 @@ func (d *ServiceDetail) describe(s *engine.Snapshot, svc *track.View, found faul
 	for _, p := range svc.Ports {
 		most := 0
 		for i := range p.Frontends {
-			f := FrontendDetail{Frontend: described[len(d.Frontends)]}
+			f := FrontendDetail{Frontend: described[len(d.Frontends)], Family: p.ID.Family.String()}
 			if at, known := since[engine.SinceKey{Port: p.ID, At: p.Frontends[i].At}]; known {
 				f.Since = &at
 			}

@@ -73,7 +73,23 @@ type Service struct {
 	State     string     `json:"state"` // Programmed, Partial, Pending, Failing
 	Hash      string     `json:"hash"`  // of what all nodes should know of it alike
 	Frontends []Frontend `json:"frontends"`
+	Ready     int        `json:"ready"`              // endpoints of its slices, by their conditions
+	NotReady  int        `json:"notReady,omitempty"` // the others
 	Problems  []Problem  `json:"problems,omitempty"`
+}
+
+// count counts the endpoints of slices.
+func (out *Service) count(from []*model.Slice) {
+	out.Ready, out.NotReady = 0, 0
+	for _, slice := range from {
+		for i := range slice.Endpoints {
+			if slice.Endpoints[i].State.Has(model.Ready) {
+				out.Ready++
+			} else {
+				out.NotReady++
+			}
+		}
+	}
 }
 
 // Frontend is one address of a Service.
@@ -111,11 +127,25 @@ type Facts struct {
 // StatusOf is the status of a document: as it was recorded, of a snapshot.
 func StatusOf(d *Document, only Filter) Status {
 	if d.Recorded != nil {
-		return d.Recorded.Status
+		return d.recorded()
 	}
 	f := d.Facts
 	f.Only = only
 	return Of(f, d.Snapshot)
+}
+
+// recorded is the status that was recorded. What follows from the inputs is counted again: older files do not have it.
+func (d *Document) recorded() Status {
+	s := d.Recorded.Status
+	s.Services = slices.Clone(s.Services)
+	for i := range s.Services {
+		if name, err := model.ParseServiceName(s.Services[i].Name); err == nil {
+			if svc, ok := Find(d.Snapshot, name); ok {
+				s.Services[i].count(svc.Slices)
+			}
+		}
+	}
+	return s
 }
 
 // Of renders a snapshot.
@@ -234,6 +264,7 @@ func (out *Service) describe(of *track.View, s *engine.Snapshot, found []model.P
 	if out.Frontends == nil {
 		out.Frontends = []Frontend{}
 	}
+	out.count(of.Slices)
 	failing, pending := false, of.Queued
 	for _, p := range of.Ports {
 		for i := range p.Frontends {

@@ -154,6 +154,12 @@ func TestPagesAreAccessible(t *testing.T) {
 			t.Errorf("%s: %s", c.path, f)
 		}
 	}
+	h = newFleet(9, 20).handler()
+	for _, path := range []string{"/ui", "/ui?q=nowhere", "/ui/path", "/node/node-1/ui", "/node/node-3/ui", "/node/node-1/ui/service/shop/checkout-0", "/node/node-1/ui/explain"} {
+		for _, f := range faults(get(h, path).Body.String()) {
+			t.Errorf("%s: %s", path, f)
+		}
+	}
 }
 
 // The rules find what they are for.

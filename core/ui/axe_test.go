@@ -57,20 +57,29 @@ func TestAxe(t *testing.T) {
 	})
 	server := httptest.NewServer(h)
 	defer server.Close()
+	cluster := httptest.NewServer(newFleet(9, 40).handler())
+	defer cluster.Close()
 	p := openPage(t, browser)
 	if r := p.axed(axe, server.URL, "/broken"); len(r.Violations) < 3 {
 		t.Errorf("axe finds only %v in a page without language, title, label and alt", r.Violations)
+	}
+	check := func(at, path string, window [2]int, theme string) {
+		t.Helper()
+		name := fmt.Sprint(path, " ", window, " ", theme)
+		if r := p.axed(axe, at, path); len(r.Violations) > 0 || r.Passes < 10 {
+			t.Errorf("%s: %d rules passed, violated: %s", name, r.Passes, strings.Join(r.Violations, "\n"))
+		} else {
+			t.Logf("%s: %d rules passed", name, r.Passes)
+		}
 	}
 	for _, window := range [][2]int{{500, 900}, {1366, 860}, {2200, 1200}} {
 		for _, theme := range []string{"light", "dark"} {
 			p.as(window, theme)
 			for _, path := range []string{"/ui", "/ui?q=checkout", "/ui/service/shop/checkout-0", "/ui/history", "/ui/explain?from=outside&to=shop/checkout-0:80", "/ui/docs/balancing", "/ui/docs/search?q=nftables"} {
-				name := fmt.Sprint(path, " ", window, " ", theme)
-				if r := p.axed(axe, server.URL, path); len(r.Violations) > 0 || r.Passes < 10 {
-					t.Errorf("%s: %d rules passed, violated: %s", name, r.Passes, strings.Join(r.Violations, "\n"))
-				} else {
-					t.Logf("%s: %d rules passed", name, r.Passes)
-				}
+				check(server.URL, path, window, theme)
+			}
+			for _, path := range []string{"/ui", "/node/node-8/ui", "/node/node-3/ui", "/node/node-8/ui/explain?trace=1&from=outside&to=shop/checkout-0:80"} {
+				check(cluster.URL, path, window, theme)
 			}
 		}
 	}

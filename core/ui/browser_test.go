@@ -33,11 +33,17 @@ func TestInABrowser(t *testing.T) {
 	in := world(200)
 	server := httptest.NewServer(ui.Handler(source(in)))
 	defer server.Close()
-	for page, path := range map[string]string{"overview": "/ui", "service": "/ui/service/shop/checkout-0", "history": "/ui/history", "explain": "/ui/explain?from=outside&to=shop/checkout-0:80", "manual": "/ui/docs/", "modes": "/ui/docs/modes"} {
+	cluster := httptest.NewServer(newFleet(40, 120).handler())
+	defer cluster.Close()
+	for page, path := range map[string]string{"overview": "/ui", "service": "/ui/service/shop/checkout-0", "history": "/ui/history", "explain": "/ui/explain?from=outside&to=shop/checkout-0:80", "manual": "/ui/docs/", "modes": "/ui/docs/modes", "cluster": "/ui", "cluster-node": "/node/node-8/ui"} {
 		for size, window := range sizes {
 			for _, theme := range themes {
 				file := filepath.Join(dir, fmt.Sprintf("%s-%s-%s.png", page, size, theme))
-				screenshot(t, browser, server.URL+path, file, window, theme)
+				at := server.URL
+				if strings.HasPrefix(page, "cluster") {
+					at = cluster.URL
+				}
+				screenshot(t, browser, at+path, file, window, theme)
 			}
 		}
 	}

@@ -225,15 +225,17 @@ func TestLive(t *testing.T) {
 	var state atomic.Value
 	state.Store("Programmed")
 	var asked atomic.Int32
-	var snapshot atomic.Bool
-	server := httptest.NewServer(ui.Handler(func(context.Context) (*ui.Input, error) {
+	live := ui.Of(func(context.Context) (*ui.Input, error) {
 		asked.Add(1)
 		in := world(60)
 		in.Status.Services[7].State = state.Load().(string)
-		in.Snapshot = snapshot.Load()
 		return in, nil
-	}))
+	})
+	recorded := live
+	recorded.Recorded = true
+	server, file := httptest.NewServer(ui.Handler(live)), httptest.NewServer(ui.Handler(recorded))
 	defer server.Close()
+	defer file.Close()
 	p := openPage(t, browser)
 	p.open(server.URL, "/ui?sort=name")
 	name := p.evaluate("document.querySelectorAll('#rows tr')[7].querySelector('a').textContent")
@@ -259,7 +261,6 @@ func TestLive(t *testing.T) {
 	}
 	p.evaluate("document.getElementById('live').click()")
 	still("paused")
-	snapshot.Store(true)
-	p.open(server.URL, "/ui")
+	p.open(file.URL, "/ui")
 	still("a snapshot")
 }

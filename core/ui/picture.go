@@ -3,6 +3,7 @@
 package ui
 
 import (
+	"cmp"
 	"fmt"
 	"html"
 	"html/template"
@@ -12,7 +13,6 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/history"
-	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/question"
 )
 
@@ -27,19 +27,48 @@ const (
 	caption   = 22 // above a fan
 )
 
-func picture(s *question.Service, ports []*model.Port, ends []endpoint) template.HTML {
-	of := map[model.PortID][]endpoint{}
+// port is what a fan is of.
+type port struct {
+	name, proto, family string
+	fronts              []question.FrontendDetail
+	ends                []endpoint
+}
+
+// portsOf sorts frontends and endpoints by port and family, in their order.
+func portsOf(fronts []question.FrontendDetail, ends []endpoint) (all []*port) {
+	known := map[[3]string]*port{}
+	of := func(name, proto, family string) *port {
+		key := [3]string{name, proto, family}
+		if known[key] == nil {
+			known[key] = &port{name: name, proto: proto, family: family}
+			all = append(all, known[key])
+		}
+		return known[key]
+	}
+	for _, f := range fronts {
+		p := of(f.Port, f.Proto, cmp.Or(f.Family, familyOf(f.Address))) // older versions do not say it
+		p.fronts = append(p.fronts, f)
+	}
+	for _, e := range ends {
+		p := of(e.Port, e.Protocol, e.Family)
+		p.ends = append(p.ends, e)
+	}
+	return all
+}
+
+func picture(name, state string, fronts []question.FrontendDetail, ends []endpoint) template.HTML {
 	used := 0
 	for _, e := range ends {
-		if of[e.Port] = append(of[e.Port], e); e.Used {
+		if e.Used {
 			used++
 		}
 	}
+	ports := portsOf(fronts, ends)
 	drawn := ports[:min(len(ports), mostFans)]
 	var fans strings.Builder
 	y := 0
 	for _, p := range drawn {
-		y = fan(&fans, y, s.State, p, of[p.ID])
+		y = p.fan(&fans, y, state)
 	}
 	if more := len(ports) - len(drawn); more > 0 {
 		fmt.Fprintf(&fans, `<text class="more" x="0" y="%d">and %d more ports</text>`, y+16, more)
@@ -47,17 +76,17 @@ func picture(s *question.Service, ports []*model.Port, ends []endpoint) template
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg class="picture" viewBox="0 0 %d %d" role="img" aria-labelledby="picture-title"><title id="picture-title">%s: %d frontends, %d endpoints, %d of them used</title>`,
-		2*boxWidth+spacing, max(y, caption), html.EscapeString(s.Name), len(s.Frontends), len(ends), used)
+		2*boxWidth+spacing, max(y, caption), html.EscapeString(name), len(fronts), len(ends), used)
 	b.WriteString(fans.String() + "</svg>")
 	return template.HTML(b.String()) // every text in it is escaped where it is written
 }
 
-// fan draws one port from a height on, and returns where the next one begins.
-func fan(b *strings.Builder, top int, state string, p *model.Port, ends []endpoint) (next int) {
-	fronts, drawn := min(len(p.Frontends), mostDrawn), min(len(ends), mostDrawn)
+// fan draws a port from a height on, and returns where the next one begins.
+func (p *port) fan(b *strings.Builder, top int, state string) (next int) {
+	fronts, drawn, ends := min(len(p.fronts), mostDrawn), min(len(p.ends), mostDrawn), p.ends
 	rows := max(fronts, drawn, 1)
-	name := strings.TrimSpace(p.ID.Name + " (" + p.ID.Proto.String() + ")")
-	fmt.Fprintf(b, `<text class="more" x="0" y="%d">%s, %s</text>`, top+16, html.EscapeString(name), p.ID.Family)
+	name := strings.TrimSpace(p.name + " (" + p.proto + ")")
+	fmt.Fprintf(b, `<text class="more" x="0" y="%d">%s, %s</text>`, top+16, html.EscapeString(name), html.EscapeString(p.family))
 	top += caption
 	middle := float64(top) + float64(rows*rowHeight)/2
 	at := func(i, n int) float64 { return middle + (float64(i)-float64(n-1)/2)*rowHeight }
@@ -71,13 +100,8 @@ func fan(b *strings.Builder, top int, state string, p *model.Port, ends []endpoi
 		}
 	}
 	fmt.Fprintf(b, `<circle class="hub %s" cx="%.0f" cy="%.1f" r="7"/>`, className(state), hub, middle)
-	for i := range p.Frontends[:fronts] {
-		f := &p.Frontends[i]
-		address := f.At.String()
-		if f.Kind == model.KindNodePort {
-			address = fmt.Sprintf("*:%d", f.At.Port())
-		}
-		box(b, "frontend", 0, at(i, fronts), address, f.Kind.String())
+	for i, f := range p.fronts[:fronts] {
+		box(b, "frontend", 0, at(i, fronts), f.Address, f.Kind)
 	}
 	for i, e := range ends[:drawn] {
 		box(b, "endpoint "+className(e.State), boxWidth+spacing, at(i, drawn), e.Address, e.State)
@@ -89,7 +113,7 @@ func fan(b *strings.Builder, top int, state string, p *model.Port, ends []endpoi
 			next = top + rows*rowHeight + caption
 		}
 	}
-	below(0, len(p.Frontends)-fronts)
+	below(0, len(p.fronts)-fronts)
 	below(boxWidth+spacing, len(ends)-drawn)
 	return next + 6
 }

@@ -3,12 +3,11 @@
 package ui
 
 import (
-	"net/netip"
+	"fmt"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
-	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/question"
 )
 
@@ -34,30 +33,38 @@ func TestLongTextsOfBoxes(t *testing.T) {
 
 // A port that has no endpoints in a family has no line to those of the other one.
 func TestAFanForEachPort(t *testing.T) {
-	id := func(f model.Family) model.PortID { return model.PortID{Name: "http", Proto: model.TCP, Family: f} }
-	ports := []*model.Port{
-		{ID: id(model.IPv4), Frontends: []model.Frontend{{At: netip.MustParseAddrPort("10.96.0.1:80")}}},
-		{ID: id(model.IPv6), Frontends: []model.Frontend{{At: netip.MustParseAddrPort("[fd00::1]:80")}}},
+	fronts := []question.FrontendDetail{
+		{Frontend: question.Frontend{Port: "http", Proto: "tcp", Address: "10.96.0.1:80"}, Family: "IPv4"},
+		{Frontend: question.Frontend{Port: "http", Proto: "tcp", Address: "*:30080"}, Family: "IPv6"},
 	}
-	ends := []endpoint{{Port: id(model.IPv4), Address: "10.244.0.1:8080", State: "ready", Used: true, Share: 1}}
+	detail := question.EndpointDetail{Port: "http", Protocol: "tcp", Address: "10.244.0.1:8080", Used: true, Share: 1}
+	ends := []endpoint{{EndpointDetail: detail, Family: "IPv4", State: "ready"}}
+	ports := portsOf(fronts, ends)
+	if len(ports) != 2 {
+		t.Fatalf("%d fans of a port in two families", len(ports))
+	}
 	var first, second strings.Builder
-	next := fan(&first, 0, "Programmed", ports[0], ends)
-	fan(&second, next, "Programmed", ports[1], nil)
+	next := ports[0].fan(&first, 0, "Programmed")
+	ports[1].fan(&second, next, "Programmed")
 	if n := strings.Count(first.String(), "<path"); n != 2 {
 		t.Errorf("%d lines in the fan of IPv4, want 2:\n%s", n, &first)
 	}
 	if n := strings.Count(second.String(), "<path"); n != 1 {
 		t.Errorf("%d lines in the fan of IPv6, want that of the frontend:\n%s", n, &second)
 	}
-	whole := string(picture(&question.Service{Name: "shop/web", State: "Programmed"}, ports, ends))
+	whole := string(picture("shop/web", "Programmed", fronts, ends))
 	if !strings.Contains(whole, first.String()+second.String()) {
 		t.Errorf("the picture is not its fans:\n%s", whole)
 	}
-	many := make([]*model.Port, mostFans+3)
-	for i := range many {
-		many[i] = ports[0]
+	var many []question.FrontendDetail
+	for i := range mostFans + 3 {
+		many = append(many, question.FrontendDetail{Frontend: question.Frontend{Port: fmt.Sprint(i)}})
 	}
-	if whole := string(picture(&question.Service{}, many, nil)); !strings.Contains(whole, "and 3 more ports") || strings.Count(whole, "<circle") != mostFans {
+	if whole := string(picture("", "", many, nil)); !strings.Contains(whole, "and 3 more ports") || strings.Count(whole, "<circle") != mostFans {
 		t.Errorf("%d ports of %d are drawn", strings.Count(whole, "<circle"), len(many))
+	}
+	old := portsOf([]question.FrontendDetail{{Frontend: question.Frontend{Port: "http", Proto: "tcp", Address: "10.96.0.1:80"}}}, ends)
+	if len(old) != 1 {
+		t.Errorf("%d fans where a version does not say the family of frontends", len(old))
 	}
 }

@@ -3,8 +3,9 @@
 // Package ui serves pages about a running Tandem, or a snapshot of one: Services with
 // their frontends and endpoints, the last changes, and how long their stages took.
 //
-//	Source ──Input──▶ view ──html/template──▶ /ui, /ui/service/NS/NAME, /ui/history, /ui/explain
-//	core/manual ──────────────────────────▶ /ui/docs, or files
+//	Source: answers of questions ──▶ view ──html/template──▶ /ui, /ui/service/NS/NAME, /ui/history, /ui/explain
+//	a Source for each node ────────▶ the same below /node/NAME, and /ui of all nodes (cluster.go)
+//	core/manual ──────────────────────────────────────────▶ /ui/docs, or files
 //
 // The pages only show: GET alone, no cookies, nothing from other sites, and a policy
 // that keeps browsers from loading anything else. They work without JavaScript; with it, a page
@@ -31,31 +32,54 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/question"
-	"github.com/tandem-proxy/tandem/core/resolve"
-	"github.com/tandem-proxy/tandem/core/track"
 )
 
-// Input is what pages are made of. It is not changed.
+// Source is the Tandem, or the snapshot of one, that pages are about: the questions that they ask it. It is safe for
+// concurrent use.
+type Source struct {
+	Status   func(context.Context, question.Filter) (question.Status, error) // with the Services of the filter, or more
+	Services func(context.Context, question.ServicesRequest) (question.Services, error)
+	Changes  func(context.Context, history.Filter) (history.Document, error)
+	Explain  func(context.Context, oracle.Question) (question.Explanation, error)
+	// Trace has the data plane read back: nil where whoever can see the pages may not have that done.
+	Trace    func(context.Context, oracle.Question) (question.Trace, error)
+	Recorded bool // it is of a file, and stays unchanged
+}
+
+// Input is a document with its status, of which making one takes a while.
 type Input struct {
 	Status   question.Status
-	Host     *model.Host
-	Services []*track.View  // by name
-	Suspects model.Suspects // endpoints that have stopped answering
-	History  history.Document
 	Document *question.Document
-	Snapshot bool // it is of a file, and stays unchanged
 }
 
 // InputOf is that of a document.
-func InputOf(d *question.Document) *Input {
-	return &Input{
-		Status: question.StatusOf(d, question.Filter{}), Host: d.Host, Services: d.Services, Suspects: d.Suspects, History: d.Changes(history.Filter{}),
-		Document: d, Snapshot: d.Recorded != nil,
+func InputOf(d *question.Document) *Input { return &Input{question.StatusOf(d, question.Filter{}), d} }
+
+// Of is the Source whose answers are those about the present Input.
+func Of(input func(context.Context) (*Input, error)) Source {
+	return Source{
+		Status: func(ctx context.Context, _ question.Filter) (s question.Status, err error) {
+			in, err := input(ctx)
+			if err != nil {
+				return s, err
+			}
+			return in.Status, nil
+		},
+		Services: about(input, question.ListServices()), Changes: about(input, question.ListChanges()), Explain: about(input, question.Explain()),
+		Trace: about(input, question.TracePacket()),
 	}
 }
 
-// Source returns the present Input. It is safe for concurrent use.
-type Source func(context.Context) (*Input, error)
+// about answers a question about the present Input.
+func about[P, A any](input func(context.Context) (*Input, error), v question.Verb[P, A]) func(context.Context, P) (A, error) {
+	return func(ctx context.Context, parameters P) (a A, err error) {
+		in, err := input(ctx)
+		if err != nil {
+			return a, err
+		}
+		return v.Answer(ctx, in.Document, parameters)
+	}
+}
 
 //go:embed assets
 var assets embed.FS
@@ -65,16 +89,21 @@ const policy = "default-src 'none'; style-src 'self'; script-src 'self'; connect
 
 // Handler serves the pages below /ui.
 func Handler(from Source) http.Handler {
-	p := &pages{from: from, templates: parsed()}
+	p := &pages{of: func(*http.Request) (Source, error) { return from, nil }, templates: parsed()}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /ui", p.overview)
-	mux.HandleFunc("GET /ui/{$}", p.overview)
-	mux.HandleFunc("GET /ui/service/{namespace}/{name}", p.service)
-	mux.HandleFunc("GET /ui/history", p.history)
-	mux.HandleFunc("GET /ui/explain", p.explain)
+	p.register(mux, "")
 	newBook(p.templates, true).register(mux)
 	registerAssets(mux)
 	return secured(mux)
+}
+
+// register serves pages below an address.
+func (p *pages) register(mux *http.ServeMux, root string) {
+	for path, page := range map[string]http.HandlerFunc{
+		"": p.overview, "/{$}": p.overview, "/service/{namespace}/{name}": p.service, "/history": p.history, "/explain": p.explain,
+	} {
+		mux.HandleFunc("GET "+root+"/ui"+path, page)
+	}
 }
 
 // registerAssets serves what all pages load.
@@ -116,48 +145,113 @@ func asset(w http.ResponseWriter, name, kind string) {
 	_, _ = w.Write(text) // fails only when the client is gone
 }
 
-// pages answers requests.
+// pages answers requests about a Tandem.
 type pages struct {
-	from      Source
+	of        func(*http.Request) (Source, error)
+	many      bool // below /node/NAME, one of many
 	templates *template.Template
 }
 
-// input is the present one; where there is none the request is answered.
-func (p *pages) input(w http.ResponseWriter, r *http.Request) *Input {
-	in, err := p.from(r.Context())
-	if err != nil {
-		http.Error(w, "status unavailable: "+err.Error(), http.StatusServiceUnavailable)
-		return nil
+// The seconds after which a page is loaded again: of one node, and of many, where it goes through an API server.
+const (
+	period     = 3
+	manyPeriod = 10
+)
+
+// none selects no Services: there is no such namespace.
+func none() question.Filter { return question.Filter{Namespace: "/"} }
+
+// begin is what a request is about, and what all of its pages have. Where there is no answer, the request gets that.
+func (p *pages) begin(w http.ResponseWriter, r *http.Request, title, here string, only question.Filter) (from Source, s shell, ok bool) {
+	s = shell{Title: title, Here: here, Subject: r.PathValue("node"), Many: p.many, Period: period}
+	if p.many {
+		s.Root, s.Period = nodeRoot(s.Subject), manyPeriod
 	}
-	return in
+	from, err := p.of(r)
+	var status question.Status
+	if err == nil {
+		status, err = from.Status(r.Context(), only)
+	}
+	if err != nil {
+		p.silent(w, s, err)
+		return from, s, false
+	}
+	s.Status, s.Subject, s.Healthy, s.Health, s.Reasons = &status, cmp.Or(status.Node, s.Subject), status.Healthy, "healthy", status.Reasons
+	if !s.Healthy {
+		s.Health = "not healthy"
+	}
+	if s.Total = max(status.Total, len(status.Services)); from.Recorded {
+		s.Recorded, s.Period = true, 0
+	}
+	return from, s, true
 }
 
+// silent is the page in the place of one without an answer.
+func (p *pages) silent(w http.ResponseWriter, s shell, err error) {
+	s.Title, s.Err, s.Healthy, s.Health = "No answer", err, false, "no answer"
+	p.render(w, http.StatusServiceUnavailable, "silent.html", s)
+}
+
+// recent is how many changes the first page is made of: the others are on their own.
+const recent = 2000
+
 func (p *pages) overview(w http.ResponseWriter, r *http.Request) {
-	if in := p.input(w, r); in != nil {
-		q := r.URL.Query()
-		p.render(w, http.StatusOK, "overview.html", overviewOf(in, q.Get("q"), q.Get("state"), q.Get("sort"), number(q.Get("page"))))
+	from, s, ok := p.begin(w, r, "Services", "services", question.Filter{})
+	if !ok {
+		return
 	}
+	changes, err := from.Changes(r.Context(), history.Filter{Limit: recent})
+	if err != nil {
+		p.silent(w, s, err)
+		return
+	}
+	q := r.URL.Query()
+	p.render(w, http.StatusOK, "overview.html", overviewOf(s, changes.Entries, q.Get("q"), q.Get("state"), q.Get("sort"), number(q.Get("page"))))
 }
 
 func (p *pages) service(w http.ResponseWriter, r *http.Request) {
-	in := p.input(w, r)
-	if in == nil {
+	namespace, short := r.PathValue("namespace"), r.PathValue("name")
+	v := servicePage{Name: namespace + "/" + short}
+	from, s, ok := p.begin(w, r, v.Name, "services", question.Filter{Namespace: namespace, Name: short})
+	if !ok {
 		return
 	}
-	name := r.PathValue("namespace") + "/" + r.PathValue("name")
-	v, ok := serviceOf(in, name, number(r.URL.Query().Get("page")))
-	code := http.StatusOK
-	if !ok {
-		code = http.StatusNotFound
+	v.shell = s
+	i := slices.IndexFunc(s.Status.Services, func(s question.Service) bool { return s.Name == v.Name })
+	if i < 0 {
+		v.Title = "No Service " + v.Name
+		p.render(w, http.StatusNotFound, "service.html", v)
+		return
 	}
-	p.render(w, code, "service.html", v)
+	v.Service = &s.Status.Services[i]
+	found, err := from.Services(r.Context(), question.ServicesRequest{Service: v.Name})
+	if err == nil && len(found.Services) != 1 {
+		err = fmt.Errorf("the answer has %d Services, want one", len(found.Services))
+	}
+	var changes history.Document
+	if err == nil {
+		changes, err = from.Changes(r.Context(), history.Filter{Service: model.ServiceName{Namespace: namespace, Name: short}, Limit: 20})
+	}
+	if err != nil {
+		p.silent(w, s, err)
+		return
+	}
+	v.of(&found.Services[0], changes.Entries, number(r.URL.Query().Get("page")))
+	p.render(w, http.StatusOK, "service.html", v)
 }
 
 func (p *pages) history(w http.ResponseWriter, r *http.Request) {
-	if in := p.input(w, r); in != nil {
-		q := r.URL.Query()
-		p.render(w, http.StatusOK, "history.html", historyOf(in, q.Get("q"), q.Get("failed") != "", number(q.Get("page"))))
+	from, s, ok := p.begin(w, r, "Changes", "history", none())
+	if !ok {
+		return
 	}
+	changes, err := from.Changes(r.Context(), history.Filter{})
+	if err != nil {
+		p.silent(w, s, err)
+		return
+	}
+	q := r.URL.Query()
+	p.render(w, http.StatusOK, "history.html", historyOf(s, changes.Entries, q.Get("q"), q.Get("failed") != "", number(q.Get("page"))))
 }
 
 // render writes a page whole, or an error in its place.
@@ -188,13 +282,17 @@ const perPage = 50
 type shell struct {
 	Title    string
 	Here     string // the entry of the navigation
-	Status   *question.Status
-	Snapshot bool
-	Total    int // Services
-}
-
-func shellOf(in *Input, title, here string) shell {
-	return shell{Title: title, Here: here, Status: &in.Status, Snapshot: in.Snapshot, Total: len(in.Status.Services)}
+	Root     string // what the addresses of a node's pages begin with
+	Many     bool   // it is one of many nodes, or all of them
+	Subject  string // the node, or the cluster
+	Healthy  bool
+	Health   string
+	Reasons  []string
+	Status   *question.Status // nil where there is none
+	Err      error            // why
+	Recorded bool
+	Period   int // seconds after which it is loaded again; 0 for never
+	Total    int // Services, or nodes
 }
 
 // pager leads to other pages of a table.
@@ -279,30 +377,23 @@ const maxProblems = 8
 
 type serviceRow struct {
 	*question.Service
-	Link         string
-	Ready, Other int // endpoints
+	Link string
 }
 
-func overviewOf(in *Input, query, state, sort string, page int) overview {
-	v := overview{shell: shellOf(in, "Services", "services"), Query: query, State: state, Sort: sort, Stages: histograms(in.History.Entries)}
-	rowOf := func(i int) serviceRow {
-		row := serviceRow{Service: &in.Status.Services[i], Link: "/ui/service/" + in.Status.Services[i].Name}
-		if t := find(in.Services, row.Name); t != nil {
-			row.count(t)
-		}
-		return row
-	}
+func overviewOf(s shell, changes []history.Entry, query, state, sort string, page int) overview {
+	v := overview{shell: s, Query: query, State: state, Sort: sort, Stages: histograms(changes), Changes: newest(changes, 8)}
+	services, root := s.Status.Services, s.Root+"/ui"
 	counts := map[string]int{}
 	var found []ranked
 	words := strings.Fields(strings.ToLower(query))
-	for i := range in.Status.Services {
-		s := &in.Status.Services[i]
+	for i := range services {
+		s := &services[i]
 		counts[s.State]++
 		if len(s.Problems) > 0 {
 			v.Problematic++
 		}
 		if (state == "" || s.State == state) && matches(s, words) {
-			found = append(found, ranked{i, rankOf(s, sort, func() int { return rowOf(i).Ready })})
+			found = append(found, ranked{i, rankOf(s, sort)})
 		}
 	}
 	for s := range model.States {
@@ -314,42 +405,41 @@ func overviewOf(in *Input, query, state, sort string, page int) overview {
 	for i := range v.Columns {
 		if c := &v.Columns[i]; c.Link != "" {
 			c.Sorted = c.Link == cmp.Or(sort, "state")
-			c.Link = address("/ui", url.Values{"q": {query}, "state": {state}, "sort": {c.Link}})
+			c.Link = address(root, url.Values{"q": {query}, "state": {state}, "sort": {c.Link}})
 		}
 	}
-	rows, p := paged(found, page, "/ui", url.Values{"q": {query}, "state": {state}, "sort": {sort}})
+	rows, p := paged(found, page, root, url.Values{"q": {query}, "state": {state}, "sort": {sort}})
 	v.Pager = p
 	for _, r := range rows {
-		v.Rows = append(v.Rows, rowOf(r.i))
+		v.Rows = append(v.Rows, serviceRow{&services[r.i], root + "/service/" + services[r.i].Name})
 	}
-	v.Problems = problemsOf(in.Status.Services)
-	v.Changes = newest(in.History.Entries, 8)
+	v.Problems = problemsOf(services, root)
 	return v
 }
 
 // count adds how many Services are in a state.
 func (v *overview) count(state string, counts map[string]int) {
-	v.States = append(v.States, count{state, counts[state], address("/ui", url.Values{"state": {state}})})
+	v.States = append(v.States, count{state, counts[state], address(v.Root+"/ui", url.Values{"state": {state}})})
 }
 
 // ranked is a Service by its place in the status, with what the table is sorted by.
 type ranked struct{ i, key int }
 
 // rankOf is what a Service is sorted by: in the order of states what fails comes first.
-func rankOf(s *question.Service, sort string, ready func() int) int {
+func rankOf(s *question.Service, sort string) int {
 	switch sort {
 	case "name":
 		return 0
 	case "frontends":
 		return -len(s.Frontends)
 	case "ready":
-		return ready()
+		return s.Ready
 	}
 	return slices.Index(question.States(), s.State)
 }
 
 // problemsOf are the first problems, those of the most urgent Services first.
-func problemsOf(all []question.Service) (first []problem) {
+func problemsOf(all []question.Service, root string) (first []problem) {
 	for _, state := range question.States() {
 		for i := range all {
 			if all[i].State != state {
@@ -359,7 +449,7 @@ func problemsOf(all []question.Service) (first []problem) {
 				if len(first) == maxProblems {
 					return first
 				}
-				first = append(first, problem{all[i].Name, "/ui/service/" + all[i].Name, p})
+				first = append(first, problem{all[i].Name, root + "/service/" + all[i].Name, p})
 			}
 		}
 	}
@@ -380,28 +470,6 @@ func matches(s *question.Service, words []string) bool {
 	return true
 }
 
-func find(all []*track.View, name string) *track.View {
-	namespace, short, _ := strings.Cut(name, "/")
-	wanted := model.ServiceName{Namespace: namespace, Name: short}
-	i, ok := slices.BinarySearchFunc(all, wanted, func(s *track.View, n model.ServiceName) int { return s.Object.Name.Compare(n) })
-	if !ok {
-		return nil
-	}
-	return all[i]
-}
-
-func (r *serviceRow) count(s *track.View) {
-	for _, slice := range s.Slices {
-		for i := range slice.Endpoints {
-			if slice.Endpoints[i].State.Has(model.Ready) {
-				r.Ready++
-			} else {
-				r.Other++
-			}
-		}
-	}
-}
-
 // newest returns the last entries, newest first.
 func newest(all []history.Entry, n int) []history.Entry {
 	last := slices.Clone(all[max(0, len(all)-n):])
@@ -414,7 +482,6 @@ type servicePage struct {
 	shell
 	Name      string
 	Service   *question.Service // nil when there is none
-	Object    *model.Service
 	Endpoints []endpoint
 	Pager     pager
 	Picture   template.HTML
@@ -423,61 +490,17 @@ type servicePage struct {
 
 // endpoint is a row of a Service's endpoints: one for a port.
 type endpoint struct {
-	Port                 model.PortID
-	Address, Node, State string
-	Used                 bool
-	Share                float64 // of its port's new connections, by this node
-	Why                  string  // not used
+	question.EndpointDetail
+	Family, State string
 }
 
-func serviceOf(in *Input, name string, page int) (v servicePage, ok bool) {
-	v = servicePage{shell: shellOf(in, name, "services"), Name: name}
-	i := slices.IndexFunc(in.Status.Services, func(s question.Service) bool { return s.Name == name })
-	if i < 0 {
-		v.Title = "No Service " + name
-		return v, false
-	}
-	v.Service = &in.Status.Services[i]
-	all := []endpoint{}
-	if t := find(in.Services, name); t != nil {
-		v.Object = t.Object
-		all = endpoints(in, t)
-		v.Picture = picture(v.Service, t.Ports, all)
-	}
-	v.Endpoints, v.Pager = paged(all, page, "/ui/service/"+name, nil)
-	v.Changes = newest(in.History.Select(history.Filter{Service: serviceName(name)}).Entries, 20)
-	return v, true
-}
-
-func serviceName(name string) model.ServiceName {
-	namespace, short, _ := strings.Cut(name, "/")
-	return model.ServiceName{Namespace: namespace, Name: short}
-}
-
-// endpoints lists the endpoints of each port of a Service with what becomes of them here.
-func endpoints(in *Input, s *track.View) []endpoint {
-	type target struct {
-		port model.PortID
-		at   netip.AddrPort
-	}
-	share := map[target]float64{}
-	for _, p := range s.Ports {
-		for _, pool := range p.Pools() {
-			for i, e := range pool.Endpoints {
-				if at := (target{p.ID, e.Addr}); share[at] == 0 {
-					share[at] = pool.Share(i)
-				}
-			}
-		}
-	}
-	all := []endpoint{}
-	for _, u := range resolve.EndpointUses(in.Host, resolve.MarkUnanswered(s.Slices, in.Suspects), s.Ports) {
-		row := endpoint{Port: u.Port, Address: u.Addr.String(), Node: cmp.Or(u.Node, "unknown"), State: stateOf(u.State), Used: u.Used, Why: u.Why}
-		if u.Addr.Port() == 0 {
-			row.Address = u.Addr.Addr().String()
-		}
-		if u.Used {
-			row.Share = share[target{u.Port, u.Addr}]
+// of fills in what is answered about the Service.
+func (v *servicePage) of(d *question.ServiceDetail, changes []history.Entry, page int) {
+	all := make([]endpoint, 0, len(d.Endpoints))
+	for _, e := range d.Endpoints {
+		row := endpoint{EndpointDetail: e, Family: familyOf(e.Address), State: stateOf(&e)}
+		if at, err := netip.ParseAddrPort(e.Address); err == nil && at.Port() == 0 {
+			row.Address = at.Addr().String()
 		}
 		all = append(all, row)
 	}
@@ -487,16 +510,31 @@ func endpoints(in *Input, s *track.View) []endpoint {
 		}
 		return cmp.Compare(a.Address, b.Address)
 	})
-	return all
+	v.Picture = picture(v.Name, v.Service.State, d.Frontends, all)
+	v.Endpoints, v.Pager = paged(all, page, v.Root+"/ui/service/"+v.Name, nil)
+	v.Changes = newest(changes, 20)
 }
 
-func stateOf(s model.EndpointState) string {
+// familyOf is the family of an address with a port; empty for a node port, which has none.
+func familyOf(address string) string {
+	at, err := netip.ParseAddrPort(address)
 	switch {
-	case s.Has(model.Unanswered):
+	case err != nil:
+		return ""
+	case at.Addr().Is4():
+		return model.IPv4.String()
+	}
+	return model.IPv6.String()
+}
+
+func stateOf(e *question.EndpointDetail) string {
+	has := func(condition string) bool { return slices.Contains(e.Conditions, condition) }
+	switch {
+	case e.Unanswered:
 		return "unanswered"
-	case s.Has(model.Ready):
+	case has("ready"):
 		return "ready"
-	case s.Has(model.Terminating) && s.Has(model.Serving):
+	case has("terminating") && has("serving"):
 		return "terminating"
 	}
 	return "not ready"
@@ -507,24 +545,35 @@ type explainPage struct {
 	shell
 	From, To    string
 	Explanation *question.Explanation // nil before the first question, and after an error
-	Err         error
+	Trace       *question.Trace       // nil unless it was asked for
+	Traces      bool                  // it can be
+	Wrong       error                 // with the question
 }
 
 func (p *pages) explain(w http.ResponseWriter, r *http.Request) {
-	in := p.input(w, r)
-	if in == nil {
+	from, s, ok := p.begin(w, r, "Explain", "explain", none())
+	if !ok {
 		return
 	}
 	q := r.URL.Query()
-	v := explainPage{shell: shellOf(in, "Explain", "explain"), From: q.Get("from"), To: q.Get("to")}
-	code := http.StatusOK
-	if v.From != "" || v.To != "" {
-		e, err := question.Explain().Answer(r.Context(), in.Document, oracle.Question{From: v.From, To: v.To})
-		if v.Err = err; err == nil {
-			v.Explanation = &e
-		} else {
-			code = http.StatusBadRequest
+	v := explainPage{shell: s, From: q.Get("from"), To: q.Get("to"), Traces: from.Trace != nil}
+	code, asked := http.StatusOK, oracle.Question{From: v.From, To: v.To}
+	switch {
+	case v.From == "" && v.To == "":
+	case v.Traces && q.Get("trace") != "":
+		v.Period = 0 // the data plane is read when somebody asks
+		t, err := from.Trace(r.Context(), asked)
+		if v.Wrong = err; err == nil {
+			v.Explanation, v.Trace = &t.Explanation, &t
 		}
+	default:
+		e, err := from.Explain(r.Context(), asked)
+		if v.Wrong = err; err == nil {
+			v.Explanation = &e
+		}
+	}
+	if v.Wrong != nil {
+		code = http.StatusBadRequest
 	}
 	p.render(w, code, "explain.html", v)
 }
@@ -532,19 +581,19 @@ func (p *pages) explain(w http.ResponseWriter, r *http.Request) {
 // historyPage is the page of the last changes.
 type historyPage struct {
 	shell
-	Query  string
-	Failed bool
-	Rows   []history.Entry
-	Pager  pager
-	Stages []histogram
+	Query   string
+	Failed  bool
+	Changes []history.Entry
+	Pager   pager
+	Stages  []histogram
 }
 
-func historyOf(in *Input, query string, failed bool, page int) historyPage {
-	v := historyPage{shell: shellOf(in, "Changes", "history"), Query: query, Failed: failed, Stages: histograms(in.History.Entries)}
+func historyOf(s shell, all []history.Entry, query string, failed bool, page int) historyPage {
+	v := historyPage{shell: s, Query: query, Failed: failed, Stages: histograms(all)}
 	var found []history.Entry
 	word := strings.ToLower(strings.TrimSpace(query))
-	for i := len(in.History.Entries) - 1; i >= 0; i-- {
-		e := &in.History.Entries[i]
+	for i := len(all) - 1; i >= 0; i-- {
+		e := &all[i]
 		if failed && (e.Sync == nil || e.Sync.Failed == 0 && e.Sync.Err == "") {
 			continue
 		}
@@ -556,7 +605,7 @@ func historyOf(in *Input, query string, failed bool, page int) historyPage {
 	if failed {
 		q.Set("failed", "1")
 	}
-	v.Rows, v.Pager = paged(found, page, "/ui/history", q)
+	v.Changes, v.Pager = paged(found, page, s.Root+"/ui/history", q)
 	return v
 }
 
@@ -567,6 +616,7 @@ func functions() template.FuncMap {
 		"percent": func(f float64) string { return fmt.Sprintf("%.3g %%", 100*f) },
 		"class":   func(s string) string { return strings.ToLower(strings.ReplaceAll(s, " ", "-")) },
 		"sources": question.ShowSources,
+		"fate":    question.Fate,
 		"seconds": func(s float64) string { return history.Short(history.Seconds(s)) },
 	}
 }

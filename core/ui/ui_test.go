@@ -5,6 +5,7 @@ package ui_test
 import (
 	"context"
 	"fmt"
+	"iter"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -13,13 +14,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/resolve"
 	"github.com/tandem-proxy/tandem/core/track"
 	"github.com/tandem-proxy/tandem/core/ui"
+	"github.com/tandem-proxy/tandem/core/wire"
 )
 
 // world is a Tandem with so many Services, one of which is called <script>.
@@ -47,12 +51,12 @@ func world(services int) *ui.Input {
 	}
 	host := &model.Host{Name: "node-1", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, NodePorts: model.NodePortMatch{Prefixes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}}
 	all, _ := track.Once(host, &model.Objects{Services: objects, Slices: sources})
-	in := &ui.Input{Host: host, Services: all, Status: question.Status{
+	in := &ui.Input{Status: question.Status{
 		Version: "v1.0.0", Node: "node-1", Mode: "nftables", Source: "https://10.0.0.1:6443", Healthy: true, At: time.Unix(1_790_000_000, 0), Objects: 14 * services, Drift: 2, Hash: "4f7ac0d19be25f03",
 		Inputs: []question.Input{{Name: "services", Age: 1.2, Version: "81234"}, {Name: "endpointslices", Age: 0.4, Version: "81260"}},
 	}}
 	for i, s := range all {
-		row := question.Service{Name: s.Object.Name.String(), State: []string{"Programmed", "Programmed", "Programmed", "Programmed", "Programmed", "Partial", "Programmed", "Programmed", "Failing"}[i%9]}
+		row := question.Service{Ready: 4, NotReady: 1, Name: s.Object.Name.String(), State: []string{"Programmed", "Programmed", "Programmed", "Programmed", "Programmed", "Partial", "Programmed", "Programmed", "Failing"}[i%9]}
 		for _, p := range s.Ports {
 			for _, f := range p.Frontends {
 				at := f.At.String()
@@ -67,6 +71,7 @@ func world(services int) *ui.Input {
 		}
 		in.Status.Services = append(in.Status.Services, row)
 	}
+	past := history.Document{Total: 400}
 	for i := range 400 {
 		name := all[i%len(all)].Object.Name
 		took := history.Seconds(0.0002 * float64(1+i%9) * float64(1+i%4))
@@ -77,15 +82,24 @@ func world(services int) *ui.Input {
 		if i%97 == 0 {
 			e.Sync.Failed, e.Sync.Err = 1, "create element: no space left <on device>"
 		}
-		in.History.Entries = append(in.History.Entries, e)
+		past.Entries = append(past.Entries, e)
 	}
-	in.History.Total = 400
-	in.Document = &question.Document{Snapshot: &engine.Snapshot{Host: host, Services: all}, Facts: question.Facts{Node: "node-1", Mode: "nftables"}}
+	in.Document = &question.Document{
+		Snapshot: &engine.Snapshot{Host: host, Services: all}, Facts: question.Facts{Node: "node-1", Mode: "nftables"},
+		Plane: question.Plane{Trace: func(_ context.Context, ports []*model.Port, packet oracle.Packet) (dataplane.Trace, error) {
+			same := oracle.Decide(host, ports, packet)
+			return dataplane.Trace{Installed: same, Programmed: same, Objects: 7}, nil
+		}},
+		History: func(f history.Filter) (history.Document, int, iter.Seq[*history.Entry]) {
+			found := past.Select(f)
+			return found, len(found.Entries), wire.ListOf(found.Entries).Each
+		},
+	}
 	return in
 }
 
 func source(in *ui.Input) ui.Source {
-	return func(context.Context) (*ui.Input, error) { return in, nil }
+	return ui.Of(func(context.Context) (*ui.Input, error) { return in, nil })
 }
 
 func get(h http.Handler, path string) *httptest.ResponseRecorder {
@@ -100,7 +114,7 @@ func every(in *ui.Input) []struct {
 	code int
 	want string
 } {
-	first := in.Services[0].Object.Name.String()
+	first := in.Document.Services[0].Object.Name.String()
 	return []struct {
 		path string
 		code int
@@ -123,6 +137,8 @@ func every(in *ui.Input) []struct {
 		{"/ui/explain", 200, "Explain a connection"},
 		{"/ui/explain?from=outside&to=" + first + ":80", 200, "each decision, with its reason"},
 		{"/ui/explain?from=pod&to=nowhere", 400, "role=\"alert\""},
+		{"/ui/explain?trace=1&from=outside&to=" + first + ":80", 200, "SAME: the data plane"},
+		{"/ui/explain?trace=1&from=pod&to=nowhere", 400, "role=\"alert\""},
 		{"/ui/docs/", 200, "The manual of Tandem"},
 		{"/ui/docs/modes", 200, "kernelspace"},
 		{"/ui/docs/search?q=session+affinity", 200, "sections have all words"},
@@ -156,14 +172,29 @@ func TestPages(t *testing.T) {
 // Why an endpoint is not used is what tandem services says, failover included.
 func TestEndpointReasons(t *testing.T) {
 	in := world(12)
-	of := in.Services[slices.IndexFunc(in.Services, func(s *track.View) bool { return s.Object.Name.Name == "catalog-1" })]
+	of := in.Document.Services[slices.IndexFunc(in.Document.Services, func(s *track.View) bool { return s.Object.Name.Name == "catalog-1" })]
 	ends := of.Slices[0].Endpoints
-	in.Suspects = model.Suspects{ends[0].Addr: {}}
-	suspected := resolve.MarkUnanswered(of.Slices, in.Suspects)
-	copy(of.Ports, resolve.Service(in.Host, of.Object, suspected).Ports)
+	in.Document.Suspects = model.Suspects{ends[0].Addr: {}}
+	suspected := resolve.MarkUnanswered(of.Slices, in.Document.Suspects)
+	copy(of.Ports, resolve.Service(in.Document.Host, of.Object, suspected).Ports)
 	body := get(ui.Handler(source(in)), "/ui/service/"+of.Object.Name.String()).Body.String()
 	if !strings.Contains(body, "ejected: unresponsive") || !strings.Contains(body, `class="state unanswered"`) {
 		t.Errorf("%s", body)
+	}
+}
+
+// Where those who see the pages may not have the data plane read, no page does.
+func TestPagesWithoutTraces(t *testing.T) {
+	in := world(1)
+	in.Document.Plane.Trace = func(context.Context, []*model.Port, oracle.Packet) (dataplane.Trace, error) {
+		t.Error("the data plane was read")
+		return dataplane.Trace{}, nil
+	}
+	from := source(in)
+	from.Trace = nil
+	w := get(ui.Handler(from), "/ui/explain?trace=1&from=outside&to="+in.Document.Services[0].Object.Name.String()+":80")
+	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "each decision") || strings.Contains(w.Body.String(), "Trace") {
+		t.Errorf("%d: %s", w.Code, w.Body)
 	}
 }
 
@@ -185,7 +216,10 @@ func TestHostileNames(t *testing.T) {
 	const evil = `"><script>alert(1)</script>`
 	in.Status.Node, in.Status.Services[0].Name, in.Status.Services[0].Frontends[0].Address = evil, "shop/"+evil, evil
 	in.Status.Services[0].State = evil
-	in.History.Entries[0].Detail, in.History.Entries[0].Sync.Err = evil, evil
+	in.Document.History = func(history.Filter) (history.Document, int, iter.Seq[*history.Entry]) {
+		all := []history.Entry{{Kind: "Service", Detail: evil, Sync: &history.Applied{Err: evil}}}
+		return history.Document{}, len(all), wire.ListOf(all).Each
+	}
 	in.Status.Reasons = []string{evil}
 	h := ui.Handler(source(in))
 	for _, path := range []string{"/ui", "/ui?q=" + `%22%3E%3Cscript%3E`, "/ui/history", "/ui/service/shop/" + `%22%3E%3Cscript%3Ealert(1)%3C%2Fscript%3E`} {

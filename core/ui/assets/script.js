@@ -11,9 +11,9 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-const period = 3000; // milliseconds between two loads
 const button = document.getElementById("live");
 if (button && document.body.hasAttribute("data-live")) {
+  const period = 1000 * (Number(document.body.dataset.live) || 3); // milliseconds between two loads
   const live = () => button.getAttribute("aria-pressed") === "true";
   button.hidden = false;
   button.addEventListener("click", () => button.setAttribute("aria-pressed", String(!live())));

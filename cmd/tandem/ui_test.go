@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/tandem-proxy/tandem/core/question"
+	"github.com/tandem-proxy/tandem/core/snapshot"
+)
+
+// changing is a tandem that another one takes the place of.
+type changing struct{ now atomic.Value }
+
+type asHandler struct{ http.Handler }
+
+func (c *changing) become(h http.Handler) { c.now.Store(asHandler{h}) }
+
+func (c *changing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c.now.Load().(asHandler).ServeHTTP(w, r)
+}
+
+// surveyOf surveys a world.
+func surveyOf(t *testing.T, w *worldOfNodes) *survey {
+	t.Helper()
+	k := newCluster()
+	k.rules = &clientcmd.ClientConfigLoadingRules{ExplicitPath: w.kubeconfig}
+	k.namespace, k.account, k.selector, k.port, k.timeout = "kube-system", "tandem-status", "app.kubernetes.io/name=tandem", 10249, time.Minute
+	to, err := k.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	s := newSurvey(ctx, k, to)
+	s.wait = time.Minute // what is not answered by then fails the test
+	t.Cleanup(func() { s.end(cancel) })
+	return s
+}
+
+// due makes the next look begin a round, with a new list of nodes.
+func (s *survey) due() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.begun = time.Time{}
+}
+
+// states are those of the nodes.
+func (s *survey) states(t *testing.T) (all []string, err error) {
+	t.Helper()
+	reports, err := s.reports(t.Context())
+	question.CompareReports(reports)
+	for _, r := range reports {
+		state := "healthy"
+		switch {
+		case r.Err != "":
+			state = "silent"
+		case r.Version == "":
+			state = "waiting"
+		case r.Differs:
+			state = "differs"
+		}
+		all = append(all, r.Node.Node+" "+state)
+	}
+	return all, err
+}
+
+// Nodes are asked once a round however many look, and what is known follows them: one that fails, changes and comes
+// back.
+func TestSurveyFollowsTheNodes(t *testing.T) {
+	node := func(name, hash string) http.Handler {
+		return nodeOf(t, name, map[string]string{"web.yaml": webYAML, "node.yaml": nodeYAML(name, "1")}, func(f *snapshot.File) { f.Status.Hash = hash })
+	}
+	b := new(changing)
+	b.become(node("b", "h1"))
+	w := newWorld(t, map[string]http.Handler{"a": node("a", "h1"), "b": b, "c": node("c", "h1")})
+	s := surveyOf(t, w)
+	want := func(wanted ...string) {
+		t.Helper()
+		if got, err := s.states(t); err != nil || !slices.Equal(got, wanted) {
+			t.Errorf("%v, want %v: %v", got, wanted, err)
+		}
+	}
+	for range 5 {
+		want("a healthy", "b healthy", "c healthy")
+	}
+	w.mu.Lock()
+	if fmt.Sprint(w.asked) != "map[a exec:1 b exec:1 c exec:1]" {
+		t.Errorf("%v", w.asked)
+	}
+	w.mu.Unlock()
+	b.become(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { http.Error(rw, "out of order", http.StatusConflict) }))
+	s.due()
+	want("a healthy", "b silent", "c healthy")
+	b.become(node("b", "h2"))
+	s.due()
+	want("a healthy", "b differs", "c healthy")
+	b.become(node("b", "h1"))
+	s.due()
+	want("a healthy", "b healthy", "c healthy")
+	s.reach = func(context.Context) (reached, error) { return reached{}, errors.New("connection refused") }
+	s.due()
+	if got, err := s.states(t); err == nil || len(got) != 3 {
+		t.Errorf("%v: without a list of nodes %v", err, got)
+	}
+}
+
+// A node that does not answer holds up neither the page nor the others, and a page of its own ends.
+func TestSurveyOfASilentNode(t *testing.T) {
+	nodes := map[string]http.Handler{}
+	for _, name := range []string{"a", "b"} {
+		nodes[name] = nodeOf(t, name, map[string]string{"web.yaml": webYAML, "node.yaml": nodeYAML(name, "1")}, nil)
+	}
+	release := make(chan struct{})
+	nodes["c"] = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	})
+	defer close(release)
+	s := surveyOf(t, newWorld(t, nodes))
+	s.wait = 0
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		got, err := s.states(t)
+		if err == nil && slices.Equal(got, []string{"a healthy", "b healthy", "c waiting"}) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%v: %v", got, err)
+		}
+	}
+	s.k.timeout = 50 * time.Millisecond
+	from, err := s.node(t.Context(), "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := from.Status(t.Context(), question.Filter{}); err == nil || !strings.Contains(err.Error(), "no answer within") {
+		t.Errorf("%v", err)
+	}
+}
+
+// Requests of pages go so many at a time, and a turn is free again however a request ends.
+func TestRequestsTakeTurns(t *testing.T) {
+	var under, most atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		most.Store(max(most.Load(), under.Add(1)))
+		defer under.Add(-1)
+		if r.URL.Path == "/broken" {
+			panic(http.ErrAbortHandler)
+		}
+		fmt.Fprint(w, "answer")
+	}))
+	defer server.Close()
+	client := http.Client{Transport: inTurn{http.DefaultTransport, make(chan struct{}, 1)}}
+	for _, path := range []string{"/", "/broken", "/", "/broken", "/"} {
+		res, err := client.Get(server.URL + path)
+		if (err != nil) != (path == "/broken") {
+			t.Fatalf("%s: %v", path, err)
+		}
+		if err == nil {
+			_ = res.Body.Close()
+		}
+	}
+	res, err := client.Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, server.URL, nil)
+	if _, err := client.Do(req); !errors.Is(err, context.Canceled) {
+		t.Errorf("with all turns taken: %v", err)
+	}
+	_ = res.Body.Close()
+	if most.Load() != 1 {
+		t.Errorf("%d at a time", most.Load())
+	}
+}

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ui
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tandem-proxy/tandem/core/history"
+	"github.com/tandem-proxy/tandem/core/question"
+)
+
+// All nodes of a cluster are a page of their own, /ui, made of a short report of each. Whatever is about one of them
+// is on the pages that a node has of itself, below /node/NAME: they ask that node.
+
+// Cluster is what the pages of all nodes are made of. It is safe for concurrent use.
+type Cluster struct {
+	Name string
+	// Nodes are the reports that there are now, and why the list of nodes may be out of date: a node that did not
+	// answer yet has one without a version.
+	Nodes func(context.Context) ([]question.NodeReport, error)
+	Node  func(ctx context.Context, name string) (Source, error)
+}
+
+// ClusterHandler serves the page of all nodes at /ui, and those of each below /node/NAME/ui.
+func ClusterHandler(of Cluster) http.Handler {
+	p := &pages{many: true, templates: parsed(), of: func(r *http.Request) (Source, error) { return of.Node(r.Context(), r.PathValue("node")) }}
+	c := &clusterPages{of, p}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/ui", http.StatusFound) })
+	mux.HandleFunc("GET /ui", c.nodes)
+	mux.HandleFunc("GET /ui/{$}", c.nodes)
+	mux.HandleFunc("GET /ui/path", c.path)
+	p.register(mux, "/node/{node}")
+	newBook(p.templates, true).register(mux)
+	registerAssets(mux)
+	return secured(mux)
+}
+
+type clusterPages struct {
+	Cluster
+	pages *pages
+}
+
+// clusterPage is the page of all nodes.
+type clusterPage struct {
+	shell
+	Query, State, Sort string
+	States             []count
+	Figures            []figure
+	Columns            []column
+	Problems           []clusterProblem // the first ones
+	More               int              // problems besides
+	Names              []string         // of nodes
+	Rows               []nodeRow
+	Pager              pager
+}
+
+// figure is one of all nodes; where they do not have the same it is a warning.
+type figure struct {
+	Title, Value, Unit string
+	Warn               bool
+}
+
+// clusterProblem is a problem with the nodes that have it.
+type clusterProblem struct {
+	*question.ClusterProblem
+	On   []link
+	More int // nodes besides
+}
+
+type link struct{ Text, To string }
+
+type nodeRow struct {
+	*question.NodeReport
+	Link, State, Note string
+}
+
+// The states of a node as the page has them, in the order of urgency.
+const (
+	nodeSilent    = "no answer"
+	nodeUnhealthy = "not healthy"
+	nodeFailing   = "failing" // Services are
+	nodeDiffers   = "differs"
+	nodeWaiting   = "waiting"
+	nodeHealthy   = "healthy"
+)
+
+func nodeStates() []string {
+	return []string{nodeSilent, nodeUnhealthy, nodeFailing, nodeDiffers, nodeWaiting, nodeHealthy}
+}
+
+// row is a report as a row of the table: its state is the most urgent one.
+func row(r *question.NodeReport) nodeRow {
+	v := nodeRow{NodeReport: r, Link: nodeRoot(r.Node.Node) + "/ui", State: nodeHealthy}
+	switch {
+	case r.Err != "":
+		v.State, v.Note = nodeSilent, r.Err
+	case r.Version == "":
+		v.State, v.Note = nodeWaiting, "not asked yet"
+	case !r.Healthy:
+		v.State = nodeUnhealthy
+	case r.Failing > 0:
+		v.State = nodeFailing
+	case r.Differs:
+		v.State = nodeDiffers
+	}
+	if r.Differs {
+		v.Note = "knows other Services than most"
+	}
+	if len(r.Reasons) > 0 {
+		v.Note = strings.Join(r.Reasons, "; ")
+	}
+	return v
+}
+
+// nodeRoot is what the addresses of a node's pages begin with.
+func nodeRoot(node string) string { return "/node/" + url.PathEscape(node) }
+
+// Bounds of the page of all nodes.
+const (
+	maxClusterProblems = maxProblems
+	maxOn              = 4 // nodes that are named with a problem
+)
+
+func (c *clusterPages) nodes(w http.ResponseWriter, r *http.Request) {
+	reports, err := c.Nodes(r.Context())
+	s := shell{Title: "Nodes", Here: "nodes", Many: true, Subject: c.Name, Period: manyPeriod}
+	if err != nil && len(reports) == 0 {
+		c.pages.silent(w, s, err)
+		return
+	}
+	if err != nil {
+		s.Reasons = []string{err.Error()}
+	}
+	q := r.URL.Query()
+	c.pages.render(w, http.StatusOK, "cluster.html", clusterOf(s, reports, q.Get("q"), q.Get("state"), q.Get("sort"), number(q.Get("page"))))
+}
+
+func clusterOf(s shell, reports []question.NodeReport, query, state, sort string, page int) clusterPage {
+	v := clusterPage{shell: s, Query: query, State: state, Sort: sort}
+	question.CompareReports(reports)
+	counts, words := map[string]int{}, strings.Fields(strings.ToLower(query))
+	var rows []nodeRow
+	for i := range reports {
+		one := row(&reports[i])
+		v.Names = append(v.Names, one.Node.Node)
+		counts[one.State]++
+		if (state == "" || one.State == state) && one.has(words) {
+			rows = append(rows, one)
+		}
+	}
+	v.Total = len(reports)
+	for _, of := range nodeStates() {
+		if counts[of] > 0 || of == nodeHealthy {
+			v.States = append(v.States, count{of, counts[of], address("/ui", url.Values{"state": {of}})})
+		}
+	}
+	switch healthy := counts[nodeHealthy] + counts[nodeFailing] + counts[nodeDiffers]; {
+	case healthy == len(reports):
+		v.Healthy, v.Health = true, "healthy"
+	default:
+		v.Health = fmt.Sprintf("%d of %d healthy", healthy, len(reports))
+	}
+	v.Figures = figures(reports)
+	slices.SortStableFunc(rows, func(a, b nodeRow) int { return compareNodes(a, b, sort) })
+	v.Columns = []column{
+		{Title: "Node", Link: "name"},
+		{Title: "Version", Link: "version"},
+		{Title: "Mode", Link: "mode"},
+		{Title: "State", Link: "state"},
+		{Title: "Lag", Link: "lag", Number: true},
+		{Title: "Drift repaired", Link: "drift", Number: true},
+		{Title: "Services", Number: true},
+		{Title: "Failing", Number: true},
+		{Title: "Partial", Link: "partial", Number: true},
+		{Title: "Note"},
+	}
+	for i := range v.Columns {
+		if c := &v.Columns[i]; c.Link != "" {
+			c.Sorted = c.Link == cmp.Or(sort, "state")
+			c.Link = address("/ui", url.Values{"q": {query}, "state": {state}, "sort": {c.Link}})
+		}
+	}
+	v.Rows, v.Pager = paged(rows, page, "/ui", url.Values{"q": {query}, "state": {state}, "sort": {sort}})
+	problems := question.Together(reports)
+	v.More = max(0, len(problems)-maxClusterProblems)
+	for _, p := range problems[:len(problems)-v.More] {
+		one := clusterProblem{ClusterProblem: p, More: max(0, len(p.Nodes)-maxOn)}
+		for _, node := range p.Nodes[:len(p.Nodes)-one.More] {
+			to := nodeRoot(node) + "/ui"
+			if p.Service != "" {
+				to += "/service/" + p.Service
+			}
+			one.On = append(one.On, link{node, to})
+		}
+		v.Problems = append(v.Problems, one)
+	}
+	return v
+}
+
+// has reports whether a node has all words, in what its row shows.
+func (r nodeRow) has(words []string) bool {
+	text := strings.ToLower(strings.Join([]string{r.Node.Node, r.Version, r.Mode, r.State, r.Note}, " "))
+	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
+}
+
+// compareNodes orders rows, which are in the order of names: what needs attention first.
+func compareNodes(a, b nodeRow, sort string) int {
+	switch sort {
+	case "name":
+		return 0
+	case "version":
+		return cmp.Compare(a.Version, b.Version)
+	case "mode":
+		return cmp.Compare(a.Mode, b.Mode)
+	case "lag":
+		return cmp.Compare(b.Lag, a.Lag)
+	case "drift":
+		return cmp.Compare(b.Drift, a.Drift)
+	case "partial":
+		return cmp.Compare(b.Partial, a.Partial)
+	}
+	return cmp.Compare(slices.Index(nodeStates(), a.State), slices.Index(nodeStates(), b.State))
+}
+
+// figures are those of all nodes that have answered.
+func figures(reports []question.NodeReport) []figure {
+	versions, modes, known := map[string]int{}, map[string]int{}, map[string]int{}
+	lag, drift, answered := 0.0, uint64(0), 0
+	for i := range reports {
+		if r := &reports[i]; r.Err == "" && r.Version != "" {
+			answered++
+			versions[r.Version]++
+			modes[r.Mode]++
+			known[r.Hash]++
+			lag, drift = max(lag, r.Lag), drift+r.Drift
+		}
+	}
+	if answered == 0 {
+		return nil
+	}
+	return []figure{
+		frequent("Version", versions), frequent("Mode", modes),
+		{Title: "Desired states", Value: strconv.Itoa(len(known)), Warn: len(known) > 1},
+		{Title: "Longest lag", Value: history.Short(history.Seconds(lag))},
+		{Title: "Drift repaired", Value: strconv.FormatUint(drift, 10), Warn: drift > 0},
+	}
+}
+
+// frequent is what most nodes have, and how many others there are.
+func frequent(title string, counts map[string]int) figure {
+	f := figure{Title: title, Warn: len(counts) > 1}
+	for value, n := range counts {
+		if n > counts[f.Value] || n == counts[f.Value] && value < f.Value {
+			f.Value = value
+		}
+	}
+	if f.Warn {
+		f.Unit = fmt.Sprintf("and %d more", len(counts)-1)
+	}
+	return f
+}
+
+var errPath = errors.New("a Service's path needs a node, and a Service: NAMESPACE/NAME, or with FROM also ADDRESS:PORT")
+
+// path leads to the page of a node about a Service, or about a connection to it.
+func (c *clusterPages) path(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	node, from, to := strings.TrimSpace(q.Get("node")), strings.TrimSpace(q.Get("from")), strings.TrimSpace(q.Get("to"))
+	namespace, name, ok := strings.Cut(to, "/")
+	root := nodeRoot(node) + "/ui"
+	switch {
+	case node == "" || to == "" || from == "" && !ok:
+		s := shell{Title: "Nodes", Here: "nodes", Many: true, Subject: c.Name}
+		s.Title, s.Err = "Which path?", errPath
+		c.pages.render(w, http.StatusBadRequest, "silent.html", s)
+	case from != "":
+		http.Redirect(w, r, address(root+"/explain", url.Values{"from": {from}, "to": {to}}), http.StatusSeeOther)
+	default:
+		name, _, _ = strings.Cut(name, ":") // a port of it
+		http.Redirect(w, r, root+"/service/"+url.PathEscape(namespace)+"/"+url.PathEscape(name), http.StatusSeeOther)
+	}
+}
