@@ -160,17 +160,29 @@ func reaches(o oracle.Outcome, at netip.AddrPort) bool {
 
 // replaced reports whether the mode cannot go from one world to the other without a gap.
 // HNS has one load balancer for a frontend and changes nothing of it in place but its
-// endpoints (windows/hns, beyondEndpoints): another port of the endpoints, SNAT or
-// affinity is a deletion and a creation, and nothing serves between the two.
+// endpoints (windows/hns, beyondEndpoints): another port of the endpoints, SNAT, affinity or
+// destination is a deletion and a creation, and nothing serves between the two. The frontend
+// may also go from one Service to another.
 func (j *judge) replaced(p *probe, owners []model.ServiceName) bool {
 	if j.run.job.mode != onWindows {
 		return false
 	}
 	was, is := p.before.Endpoints[0], p.after.Endpoints[0] // of a load balancer all are alike
-	return was.Addr.Port() != is.Addr.Port() || was.SNAT != is.SNAT || slices.ContainsFunc(owners, func(n model.ServiceName) bool {
-		was, is := j.worlds[0].services[n], j.worlds[1].services[n]
-		return was == nil || is == nil || (was.SessionAffinity > 0) != (is.SessionAffinity > 0)
-	})
+	if was.Addr.Port() != is.Addr.Port() || was.SNAT != is.SNAT {
+		return true
+	}
+	type flags struct{ affinity, destination bool }
+	seen := map[flags]bool{}
+	for _, n := range owners {
+		for _, w := range j.worlds[:2] {
+			s := w.services[n]
+			if s == nil {
+				return true
+			}
+			seen[flags{s.SessionAffinity > 0, s.PreserveDestination}] = true
+		}
+	}
+	return len(seen) > 1
 }
 
 // owners are the Services that have had a packet's address or node port.
