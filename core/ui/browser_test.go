@@ -36,8 +36,10 @@ func TestInABrowser(t *testing.T) {
 	for page, path := range map[string]string{"overview": "/ui", "service": "/ui/service/shop/checkout-0", "history": "/ui/history", "explain": "/ui/explain?from=outside&to=shop/checkout-0:80", "manual": "/ui/docs/", "modes": "/ui/docs/modes"} {
 		for size, window := range sizes {
 			for _, theme := range themes {
-				file := filepath.Join(dir, fmt.Sprintf("%s-%s-%s.png", page, size, theme))
-				screenshot(t, browser, server.URL+path, file, window, theme)
+				name := fmt.Sprintf("%s-%s-%s", page, size, theme)
+				t.Run(name, func(t *testing.T) {
+					screenshot(t, browser, server.URL+path, filepath.Join(dir, name+".png"), window, theme)
+				})
 			}
 		}
 	}
