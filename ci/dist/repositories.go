@@ -25,7 +25,7 @@ import (
 // repositories makes of the folder of packages a repository of apt, in its flat form, and one of
 // dnf, both signed. Files that are attached to a release are a repository of apt, too:
 //
-//	deb [signed-by=/etc/apt/keyrings/tandem.asc] URL-OF-THE-FOLDER ./
+//	deb [signed-by=/etc/apt/keyrings/tandem.asc] URL-OF-THE-FOLDER/ /
 //	baseurl=URL-OF-THE-FOLDER, repo_gpgcheck=1, gpgcheck=1
 func (r release) repositories(k *key) error {
 	dir := filepath.Join(r.out, "packages")
@@ -60,7 +60,7 @@ func (r release) apt(dir string, k *key) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(&list, "%s\nFilename: ./%s\nSize: %d\nSHA256: %x\n\n", bytes.TrimSpace(about), filepath.Base(deb), len(content), sha256.Sum256(content))
+		fmt.Fprintf(&list, "%s\nFilename: %s\nSize: %d\nSHA256: %x\n\n", bytes.TrimSpace(about), filepath.Base(deb), len(content), sha256.Sum256(content))
 	}
 	short, err := zip(list.Bytes())
 	if err != nil {

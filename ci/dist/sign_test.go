@@ -225,7 +225,7 @@ func TestSign(t *testing.T) {
 		}
 		// A copy: the proxy of a machine's configuration and its sources are left out.
 		get := func(args ...string) (string, error) {
-			put(t, filepath.Join(state, "sources"), "deb [signed-by="+r.out+"/packages/tandem.asc] file:"+r.out+"/packages ./\n")
+			put(t, filepath.Join(state, "sources"), "deb [signed-by="+r.out+"/packages/tandem.asc] file:"+r.out+"/packages/ /\n")
 			cmd := exec.CommandContext(t.Context(), "apt-get", append([]string{
 				"-o", "APT::Architecture=amd64", "-o", "APT::Architectures=amd64", "-o", "APT::Sandbox::User=root", "-o", "Acquire::Languages=none",
 				"-o", "Dir::Etc::SourceList=" + state + "/sources", "-o", "Dir::Etc::SourceParts=-", "-o", "Dir::State=" + state, "-o", "Dir::State::status=/dev/null", "-o", "Dir::Cache=" + state + "/cache",
