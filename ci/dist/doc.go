@@ -8,11 +8,14 @@
 //	                completion, unit, config
 //	             bin/tandem-OS-ARCH ─┬─▶ images/     OCI layouts and tars (installers/images, go-containerregistry)
 //	                                 ├─▶ windows/    MSI and zip          (installers/windows/dist)
-//	installers/kubernetes/chart ─────┼─▶ kubernetes/ chart, plain YAML, kustomize base (installers/kubernetes/dist)
+//	installers/kubernetes/chart ─────┼─▶ kubernetes/ chart, also as an OCI layout, plain YAML, kustomize base (installers/kubernetes/dist)
 //	MSI and zip ─────────────────────┼─▶ managers/   winget, Scoop, Homebrew (installers/managers)
 //	all of that ─────────────────────┼─▶ sbom/       SPDX, one for each program: its modules, and what it is delivered in
 //	                                 ├─▶ provenance.intoto.json  SLSA: of which commit all files are
 //	                                 └─▶ SHA256SUMS  over all files
+//
+//	-sign: all of it ──▶ signed packages, packages/ as a repository of apt and dnf,
+//	                     cosign's signatures of images and chart, SHA256SUMS.sig
 //
 // Each executable installers/*/dist is run with the folder to fill and the
 // version; a new installer is one more of them.

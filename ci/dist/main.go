@@ -26,7 +26,7 @@ func main() {
 	flag.StringVar(&r.version, "version", "devel", "the version, as git describe has it")
 	flag.Func("targets", "such as linux/amd64,windows/amd64 (default all)", r.choose)
 	flag.StringVar(&r.only, "only", "", "the steps to take, such as programs,packages (default all)")
-	sign := flag.Bool("sign", false, "sign the checksums in the folder with the key in "+signingKey+", and build nothing")
+	sign := flag.Bool("sign", false, "sign what was built in the folder with the key in "+signingKey+", and build nothing")
 	flag.Parse()
 	do := r.build
 	if *sign {
@@ -58,10 +58,7 @@ func (r release) build(ctx context.Context) (err error) {
 			err = errors.Join(err, os.RemoveAll(r.out))
 		}
 	}()
-	for _, step := range []struct {
-		name string
-		do   func(context.Context) error
-	}{
+	err = r.steps(ctx, []step{
 		{"programs", r.programs},
 		{"licenses", r.licenses},
 		{"packages", r.packages},
@@ -71,17 +68,33 @@ func (r release) build(ctx context.Context) (err error) {
 		{"sbom", r.materials},
 		{"provenance", r.provenance},
 		{"checksums", r.checksums},
-	} {
-		if r.only != "" && !slices.Contains(strings.Split(r.only, ","), step.name) {
-			continue
-		}
-		begun := time.Now()
-		if err := step.do(ctx); err != nil {
-			return fmt.Errorf("%s: %w", step.name, err)
-		}
-		fmt.Printf("dist: %s, %s\n", step.name, time.Since(begun).Round(time.Millisecond))
+	})
+	if err != nil {
+		return err
 	}
 	return errors.Join(os.RemoveAll(final), os.Rename(r.out, final))
+}
+
+// step is a part of what is built or signed.
+type step struct {
+	name string
+	do   func(context.Context) error
+}
+
+// steps takes those of the steps that were chosen, and says which one it is at.
+func (r release) steps(ctx context.Context, all []step) error {
+	for i, s := range all {
+		if r.only != "" && !slices.Contains(strings.Split(r.only, ","), s.name) {
+			continue
+		}
+		fmt.Printf("dist: %d of %d: %s ...\n", i+1, len(all), s.name)
+		begun := time.Now()
+		if err := s.do(ctx); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		fmt.Printf("dist: %d of %d: %s, %s\n", i+1, len(all), s.name, time.Since(begun).Round(time.Millisecond))
+	}
+	return nil
 }
 
 // others runs the programs named dist of the installers that have one. They

@@ -3,72 +3,450 @@
 package main
 
 import (
+	"archive/tar"
 	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto"
 	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/rsa"
 	"crypto/sha256"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"encoding/xml"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/ProtonMail/go-crypto/openpgp"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/opencontainers/image-spec/schema"
+	"github.com/sigstore/sigstore/pkg/cryptoutils"
+	"github.com/sigstore/sigstore/pkg/signature"
+	simple "github.com/sigstore/sigstore/pkg/signature/payload"
 )
 
-// With a key in the environment the checksums are signed as openssl verifies it, and a
-// changed file does not pass.
+// secret is one private key for all tests, in PEM: to make one takes a second.
+var secret = sync.OnceValue(func() string {
+	private, err := rsa.GenerateKey(rand.Reader, 3072)
+	if err != nil {
+		panic(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		panic(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+})
+
+func put(t *testing.T, path, text string) {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// unsigned is a small release as it is before it is signed, with a file of each kind.
+func unsigned(t *testing.T) release {
+	t.Helper()
+	amd64 := target{"linux", "amd64"}
+	r := release{root: "../..", out: t.TempDir(), version: "1.2.3", commit: "c0ffee", when: time.Unix(1_780_000_000, 0).UTC(), targets: []target{amd64}}
+	source := t.TempDir()
+	put(t, filepath.Join(source, "main.go"), "package main\n\nfunc main() {}\n")
+	put(t, filepath.Join(source, "go.mod"), "module example.com/small\n")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", r.program(amd64), ".")
+	build.Dir, build.Env = source, append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, name := range []string{
+		"systemd/tandem.service", "config.yaml", "copyright", "openrc/tandem", "man/tandem.8", "man/tandem-run.8", "man/tandem-kubeadm.7",
+		"completion/tandem.bash", "completion/_tandem", "completion/tandem.fish",
+	} {
+		put(t, filepath.Join(r.docs(), name), name)
+	}
+	put(t, filepath.Join(r.out, "windows/tandem-1.2.3-windows-amd64.msi"), "msi")
+	put(t, filepath.Join(r.out, "windows/tandem-1.2.3-windows-amd64.zip"), "zip")
+	put(t, filepath.Join(r.out, "kubernetes/tandem-1.2.3.tgz"), "chart")
+	put(t, filepath.Join(r.out, "kubernetes/index.yaml"), "index")
+	put(t, filepath.Join(r.out, "managers/scoop/tandem.json"), "{}")
+	index, err := r.add(indexes(), amd64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.save("tandem", r.tag(), index); err != nil {
+		t.Fatal(err)
+	}
+	for _, do := range []func(context.Context) error{r.packages, r.materials, r.provenance, r.checksums} {
+		if err := do(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return r
+}
+
+// signed is unsigned, signed.
+func signed(t *testing.T) release {
+	t.Helper()
+	r := unsigned(t)
+	t.Setenv(signingKey, secret())
+	if err := (release{root: r.root, out: r.out, only: "programs"}).sign(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func read(t *testing.T, r release, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(r.out, filepath.FromSlash(name)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// cosign is the library by which cosign verifies: what it takes is what cosign takes.
+func cosign(t *testing.T, r release) signature.Verifier {
+	t.Helper()
+	public, err := cryptoutils.UnmarshalPEMToPublicKey(read(t, r, sums+".pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := signature.LoadVerifier(public, crypto.SHA256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// Of a signed release each part verifies by what its users have: cosign, openssl, rpm, apk, apt
+// and dnf. Provenance and bills are of what was signed, and a second signing gives the same bits.
 func TestSign(t *testing.T) {
-	_, key, err := ed25519.GenerateKey(nil)
-	if err != nil {
+	before := unsigned(t)
+	r := signed(t)
+	if err := cosign(t, r).VerifySignature(bytes.NewReader(read(t, r, sums+".sig")), bytes.NewReader(read(t, r, sums))); err != nil {
+		t.Error(err)
+	}
+	if bytes.Equal(read(t, before, sums), read(t, r, sums)) || !bytes.Equal(read(t, r, sums), read(t, signed(t), sums)) {
+		t.Error("signing twice gives other bits, or none")
+	}
+	const rpm = "packages/tandem-1.2.3-1.x86_64.rpm"
+	sum := fmt.Sprintf("%x", sha256.Sum256(read(t, r, rpm)))
+	for _, name := range []string{sums, provenanceFile, "sbom/tandem-linux-amd64.spdx.json", "packages/repodata/primary.xml.gz"} {
+		text := read(t, r, name)
+		if strings.HasSuffix(name, ".gz") {
+			text = unzip(t, text)
+		}
+		if !strings.Contains(string(text), sum) {
+			t.Errorf("%s has no checksum of the signed rpm", name)
+		}
+	}
+	var s statement
+	if err := json.Unmarshal(read(t, r, provenanceFile), &s); err != nil {
 		t.Fatal(err)
 	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
+	for _, subject := range s.Subject {
+		if subject.Name == sums || subject.Name == provenanceFile {
+			t.Errorf("a subject is %s", subject.Name)
+		}
 	}
-	t.Setenv(signingKey, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})))
-	r := release{out: t.TempDir()}
-	file := filepath.Join(r.out, "tandem")
-	if err := os.WriteFile(file, []byte("program"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.checksums(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.sign(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	read := func(name string) []byte {
-		b, err := os.ReadFile(filepath.Join(r.out, name))
+	t.Run("apk", func(t *testing.T) {
+		const apk = "packages/tandem_1.2.3-r1_x86_64.apk"
+		plain, whole := read(t, before, apk), read(t, r, apk)
+		head, found := bytes.CutSuffix(whole, plain)
+		if !found {
+			t.Fatal("what was built is not in what is signed")
+		}
+		in := tar.NewReader(bytes.NewReader(unzip(t, head)))
+		h, err := in.Next()
+		if err != nil || h.Name != ".SIGN.RSA256.tandem.rsa.pub" {
+			t.Fatal(err, h)
+		}
+		signature, err := io.ReadAll(in)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return b
-	}
-	if !ed25519.Verify(key.Public().(ed25519.PublicKey), read(sums), read(sums+".sig")) {
-		t.Error("the signature does not verify")
-	}
-	if _, err := exec.LookPath("openssl"); err != nil {
-		t.Log("no openssl to verify with")
-		return
-	}
-	verify := func() error {
-		cmd := exec.CommandContext(t.Context(), "openssl", "pkeyutl", "-verify", "-rawin", "-pubin", "-inkey", sums+".pem", "-in", sums, "-sigfile", sums+".sig")
-		cmd.Dir = r.out
-		return cmd.Run()
-	}
-	if err := verify(); err != nil {
-		t.Errorf("openssl: %v", err)
-	}
-	if err := os.WriteFile(filepath.Join(r.out, sums), append(read(sums), ' '), 0o600); err != nil {
+		first := bytes.NewReader(plain)
+		z, err := gzip.NewReader(first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		z.Multistream(false)
+		if _, err := io.Copy(io.Discard, z); err != nil || first.Len() == 0 {
+			t.Fatal(err, "an apk of one archive")
+		}
+		if err := cosign(t, r).VerifySignature(bytes.NewReader(signature), bytes.NewReader(plain[:len(plain)-first.Len()])); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("rpm", func(t *testing.T) {
+		if _, err := exec.LookPath("rpmkeys"); err != nil {
+			t.Skipf("nothing here verifies rpm: %v", err)
+		}
+		db := t.TempDir()
+		rpmkeys := func(args ...string) (string, error) {
+			out, err := exec.CommandContext(t.Context(), "rpmkeys", append([]string{"--dbpath", db}, args...)...).CombinedOutput()
+			return string(out), err
+		}
+		if out, err := rpmkeys("--import", filepath.Join(r.out, "packages/tandem.asc")); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		out, err := rpmkeys("--checksig", "-v", filepath.Join(r.out, rpm))
+		if err != nil || !strings.Contains(out, "Header V4 RSA/SHA256 Signature, key ID") || strings.Contains(out, "NO") {
+			t.Errorf("%v: %s", err, out)
+		}
+		changed := slices.Clone(read(t, r, rpm))
+		changed[len(changed)-5] ^= 1
+		put(t, filepath.Join(db, "changed.rpm"), string(changed))
+		if out, err := rpmkeys("--checksig", filepath.Join(db, "changed.rpm")); err == nil {
+			t.Errorf("a changed rpm passes: %s", out)
+		}
+	})
+	t.Run("apt", func(t *testing.T) {
+		if _, err := exec.LookPath("apt-get"); err != nil {
+			t.Skipf("no apt: %v", err)
+		}
+		state := t.TempDir()
+		for _, dir := range []string{"lists/partial", "cache/archives/partial"} {
+			if err := os.MkdirAll(filepath.Join(state, dir), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// A copy: the proxy of a machine's configuration and its sources are left out.
+		get := func(args ...string) (string, error) {
+			put(t, filepath.Join(state, "sources"), "deb [signed-by="+r.out+"/packages/tandem.asc] file:"+r.out+"/packages/ /\n")
+			cmd := exec.CommandContext(t.Context(), "apt-get", append([]string{
+				"-o", "APT::Architecture=amd64", "-o", "APT::Architectures=amd64", "-o", "APT::Sandbox::User=root", "-o", "Acquire::Languages=none",
+				"-o", "Dir::Etc::SourceList=" + state + "/sources", "-o", "Dir::Etc::SourceParts=-", "-o", "Dir::State=" + state, "-o", "Dir::State::status=/dev/null", "-o", "Dir::Cache=" + state + "/cache",
+			}, args...)...)
+			cmd.Dir = state
+			out, err := cmd.CombinedOutput()
+			return string(out), err
+		}
+		if out, err := get("update", "--error-on=any"); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		out, err := get("download", "--print-uris", "tandem")
+		if want := fmt.Sprintf("SHA256:%x", sha256.Sum256(read(t, r, "packages/tandem_1.2.3-1_amd64.deb"))); err != nil || !strings.Contains(out, want) {
+			t.Errorf("%v: %s", err, out)
+		}
+		list := filepath.Join(r.out, "packages/InRelease")
+		good, err := os.ReadFile(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, list, strings.Replace(string(good), "Suite: stable", "Suite: evil", 1))
+		defer put(t, list, string(good))
+		if out, err := get("update", "--error-on=any"); err == nil {
+			t.Errorf("apt takes a changed list: %s", out)
+		}
+	})
+	t.Run("dnf", func(t *testing.T) { repodataAgrees(t, r) })
+	t.Run("image", func(t *testing.T) {
+		image, err := layout.ImageIndexFromPath(filepath.Join(r.out, "images/tandem"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := image.IndexManifest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		index, err := layout.ImageIndexFromPath(filepath.Join(r.out, "images/tandem.sig"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		entries, err := index.IndexManifest()
+		if err != nil || len(entries.Manifests) != 1 {
+			t.Fatal(err, entries)
+		}
+		if tag := entries.Manifests[0].Annotations["org.opencontainers.image.ref.name"]; tag != "sha256-"+m.Manifests[0].Digest.Hex+".sig" {
+			t.Errorf("pushed to %s", tag)
+		}
+		img, err := index.Image(entries.Manifests[0].Digest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := img.RawManifest()
+		conforms(t, "signature", schema.ValidatorMediaTypeManifest, raw, err)
+		about, err := img.Manifest()
+		if err != nil || len(about.Layers) != 1 {
+			t.Fatal(err, about)
+		}
+		text, err := base64.StdEncoding.DecodeString(about.Layers[0].Annotations["dev.cosignproject.cosign/signature"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		layers, err := img.Layers()
+		if err != nil {
+			t.Fatal(err)
+		}
+		blob, err := layers[0].Compressed()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer blob.Close()
+		content, err := io.ReadAll(blob)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cosign(t, r).VerifySignature(bytes.NewReader(text), bytes.NewReader(content)); err != nil {
+			t.Error(err)
+		}
+		var c simple.Cosign
+		if err := json.Unmarshal(content, &c); err != nil || c.Image.Identifier() != m.Manifests[0].Digest.String() || c.Image.Context().Name() != repository {
+			t.Errorf("%v: %s", err, content)
+		}
+	})
+}
+
+func unzip(t *testing.T, text []byte) []byte {
+	t.Helper()
+	z, err := gzip.NewReader(bytes.NewReader(text))
+	if err != nil {
 		t.Fatal(err)
 	}
-	if verify() == nil {
-		t.Error("openssl takes changed checksums")
+	plain, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plain
+}
+
+// repodataAgrees reads the repository as dnf does: each list by the signed one, each rpm by a list.
+func repodataAgrees(t *testing.T, r release) {
+	keys, err := openpgp.ReadArmoredKeyRing(bytes.NewReader(read(t, r, "packages/tandem.asc")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := read(t, r, "packages/repodata/repomd.xml")
+	if _, err := openpgp.CheckArmoredDetachedSignature(keys, bytes.NewReader(text), bytes.NewReader(read(t, r, "packages/repodata/repomd.xml.asc")), nil); err != nil {
+		t.Error(err)
+	}
+	var head struct {
+		Data []struct {
+			Type     string `xml:"type,attr"`
+			Sum      string `xml:"checksum"`
+			Open     string `xml:"open-checksum"`
+			Location struct {
+				Path string `xml:"href,attr"`
+			} `xml:"location"`
+		} `xml:"data"`
+	}
+	if err := xml.Unmarshal(text, &head); err != nil || len(head.Data) != 3 {
+		t.Fatal(err, head)
+	}
+	for _, d := range head.Data {
+		short := read(t, r, "packages/"+d.Location.Path)
+		plain := unzip(t, short)
+		if fmt.Sprintf("%x", sha256.Sum256(short)) != d.Sum || fmt.Sprintf("%x", sha256.Sum256(plain)) != d.Open {
+			t.Errorf("%s: other checksums", d.Type)
+		}
+		var all struct {
+			Packages []struct {
+				ID       string   `xml:"pkgid,attr"`
+				Name     string   `xml:"name"`
+				Arch     string   `xml:"arch"`
+				Sum      string   `xml:"checksum"`
+				Files    []string `xml:"file"`
+				Location struct {
+					Path string `xml:"href,attr"`
+				} `xml:"location"`
+				Provides []struct {
+					Name    string `xml:"name,attr"`
+					Version string `xml:"ver,attr"`
+				} `xml:"format>provides>entry"`
+			} `xml:"package"`
+		}
+		if err := xml.Unmarshal(plain, &all); err != nil || len(all.Packages) != 1 {
+			t.Fatalf("%v: %s", err, plain)
+		}
+		p := all.Packages[0]
+		switch d.Type {
+		case "primary":
+			if p.Name != "tandem" || p.Arch != "x86_64" || p.Sum != fmt.Sprintf("%x", sha256.Sum256(read(t, r, "packages/"+p.Location.Path))) ||
+				len(p.Provides) != 1 || p.Provides[0].Name != "tandem" || p.Provides[0].Version != "1.2.3" {
+				t.Errorf("%+v\n%s", p, plain)
+			}
+		case "filelists":
+			demand(t, strings.Join(p.Files, " "), "etc/tandem")
+		}
+		if d.Type != "primary" && p.ID != fmt.Sprintf("%x", sha256.Sum256(read(t, r, "packages/tandem-1.2.3-1.x86_64.rpm"))) {
+			t.Errorf("%s is of %s", d.Type, p.ID)
+		}
+	}
+}
+
+// What is not as it was built is not signed, nor is anything signed twice.
+func TestSignsWhatWasBuilt(t *testing.T) {
+	t.Setenv(signingKey, secret())
+	small := unsigned(t)
+	for what, change := range map[string]func(r release){
+		"bin/tandem-linux-amd64 is not what was built": func(r release) { put(t, r.program(r.targets[0]), "evil") },
+		"bin/evil is not what was built":               func(r release) { put(t, filepath.Join(r.out, "bin/evil"), "evil") },
+		"kubernetes/index.yaml is missing":             func(r release) { _ = os.Remove(filepath.Join(r.out, "kubernetes/index.yaml")) },
+		"no provenance":                                func(r release) { _ = os.Remove(filepath.Join(r.out, provenanceFile)) },
+		"signed already":                               func(r release) { _ = r.sign(t.Context()) },
+	} {
+		r := small
+		r.out = t.TempDir()
+		if err := os.CopyFS(r.out, os.DirFS(small.out)); err != nil {
+			t.Fatal(err)
+		}
+		change(r)
+		if err := r.sign(t.Context()); err == nil || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// One flipped bit of any file of a release is found, whatever kind it is of.
+func TestEveryFlippedBitIsFound(t *testing.T) {
+	if _, err := exec.LookPath("openssl"); err != nil {
+		t.Skip(err)
+	}
+	r := signed(t)
+	public := filepath.Join(t.TempDir(), "key.pem")
+	if err := os.Rename(filepath.Join(r.out, sums+".pem"), public); err != nil {
+		t.Fatal(err)
+	}
+	verify := func() (string, error) {
+		out, err := exec.CommandContext(t.Context(), "./verify", r.out, public).CombinedOutput()
+		return string(out), err
+	}
+	if out, err := verify(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	kinds := map[string]bool{}
+	err := r.files(func(name, _ string) {
+		kinds[filepath.Ext(name)] = true
+		path := filepath.Join(r.out, name)
+		whole := read(t, r, name)
+		changed := slices.Clone(whole)
+		changed[len(changed)/2] ^= 1
+		put(t, path, string(changed))
+		if out, err := verify(); err == nil || !strings.Contains(out, strings.TrimSuffix(name, ".sig")) {
+			t.Errorf("%s: %v: %s", name, err, out)
+		}
+		put(t, path, string(whole))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"", ".deb", ".rpm", ".apk", ".asc", ".gz", ".xml", ".msi", ".zip", ".tgz", ".yaml", ".json", ".tar", ".sig", ".8"} {
+		if !kinds[kind] {
+			t.Errorf("no file of kind %q: %v", kind, kinds)
+		}
 	}
 }
 
@@ -119,7 +497,7 @@ func TestVerify(t *testing.T) {
 	made := func(name string) (public string) {
 		t.Helper()
 		public = filepath.Join(keys, name+".pub")
-		for _, args := range [][]string{{"genpkey", "-algorithm", "ed25519", "-out", public + ".key"}, {"pkey", "-in", public + ".key", "-pubout", "-out", public}} {
+		for _, args := range [][]string{{"genpkey", "-algorithm", "rsa", "-pkeyopt", "rsa_keygen_bits:3072", "-out", public + ".key"}, {"pkey", "-in", public + ".key", "-pubout", "-out", public}} {
 			if out, err := exec.CommandContext(t.Context(), "openssl", args...).CombinedOutput(); err != nil {
 				t.Fatalf("openssl %v: %v: %s", args, err, out)
 			}
@@ -140,8 +518,11 @@ func TestVerify(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Setenv(signingKey, string(text))
-		if err := (release{out: dir}).sign(t.Context()); err != nil {
+		k, err := newKey(string(text), time.Unix(1_800_000_000, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := (release{out: dir}).seal(k); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -197,9 +578,16 @@ func TestVerify(t *testing.T) {
 }
 
 func TestBadKeys(t *testing.T) {
-	for _, text := range []string{"nonsense", "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n"} {
-		t.Setenv(signingKey, text)
-		if err := (release{out: t.TempDir()}).sign(t.Context()); err == nil || strings.Contains(err.Error(), "secret") {
+	_, other, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"", "nonsense", "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))} {
+		if _, err := newKey(text, time.Time{}); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

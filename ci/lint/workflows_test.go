@@ -5,6 +5,8 @@ package lint
 import (
 	"bytes"
 	"os"
+	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -147,5 +149,50 @@ jobs:
 `
 	if got := unsafe(read([]byte(wrong))); len(got) != 10 {
 		t.Errorf("wrong are %d: %q", len(got), got)
+	}
+}
+
+// ClusterFuzzLite builds every fuzz target of the module, each under a name of its own.
+func TestEveryFuzzTargetIsBuilt(t *testing.T) {
+	t.Chdir("../..")
+	target := regexp.MustCompile(`(?m)^func (Fuzz\w+)`)
+	want := map[string]bool{}
+	for _, file := range tracked(t, "_test.go") {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range target.FindAllSubmatch(text, -1) {
+			want["example.com/m/"+path.Dir(file)+" "+string(found[1])] = true
+		}
+	}
+	// The script with stand-ins for what its image has, which say how they are called.
+	bin := t.TempDir()
+	for name, text := range map[string]string{
+		"go":                          "case $1 in env) mkdir -p " + bin + "/goroot && echo " + bin + "/goroot ;; list) echo example.com/m ;; esac",
+		"compile_native_go_fuzzer_v2": `echo "$@"`,
+	} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	build := exec.CommandContext(t.Context(), "bash", ".clusterfuzzlite/build.sh")
+	build.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "TMPDIR="+bin)
+	out, err := build.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		if len(f) != 3 || !want[f[0]+" "+f[1]] || names[f[2]] {
+			t.Errorf("builds %s", line)
+			continue
+		}
+		delete(want, f[0]+" "+f[1])
+		names[f[2]] = true
+	}
+	if len(want) > 0 || len(names) < 40 {
+		t.Errorf("of %d built, these are missing: %v", len(names), want)
 	}
 }

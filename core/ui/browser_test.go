@@ -38,12 +38,13 @@ func TestInABrowser(t *testing.T) {
 	for page, path := range map[string]string{"overview": "/ui", "service": "/ui/service/shop/checkout-0", "history": "/ui/history", "explain": "/ui/explain?from=outside&to=shop/checkout-0:80", "manual": "/ui/docs/", "modes": "/ui/docs/modes", "cluster": "/ui", "cluster-node": "/node/node-8/ui"} {
 		for size, window := range sizes {
 			for _, theme := range themes {
-				file := filepath.Join(dir, fmt.Sprintf("%s-%s-%s.png", page, size, theme))
-				at := server.URL
+				name, at := fmt.Sprintf("%s-%s-%s", page, size, theme), server.URL
 				if strings.HasPrefix(page, "cluster") {
 					at = cluster.URL
 				}
-				screenshot(t, browser, at+path, file, window, theme)
+				t.Run(name, func(t *testing.T) {
+					screenshot(t, browser, at+path, filepath.Join(dir, name+".png"), window, theme)
+				})
 			}
 		}
 	}

@@ -5,10 +5,12 @@ package main
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
@@ -25,7 +27,7 @@ func TestRelease(t *testing.T) {
 		}
 	}
 	archive := "tandem-" + version + ".tgz"
-	for name, image := range map[string]bool{archive: false, "tandem.yaml": true, "kustomize/linux.yaml": true, "kustomize/kustomization.yaml": false, "index.yaml": false} {
+	for name, image := range map[string]bool{archive: false, "tandem.yaml": true, "kustomize/linux.yaml": true, "kustomize/kustomization.yaml": false, "index.yaml": false, "chart/index.json": false, "chart/oci-layout": false} {
 		a, err := os.ReadFile(filepath.Join(one, name))
 		if err != nil {
 			t.Fatal(err)
@@ -70,7 +72,47 @@ func TestRelease(t *testing.T) {
 		!slices.Equal(charts[0].URLs, []string{archive}) || charts[0].Digest != fmt.Sprintf("%x", sha256.Sum256(packed)) {
 		t.Errorf("the repository is %s", text)
 	}
+	pulled, config := pull(t, filepath.Join(one, "chart"), tag)
+	var about struct{ Name, Version string }
+	if err := json.Unmarshal(config, &about); err != nil || about.Name != "tandem" || about.Version != version || !bytes.Equal(pulled, packed) {
+		t.Errorf("%v: the layout has another chart: %s", err, config)
+	}
 	if err := release(chart, "not a version", one); err == nil {
 		t.Error("an invalid version passes")
 	}
+}
+
+// pull follows a tag of an OCI layout to a chart and its configuration, as Helm finds them by
+// their media types, and compares each digest and size.
+func pull(t *testing.T, dir, tag string) (archive, config []byte) {
+	t.Helper()
+	type part struct {
+		MediaType, Digest string
+		Size              int
+		Annotations       map[string]string
+	}
+	blob := func(p part, kind string) []byte {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(dir, "blobs", strings.Replace(p.Digest, ":", "/", 1)))
+		if err != nil || p.MediaType != kind || p.Size != len(text) || p.Digest != fmt.Sprintf("sha256:%x", sha256.Sum256(text)) {
+			t.Fatalf("%v: %+v is not of kind %s, or has another digest", err, p, kind)
+		}
+		return text
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "index.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var index struct{ Manifests []part }
+	if err := json.Unmarshal(text, &index); err != nil || len(index.Manifests) != 1 || index.Manifests[0].Annotations["org.opencontainers.image.ref.name"] != tag {
+		t.Fatalf("%v: no %s in %s", err, tag, text)
+	}
+	var manifest struct {
+		Config part
+		Layers []part
+	}
+	if err := json.Unmarshal(blob(index.Manifests[0], "application/vnd.oci.image.manifest.v1+json"), &manifest); err != nil || len(manifest.Layers) != 1 {
+		t.Fatalf("%v: %+v", err, manifest)
+	}
+	return blob(manifest.Layers[0], "application/vnd.cncf.helm.chart.content.v1.tar+gzip"), blob(manifest.Config, "application/vnd.cncf.helm.config.v1+json")
 }
