@@ -212,12 +212,16 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 		return err
 	}
 	p.report.metrics.Register(p.source.metrics()...)
-	if p.lock, err = p.system.lock(); err != nil {
+	lock, err := p.system.lock()
+	if err != nil { // what comes with an error may be a nil pointer in a value that is not nil, and is not closed
 		return err
 	}
-	if p.network, err = p.system.network(); err != nil {
+	p.lock = lock
+	network, err := p.system.network()
+	if err != nil {
 		return err
 	}
+	p.network = network
 	if list := p.system.listFlows; list != nil {
 		p.tracked = list()
 	}

@@ -4,6 +4,7 @@ package platform
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -85,5 +86,22 @@ func TestReconfigure(t *testing.T) {
 	p.Reconfigure(bare(), "config.conf")
 	if h := <-hosts; len(problems()) > 0 || len(h.Pods.CIDRs) > 0 {
 		t.Errorf("as at the start, but %v, %v", h.Pods, problems())
+	}
+}
+
+// What could not be opened is reported, and not closed.
+func TestWhatCannotBeOpenedIsReported(t *testing.T) {
+	wrong := errors.New("permission denied")
+	// To close a nil pointer of these is a crash.
+	for what, change := range map[string]func(*system){
+		"lock":    func(s *system) { s.lock = func() (Held, error) { return (*struct{ Held })(nil), wrong } },
+		"network": func(s *system) { s.network = func() (network, error) { return (*struct{ network })(nil), wrong } },
+	} {
+		s, c := portable(), bare()
+		c.Manifests = t.TempDir()
+		change(&s)
+		if p, err := s.open(t.Context(), c, "test", slog.New(slog.DiscardHandler)); p != nil || !errors.Is(err, wrong) {
+			t.Errorf("%s: %v, %v", what, p, err)
+		}
 	}
 }
