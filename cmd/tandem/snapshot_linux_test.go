@@ -78,10 +78,10 @@ func TestHistoryAndSnapshotOfARunningTandem(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if e := past.Entries[0]; e.Kind != "EndpointSlice" || e.Verb != "changed" || e.Sync.Created+e.Sync.Replaced == 0 || e.Sync.Stages.Write <= 0 {
+	if e := past.Entries[0]; e.Kind != "EndpointSlice" || e.Verb != "changed" || e.Detail != "endpoint 10.244.1.4 added, endpoint 10.244.1.3 deleted" || e.Sync.Created+e.Sync.Replaced == 0 || e.Sync.Stages.Write <= 0 {
 		t.Errorf("%+v %+v", e, e.Sync)
 	}
-	if _, out := here("history"); !strings.Contains(out, "InitialList") || !strings.Contains(out, "default/web-1") {
+	if _, out := here("history"); !strings.Contains(out, "InitialList") || !strings.Contains(out, "default/web-1") || !strings.Contains(out, "endpoint 10.244.1.4 added") {
 		t.Error(out)
 	}
 
