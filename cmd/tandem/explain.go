@@ -64,8 +64,8 @@ code is 3 when something else happens than should.
 With --live it follows a real packet, too: where FROM is this node, a SYN or an empty
 datagram that it sends, else the next first packet of such a connection that a pod or
 another machine sends until --timeout. A temporary table (tandem-trace-*) marks that
-packet, the kernel reports each rule that it meets in nf_tables, and conntrack reports
-its destination and source, in all modes. That needs root, and Linux: HNS reports no
+packet, the kernel reports each rule that it meets in nf_tables, which is shown with its
+text whoever made it, and conntrack reports its destination and source, in all modes. That needs root, and Linux: HNS reports no
 single packets.
 
 FROM and TO are as for tandem explain.`,
@@ -195,6 +195,10 @@ func writeTrace(s *screen, t *question.Trace) {
 	s.printf("does:  %s\n", question.Fate(t.Installed, t.Reaches))
 	switch t.Verdict {
 	case question.AsExplained:
+		if t.Live != nil && t.Live.Difference != "" {
+			s.printf("\nLIVE DIFFERS: the objects are as they should be, but the packet was not treated so: %s\n", printable.Text(t.Live.Difference))
+			break
+		}
 		s.printf("\nSAME: the data plane does what it should\n")
 	case question.ByGap:
 		s.printf("\nGAP: the data plane is as this mode programs it, which cannot do all: %s\n", printable.Text(t.Gap))
@@ -209,6 +213,9 @@ func writeTrace(s *screen, t *question.Trace) {
 	}
 	if t.Live != nil {
 		writeLive(s, t.Live)
+		if t.Live.Difference != "" && t.Verdict != question.AsExplained {
+			s.printf("\nLIVE DIFFERS: %s\n", printable.Text(t.Live.Difference))
+		}
 	}
 	if t.Failing != "" {
 		s.printf("FAILING: this is not programmed: %s\n", printable.Text(t.Failing))
@@ -227,9 +234,6 @@ func writeLive(s *screen, l *question.Live) {
 	s.printf(", after %.1f ms\n", l.TookMS)
 	for _, p := range l.Path {
 		s.printf("       %s\n", printable.Text(p))
-	}
-	if l.Difference != "" {
-		s.printf("\nLIVE DIFFERS: %s\n", printable.Text(l.Difference))
 	}
 }
 
