@@ -33,7 +33,7 @@ FROM is host (this node), pod (any pod of this node), outside, or an address, wi
 TO is ADDRESS:PORT, NAMESPACE/SERVICE or NAMESPACE/SERVICE:PORT with the port's name or
 number; /udp or /sctp may follow. SERVICE or SERVICE:PORT alone is one of namespace default.`,
 		Example: "  tandem explain pod default/web:80\n  tandem explain 198.51.100.7 203.0.113.10:443\n  tandem explain --manifests ./services outside 192.0.2.1:30080",
-		Args:    twoArgs, ValidArgsFunction: completeServices(1),
+		Args:    twoArgs, ValidArgsFunction: completeConnection,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			e, err := ask(cmd, &from, question.Explain(), oracle.Question{From: args[0], To: targetArgument(args[1])})
 			if err != nil {
@@ -70,7 +70,7 @@ single packets.
 
 FROM and TO are as for tandem explain.`,
 		Example: "  tandem trace pod default/web:80\n  tandem trace outside 192.0.2.1:30080 -o json\n  tandem trace host default/web:80 --live",
-		Args:    twoArgs, ValidArgsFunction: completeServices(1),
+		Args:    twoArgs, ValidArgsFunction: completeConnection,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if timeout <= 0 || timeout > maxLive {
 				return usageError{fmt.Errorf("--timeout %s: must be more than 0 and at most %s", timeout, maxLive)}

@@ -253,6 +253,14 @@ func targetArgument(text string) string {
 	return "default/" + text
 }
 
+// completeConnection completes FROM with the senders that have names, and TO with Services.
+func completeConnection(c *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	if len(args) == 0 {
+		return []string{"host", "pod", "outside"}, cobra.ShellCompDirectiveNoFileComp
+	}
+	return completeServices(1)(c, args, begun)
+}
+
 // completeServices completes the argument at a place with the names of the running tandem's Services; without
 // one with nothing.
 func completeServices(place int) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
