@@ -42,8 +42,9 @@ func newConfigCheck() *cobra.Command {
 		Long: `check reads a configuration file, and flags as run takes them, and reports all
 mistakes. The exit code is 0 without mistakes, 2 with some, and 1 if the file cannot
 be read. It notes a kubeconfig or a folder of manifests that is not on this machine, which
---here makes a mistake, and a scheduler of IPVS that Linux does not have. On Windows it is a mistake of a service's configuration, too, if files that it
-names are there and ordinary users may change them.`,
+--here makes a mistake, and a scheduler of IPVS that Linux does not have. On Windows it is
+a mistake of a service's configuration, too, if files that it names are there and ordinary
+users may change them.`,
 		Example: "  tandem config check /var/lib/kube-proxy/config.conf\n  tandem config check --config config.conf --hostname-override node-1",
 		Args:    atMostOne,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -352,6 +352,18 @@ func (s *screen) flags(title string, fs *pflag.FlagSet) {
 	s.printf("\n%s:\n%s", title, strings.ReplaceAll(shown.FlagUsagesWrapped(width-wrapSlop), unbroken, " "))
 }
 
+// folded breaks a text between words into lines of a width.
+func folded(text string, width int) (lines []string) {
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && len(line)+1+len(word) > width {
+			lines, line = append(lines, line), ""
+		}
+		line = strings.TrimSpace(line + " " + word)
+	}
+	return append(lines, line)
+}
+
 // switched is the value of a flag that is mostly given without one.
 type switched struct{ pflag.Value }
 
@@ -374,7 +386,8 @@ func plainHelp(c *cobra.Command) error {
 		s.printf("\nAvailable Commands:\n")
 		for _, verb := range c.Commands() {
 			if verb.IsAvailableCommand() || verb.Name() == "help" {
-				s.printf("  %-*s %s\n", verb.NamePadding(), verb.Name(), verb.Short)
+				pad := verb.NamePadding() + len("   ")
+				s.printf("  %-*s %s\n", verb.NamePadding(), verb.Name(), strings.Join(folded(verb.Short, helpWidth-pad), "\n"+strings.Repeat(" ", pad)))
 			}
 		}
 	}
