@@ -126,9 +126,9 @@ func TestHistoryAndSnapshotOfARunningTandem(t *testing.T) {
 	}
 
 	code, out := here("doctor", "--proxy-mode", "nftables", "--bundle", bundle, "-o", "json")
-	var checks []diagnosis.Check
-	if end := strings.LastIndex(out, "]"); end < 0 || json.Unmarshal([]byte(out[:end+1]), &checks) != nil || len(checks) < 30 {
-		t.Fatalf("doctor: exit code %d, %d checks\n%s", code, len(checks), out)
+	var checks struct{ Items []diagnosis.Check }
+	if err := json.NewDecoder(strings.NewReader(out)).Decode(&checks); err != nil || len(checks.Items) < 30 {
+		t.Fatalf("doctor: exit code %d, %d checks (%v)\n%s", code, len(checks.Items), err, out)
 	}
 	if code, out, stderr := tandem(t, "replay", bundle); code != exitOK {
 		t.Errorf("replay of the bundle: %s%s", out, stderr)
