@@ -90,6 +90,7 @@ type live struct {
 	flow   *conntrack.NewFlow // of the packet
 	relay  *conntrack.NewFlow // from a relay to an endpoint
 	ended  string             // drop or reject, by a rule
+	client netip.Addr         // as rules have met it; not valid: unknown
 	ipvs   *balanced          // nil in other modes
 	known  chan struct{}      // capacity 1: a new event was received
 }
@@ -213,6 +214,7 @@ func (l *live) endpoint(at string) bool {
 func (l *live) ruleEvent(s nft.Step) (done bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.client = s.Client
 	if len(l.rules) < mostPath || s.Final() {
 		l.rules = append(l.rules, "nftables: "+s.String())
 	} else {
@@ -238,6 +240,9 @@ func (l *live) conclude(answer error) {
 		r.Path = slices.Insert(r.Path, at, l.ipvs.steps()...)
 	}
 	r.TookMS = float64(time.Since(l.begin).Microseconds()) / 1000
+	if l.client.IsValid() {
+		r.Client = l.client.String()
+	}
 	if l.flow != nil {
 		r.Client = l.flow.Src.Addr().String()
 	}

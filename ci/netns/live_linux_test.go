@@ -84,7 +84,8 @@ func TestTraceLive(t *testing.T) {
 			"add rule ip firewall output ip daddr 10.96.0.10 drop; add rule ip firewall input ip daddr 10.96.0.10 drop")
 		for _, from := range []string{"host", "pod"} {
 			tr, code := s.follow(from, clusterIP, model.TCP)
-			if l := tr.Live; code != 3 || l.Outcome != "drop" || !strings.Contains(l.Difference, "ip firewall") {
+			if l := tr.Live; code != 3 || l.Outcome != "drop" || !strings.Contains(l.Difference, "ip firewall") || !strings.Contains(l.Difference, "[ ip daddr 10.96.0.10 drop ]") ||
+				from == "pod" && l.Client != "10.244.1.10" {
 				t.Errorf("%s, dropped by another program: exit code %d, %+v", from, code, *l)
 			}
 		}

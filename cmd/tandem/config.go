@@ -41,8 +41,10 @@ func newConfigCheck() *cobra.Command {
 		Short: "Report all errors of a configuration, and settings without effect",
 		Long: `check reads a configuration file, and flags as run takes them, and reports all
 mistakes. The exit code is 0 without mistakes, 2 with some, and 1 if the file cannot
-be read. On Windows it is a mistake of a service's configuration, too, if files that it
-names are there and ordinary users may change them.`,
+be read. It notes a kubeconfig or a folder of manifests that is not on this machine, which
+--here makes a mistake, and a scheduler of IPVS that Linux does not have. On Windows it is
+a mistake of a service's configuration, too, if files that it names are there and ordinary
+users may change them.`,
 		Example: "  tandem config check /var/lib/kube-proxy/config.conf\n  tandem config check --config config.conf --hostname-override node-1",
 		Args:    atMostOne,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -60,6 +62,9 @@ names are there and ordinary users may change them.`,
 				need = flags.needHere
 			}
 			c, notes, err := flags.config(need)
+			if err == nil {
+				notes = append(notes, flags.elsewhere(c)...)
+			}
 			printNotes(cmd, notes)
 			d := newConfigDocument(c, notes, err)
 			return errors.Join(out.print(cmd, report{document: d, text: func(s *screen) error { d.write(s); return nil }}), err)

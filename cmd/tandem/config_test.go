@@ -91,7 +91,7 @@ func TestWriteConfigAndCheck(t *testing.T) {
 func TestCheckHere(t *testing.T) {
 	none := filepath.Join(t.TempDir(), "none")
 	for _, flag := range []string{"--kubeconfig", "--manifests"} {
-		if code, _, stderr := tandem(t, "config", "check", "--node=n", flag, none); code != exitOK {
+		if code, _, stderr := tandem(t, "config", "check", "--node=n", flag, none); code != exitOK || !strings.Contains(stderr, none+" is not on this machine") {
 			t.Errorf("%s on another machine: exit code %d: %s", flag, code, stderr)
 		}
 		if code, _, stderr := tandem(t, "config", "check", "--here", "--node=n", flag, none); code != exitUsage || !strings.Contains(stderr, none) {

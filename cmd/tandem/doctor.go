@@ -105,6 +105,7 @@ func askRunning(cmd *cobra.Command, address string) *diagnosis.Running {
 func newCleanup() *cobra.Command {
 	var flags configFlags
 	var out output
+	var hold bool
 	c := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove everything that tandem programmed on this machine, and nothing else",
@@ -125,10 +126,15 @@ net.ipv4.conf.all.arp_ignore and arp_announce.`,
 			if err != nil {
 				return err
 			}
-			return cleanupLocked(cmd, c, &out)
+			err = cleanupLocked(cmd, c, &out)
+			if hold && err == nil {
+				<-cmd.Context().Done()
+			}
+			return err
 		},
 	}
 	out.register(c)
+	c.Flags().BoolVar(&hold, "hold", false, "wait until interrupted when all is removed, for a pod that must not end")
 	flags.register(c, "config", "ipvs-exclude-cidrs")
 	return c
 }

@@ -33,7 +33,7 @@ FROM is host (this node), pod (any pod of this node), outside, or an address, wi
 TO is ADDRESS:PORT, NAMESPACE/SERVICE or NAMESPACE/SERVICE:PORT with the port's name or
 number; /udp or /sctp may follow. SERVICE or SERVICE:PORT alone is one of namespace default.`,
 		Example: "  tandem explain pod default/web:80\n  tandem explain 198.51.100.7 203.0.113.10:443\n  tandem explain --manifests ./services outside 192.0.2.1:30080",
-		Args:    twoArgs, ValidArgsFunction: completeServices(1),
+		Args:    twoArgs, ValidArgsFunction: completeConnection,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			e, err := ask(cmd, &from, question.Explain(), oracle.Question{From: args[0], To: targetArgument(args[1])})
 			if err != nil {
@@ -64,13 +64,13 @@ code is 3 when something else happens than should.
 With --live it follows a real packet, too: where FROM is this node, a SYN or an empty
 datagram that it sends, else the next first packet of such a connection that a pod or
 another machine sends until --timeout. A temporary table (tandem-trace-*) marks that
-packet, the kernel reports each rule that it meets in nf_tables, and conntrack reports
-its destination and source, in all modes. That needs root, and Linux: HNS reports no
-single packets.
+packet, the kernel reports each rule that it meets in nf_tables, which is shown with its
+text whoever made it, and conntrack reports its destination and source, in all modes.
+That needs root, and Linux: HNS reports no single packets.
 
 FROM and TO are as for tandem explain.`,
 		Example: "  tandem trace pod default/web:80\n  tandem trace outside 192.0.2.1:30080 -o json\n  tandem trace host default/web:80 --live",
-		Args:    twoArgs, ValidArgsFunction: completeServices(1),
+		Args:    twoArgs, ValidArgsFunction: completeConnection,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if timeout <= 0 || timeout > maxLive {
 				return usageError{fmt.Errorf("--timeout %s: must be more than 0 and at most %s", timeout, maxLive)}
@@ -200,6 +200,9 @@ func writeTrace(s *screen, t *question.Trace) {
 	}
 	if t.Live != nil {
 		writeLive(s, t.Live)
+		if t.Live.Difference != "" && t.Verdict != question.AsExplained {
+			s.printf("\nLIVE DIFFERS: %s\n", printable.Text(t.Live.Difference))
+		}
 	}
 	if t.Failing != "" {
 		s.printf("FAILING: this is not programmed: %s\n", printable.Text(t.Failing))
@@ -218,9 +221,6 @@ func writeLive(s *screen, l *question.Live) {
 	s.printf(", after %.1f ms\n", l.TookMS)
 	for _, p := range l.Path {
 		s.printf("       %s\n", printable.Text(p))
-	}
-	if l.Difference != "" {
-		s.printf("\nLIVE DIFFERS: %s\n", printable.Text(l.Difference))
 	}
 }
 

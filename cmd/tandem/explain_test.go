@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -77,5 +78,24 @@ spec: {from: [{group: gateway.networking.k8s.io, kind: TCPRoute, namespace: defa
 		if !strings.Contains(out, "backends of TCPRoute default/split") || strings.Contains(out, refused) == granted || strings.Contains(out, "\n  10.244.2.2:8080") != granted {
 			t.Errorf("granted %t: %s%s", granted, out, errs)
 		}
+	}
+}
+
+// Where a real packet fares otherwise than the objects say, the trace does not say that all is the same.
+func TestTraceDoesNotContradictItself(t *testing.T) {
+	of := question.Trace{Verdict: question.AsExplained, Live: &question.Live{Client: "10.244.1.10", Outcome: "drop", Difference: "outcome drop, must be forward"}}
+	text := func() string {
+		var b bytes.Buffer
+		s := newScreen(&b)
+		writeTrace(s, &of)
+		_ = s.flush()
+		return b.String()
+	}
+	if out := text(); strings.Contains(out, "SAME") || strings.Count(out, "LIVE DIFFERS") != 1 || !strings.Contains(out, "drop from 10.244.1.10") {
+		t.Error(out)
+	}
+	of.Live.Difference = ""
+	if out := text(); !strings.Contains(out, "SAME") || strings.Contains(out, "DIFFERS") {
+		t.Error(out)
 	}
 }

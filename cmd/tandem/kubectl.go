@@ -107,7 +107,7 @@ func fromPod(c *cobra.Command) bool { return strings.HasPrefix(c.Use, c.Name()+"
 func (k *cluster) asks(c *cobra.Command, argument string) *cobra.Command {
 	run, here := c.RunE, c.Name()
 	c.RunE = func(cmd *cobra.Command, args []string) error { return k.ask(cmd, args, run) }
-	c.Long = "The tandem of a node is asked, and answers as tandem " + here + " on the node itself, whose\nhelp says more."
+	c.Long = "The tandem of a node is asked, and answers as tandem " + here + " on the node\nitself, whose help says more."
 	if c.Args == nil {
 		c.Args = noArgs
 	}

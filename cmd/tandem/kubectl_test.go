@@ -136,13 +136,13 @@ func TestKubectlPlugin(t *testing.T) {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 	code, out, _ = kubectl(t, "diff", "--kubeconfig", config, "-o", "json")
-	var found []question.NodeDifference
+	var found struct{ Items []question.NodeDifference }
 	if err := json.Unmarshal([]byte(out), &found); err != nil || code != exitDiffers {
 		t.Fatalf("exit code %d, %v\n%s", code, err, out)
 	}
 	want := []question.NodeDifference{{Node: "a", Service: "ns/db", What: "missing"}, {Node: "a", Service: "ns/web", What: "differs"}, {Node: "a", Service: "ns/old", What: "extra"}}
-	if fmt.Sprint(found) != fmt.Sprint(want) {
-		t.Errorf("%v, want %v", found, want)
+	if fmt.Sprint(found.Items) != fmt.Sprint(want) {
+		t.Errorf("%v, want %v", found.Items, want)
 	}
 }
 

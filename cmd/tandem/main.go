@@ -253,6 +253,14 @@ func targetArgument(text string) string {
 	return "default/" + text
 }
 
+// completeConnection completes FROM with the senders that have names, and TO with Services.
+func completeConnection(c *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	if len(args) == 0 {
+		return []string{"host", "pod", "outside"}, cobra.ShellCompDirectiveNoFileComp
+	}
+	return completeServices(1)(c, args, begun)
+}
+
 // completeServices completes the argument at a place with the names of the running tandem's Services; without
 // one with nothing.
 func completeServices(place int) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -344,6 +352,18 @@ func (s *screen) flags(title string, fs *pflag.FlagSet) {
 	s.printf("\n%s:\n%s", title, strings.ReplaceAll(shown.FlagUsagesWrapped(width-wrapSlop), unbroken, " "))
 }
 
+// folded breaks a text between words into lines of a width.
+func folded(text string, width int) (lines []string) {
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && len(line)+1+len(word) > width {
+			lines, line = append(lines, line), ""
+		}
+		line = strings.TrimSpace(line + " " + word)
+	}
+	return append(lines, line)
+}
+
 // switched is the value of a flag that is mostly given without one.
 type switched struct{ pflag.Value }
 
@@ -366,7 +386,8 @@ func plainHelp(c *cobra.Command) error {
 		s.printf("\nAvailable Commands:\n")
 		for _, verb := range c.Commands() {
 			if verb.IsAvailableCommand() || verb.Name() == "help" {
-				s.printf("  %-*s %s\n", verb.NamePadding(), verb.Name(), verb.Short)
+				pad := verb.NamePadding() + len("   ")
+				s.printf("  %-*s %s\n", verb.NamePadding(), verb.Name(), strings.Join(folded(verb.Short, helpWidth-pad), "\n"+strings.Repeat(" ", pad)))
 			}
 		}
 	}

@@ -456,9 +456,12 @@ func TestHelp(t *testing.T) {
 		if strings.Contains(stdout, "[=true|false]") {
 			t.Errorf("%s --help has [=true|false]", c.CommandPath())
 		}
-		_, flags, _ := strings.Cut(stdout, "\nFlags")
-		for line := range strings.Lines(flags) {
-			if n := len([]rune(strings.TrimRight(line, "\n"))); n > helpWidth {
+		inExamples := false
+		for line := range strings.Lines(stdout) {
+			if !strings.HasPrefix(line, " ") {
+				inExamples = strings.HasPrefix(line, "Examples:")
+			}
+			if n := len([]rune(strings.TrimRight(line, "\n"))); n > helpWidth && !inExamples {
 				t.Errorf("%s --help: %d columns: %s", c.CommandPath(), n, line)
 			}
 		}

@@ -102,15 +102,39 @@ func (o *output) printTo(s *screen, r report) error {
 	case write != nil:
 		return write(s.out)
 	case o.form == formJSON:
-		return writeJSON(s.out, r.document)
+		return writeJSON(s.out, versioned{r.document})
 	case o.form == formYAML:
-		return writeYAML(s.out, r.document)
+		return writeYAML(s.out, versioned{r.document})
 	}
 	s.wide, s.bare = o.form == formWide, o.bare
 	if err := r.text(s); err != nil {
 		return err
 	}
 	return s.flush()
+}
+
+// apiVersion is that of the answers of -o json and yaml. Fields are added within it; another meaning takes another one.
+const apiVersion = "tandem.dev/v1"
+
+// versioned is an answer with its apiVersion, which comes first. A list is in items, so that the answer is an object, too.
+// A document that has a version of its own keeps it.
+type versioned struct{ document any }
+
+func (v versioned) MarshalJSON() ([]byte, error) {
+	text, err := json.Marshal(v.document)
+	const first = `{"apiVersion":`
+	switch {
+	case err != nil || bytes.HasPrefix(text, []byte(first)):
+		return text, err
+	case bytes.HasPrefix(text, []byte("{}")):
+		return []byte(first + `"` + apiVersion + `"}`), nil
+	case bytes.HasPrefix(text, []byte("{")):
+		return slices.Concat([]byte(first+`"`+apiVersion+`",`), text[1:]), nil
+	}
+	if bytes.Equal(text, []byte("null")) {
+		text = []byte("[]")
+	}
+	return slices.Concat([]byte(first+`"`+apiVersion+`","items":`), text, []byte("}")), nil
 }
 
 // complete makes the shell complete a flag of a verb.

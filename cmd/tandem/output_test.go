@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -86,6 +87,41 @@ func TestColoursAreForTerminals(t *testing.T) {
 	}
 }
 
+// Each answer is an object that begins with its apiVersion, whatever it is made of.
+func TestAnswersHaveAVersion(t *testing.T) {
+	var names []string
+	for verb, document := range answers() {
+		var b bytes.Buffer
+		if err := writeJSON(&b, versioned{document}); err != nil {
+			t.Fatal(err)
+		}
+		if verb == "tandem test hns" { // whose reports have a version of their own
+			continue
+		}
+		if !strings.HasPrefix(b.String(), "{\n  \"apiVersion\": \"tandem.dev/v1\"") {
+			t.Errorf("%s begins with %.40q", verb, b.String())
+		}
+		if strings.Contains(b.String(), `"items": [`) {
+			names = append(names, verb)
+		}
+		var back map[string]any
+		if err := json.Unmarshal(b.Bytes(), &back); err != nil {
+			t.Errorf("%s: %v", verb, err)
+		}
+	}
+	slices.Sort(names)
+	if want := []string{"tandem config explain", "tandem doctor", "tandem kubectl diff", "tandem kubectl status"}; !slices.Equal(names, want) {
+		t.Errorf("lists are %q, want %q", names, want)
+	}
+	code, stdout, _ := tandem(t, "version", "-o", "json")
+	if code != exitOK || !strings.HasPrefix(stdout, "{\n  \"apiVersion\": \"tandem.dev/v1\",\n  \"version\"") {
+		t.Errorf("exit code %d, %s", code, stdout)
+	}
+	if code, stdout, _ := tandem(t, "version", "-o", "yaml"); code != exitOK || !strings.HasPrefix(stdout, "apiVersion: tandem.dev/v1\nversion: ") {
+		t.Errorf("exit code %d, %s", code, stdout)
+	}
+}
+
 // A YAML document equals the JSON one, and neither controls a terminal.
 func TestYAMLIsTheJSONDocument(t *testing.T) {
 	doc := map[string]any{
@@ -141,6 +177,8 @@ func TestCompletion(t *testing.T) {
 		"config explain --clus":   "--cluster-cidr\n",
 		"status --state ":         "Partial\n",
 		"config explain -o ":      "yaml\n",
+		"explain ":                "pod\n",
+		"trace o":                 "outside\n",
 	} {
 		args := append([]string{"__complete"}, strings.Split(line, " ")...)
 		if _, stdout, _ := tandem(t, args...); !strings.Contains(stdout, want) || !strings.Contains(stdout, ":4\n") {

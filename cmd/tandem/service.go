@@ -94,6 +94,16 @@ func (f *configFlags) needHere(c *config.Config) (missing []config.Finding) {
 	return missing
 }
 
+// elsewhere notes what a configuration names and this machine does not have: it may be one for another machine.
+func (f *configFlags) elsewhere(c *config.Config) (notes []config.Finding) {
+	for _, in := range f.inputs(c) {
+		if err := in.read(); errors.Is(err, fs.ErrNotExist) {
+			notes = append(notes, config.Finding{Name: in.name, Text: in.path + " is not on this machine"})
+		}
+	}
+	return notes
+}
+
 // needTrusted returns the inputs of a Windows service that others could have written. In a
 // pod the kubelet writes them.
 func (f *configFlags) needTrusted(c *config.Config) []config.Finding { return f.untrusted(c, nil) }

@@ -494,9 +494,10 @@ func newHistory(k *cluster) *cobra.Command {
 		Use:   "history [NAMESPACE/NAME]",
 		Short: "Show the last changes: what was received, what it rewrote, how long each stage took",
 		Long: `history shows the last changes that reached the running tandem, oldest first: the
-object and its resourceVersion; how old the change was when it arrived; how long it
-queued, and how long it took to resolve, compile and write it; what was created (+),
-replaced (~) and deleted (-) in the data plane; and what failed. Changes that were
+object, what differs from its version before, such as "endpoint 10.1.2.3 not ready", and
+its resourceVersion; how old the change was when it arrived; how long it queued, and how
+long it took to resolve, compile and write it; what was created (+), replaced (~) and
+deleted (-) in the data plane; and what failed. Changes that were
 applied together share a sync. The last ` + fmt.Sprint(history.Most) + ` changes are kept, in memory only.`,
 		Example: "  tandem history\n  tandem history default/web\n  tandem history --watch --limit 20\n  tandem history --failed -o json",
 		Args:    atMostOne, ValidArgsFunction: completeServices(0),
@@ -534,9 +535,10 @@ func writeHistory(s *screen, d history.Document) {
 		{name: "TIME", keep: true},
 		{name: "CHANGE"},
 		{name: "OBJECT"},
+		{name: "WHAT"},
 		{name: "VERSION", wide: true},
-		{name: "AGE", keep: true},
-		{name: "QUEUE", keep: true},
+		{name: "AGE", keep: true, spare: true},
+		{name: "QUEUE", keep: true, spare: true},
 		{name: "RESOLVE", keep: true, spare: true},
 		{name: "COMPILE", keep: true, spare: true},
 		{name: "WRITE", keep: true},
@@ -544,9 +546,9 @@ func writeHistory(s *screen, d history.Document) {
 	}}
 	for i := range d.Entries {
 		e := &d.Entries[i]
-		row := []string{e.At.Format(time.DateTime + ".000"), e.Kind + " " + e.Verb, cmp.Or(e.Subject(), "-"), "-", history.Short(e.Age)}
+		row := []string{e.At.Format(time.DateTime + ".000"), e.Kind + " " + e.Verb, cmp.Or(e.About(), "-"), cmp.Or(e.Detail, "-"), "-", history.Short(e.Age)}
 		if e.Version != 0 {
-			row[3] = strconv.FormatUint(e.Version, 10)
+			row[4] = strconv.FormatUint(e.Version, 10)
 		}
 		for stage := range history.Stages {
 			text := "-"

@@ -167,9 +167,9 @@ func (b *builder) pointless(settings []Setting, said []Assignment) {
 			b.note(a, fmt.Sprintf("has no effect in the mode %s%s", b.config.Mode, b.insteadOf(settings, about[0])))
 		case counting[0].Unused != "":
 			b.note(a, fmt.Sprintf("%s has no effect: %s", strings.Join(a.Words, ","), counting[0].Unused))
-		case counting[0].Ignored != nil:
-			if words := counting[0].Ignored(a.Words); words != "" {
-				b.note(a, words+" has no effect: Tandem has no such feature gate")
+		case counting[0].Remark != nil:
+			if text := counting[0].Remark(a.Words); text != "" {
+				b.note(a, text)
 			}
 		}
 	}

@@ -76,6 +76,11 @@ func TestFlagsOfSections(t *testing.T) {
 	if r.Err() != nil || len(r.Notes) > 0 || c.MasqueradeBit != 3 || !c.MasqueradeAll || c.SyncPeriod != 9*time.Second || c.MinSyncPeriod != 4*time.Second {
 		t.Errorf("%+v %+v", r, c)
 	}
+	for name, noted := range map[string]bool{"lc": false, "mh": false, "least-connections": true} {
+		if _, r = build("--proxy-mode=ipvs", "--ipvs-scheduler="+name); r.Err() != nil || strings.Contains(text(r.Notes), "Linux has no IPVS scheduler") != noted {
+			t.Errorf("scheduler %s: %+v", name, r)
+		}
+	}
 	_, r = build("--ipvs-scheduler=lc", "--ipvs-min-sync-period=0s")
 	if got := text(r.Notes); got != "--ipvs-scheduler: has no effect in the mode auto" {
 		t.Errorf("notes:\n%s", got)

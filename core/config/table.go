@@ -157,7 +157,7 @@ func ipvsSettings() []Setting {
 			Value: func(c *Config) Value { return duration(&c.MinSyncPeriod) },
 		},
 		{
-			Path: "ipvs.scheduler", Flag: "ipvs-scheduler", Restart: restartRules,
+			Path: "ipvs.scheduler", Flag: "ipvs-scheduler", Restart: restartRules, Remark: otherScheduler,
 			Doc:   "IPVS scheduler: rr (default), lc, dh, sh, sed, nq, wrr, wlc, mh or any other of the kernel.",
 			Value: func(c *Config) Value { return text(&c.IPVS.Scheduler, nil) },
 		},
@@ -298,7 +298,7 @@ func nodeSettings() []Setting {
 			Value: func(c *Config) Value { return externalIPs(&c.ExternalIPs) },
 		},
 		{
-			Path: "featureGates", Flag: "feature-gates", Ignored: otherGates,
+			Path: "featureGates", Flag: "feature-gates", Remark: otherGates,
 			Doc: "Feature gates of kube-proxy. Two have an effect: with " + GateIPVS + "=false the mode ipvs is an error, " +
 				"and with " + GateLocalhost + "=false node ports do not answer on loopback addresses in the mode nftables. All others are accepted and ignored.",
 			Value: func(c *Config) Value { return gates(&c.Gates) },
@@ -550,8 +550,8 @@ type Setting struct {
 	// kube-proxy has the same setting for several modes in several sections.
 	Counts func(Mode) bool
 
-	// Ignored returns which of its words have no effect; nil where all have one.
-	Ignored func(words []string) string
+	// Remark returns what there is to say about words that are valid; empty for nothing. It may be nil.
+	Remark func(words []string) string
 
 	// Unused is why Tandem accepts the setting and ignores it; empty
 	// for those that do something.

@@ -336,7 +336,20 @@ func otherGates(words []string) string {
 			others = append(others, w)
 		}
 	}
-	return strings.Join(others, ",")
+	if len(others) == 0 {
+		return ""
+	}
+	return strings.Join(others, ",") + " has no effect: Tandem has no such feature gate"
+}
+
+// otherScheduler remarks on a scheduler that is none of Linux's, which a kernel may have nevertheless.
+func otherScheduler(words []string) string {
+	known := []string{"rr", "wrr", "lc", "wlc", "fo", "ovf", "lblc", "lblcr", "dh", "sh", "mh", "sed", "nq", "twos"}
+	name := strings.Join(words, ",")
+	if name == "" || slices.Contains(known, name) {
+		return ""
+	}
+	return fmt.Sprintf("Linux has no IPVS scheduler %q, only %s: it takes a kernel with a module ip_vs_%s", name, strings.Join(known, ", "), name)
 }
 
 func gates(p *Gates) Value {

@@ -364,7 +364,11 @@ func (t *turns) weigh(w *task, tr *track.Tracker) (n int, of model.ServiceName, 
 	case slice != nil:
 		of.Name = slice.Service
 	case w.about.kind == aSlice:
-		of, _ = tr.SliceService(model.SliceName(of))
+		old := tr.Slice(model.SliceName(of))
+		if old == nil {
+			old = &model.Slice{}
+		}
+		of = model.ServiceName{Namespace: old.Name.Namespace, Name: old.Service}
 	case w.about.kind != aService && w.about.kind != aTouch:
 		return min(routeEntries, t.limit), model.ServiceName{}, touched{}
 	}

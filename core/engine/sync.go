@@ -416,9 +416,10 @@ func (e *Engine) recordService(n model.ServiceName, s *model.Service, at int64) 
 		return
 	}
 	c := history.Change{Kind: history.Service, At: at, Namespace: n.Namespace, Name: n.Name, Service: n.Name, Deleted: s == nil}
-	c.Known = e.tracker.Service(n).Object != nil
+	was := e.tracker.Service(n).Object
+	c.Known = was != nil
 	if s != nil {
-		c.Version = s.Version
+		c.Version, c.Detail = s.Version, history.ServiceChange(was, s)
 		if !c.Known {
 			c.Age = age(s.Created, at)
 		}
@@ -432,8 +433,11 @@ func (e *Engine) recordSlice(n model.SliceName, s *model.Slice, at int64) {
 		return
 	}
 	c := history.Change{Kind: history.EndpointSlice, At: at, Namespace: n.Namespace, Name: n.Name, Deleted: s == nil}
-	service, known := e.tracker.SliceService(n)
-	c.Service, c.Known = service.Name, known
+	was := e.tracker.Slice(n)
+	c.Known, c.Detail = was != nil, history.SliceChange(was, s)
+	if was != nil {
+		c.Service = was.Service
+	}
 	if s != nil {
 		c.Version, c.Service, c.Age = s.Version, s.Service, age(s.Triggered, at)
 	}

@@ -34,7 +34,7 @@ type Entry struct {
 	Version uint64    `json:"resourceVersion,omitempty" nodes:"key"`
 	Age     Seconds   `json:"age,omitempty" nodes:"-"` // of the change in the cluster when it arrived
 	Count   int       `json:"count,omitempty"`
-	Detail  string    `json:"detail,omitempty"`
+	Detail  string    `json:"detail,omitempty"`         // what it changed, of a Service or an EndpointSlice: "endpoint 10.1.2.3 added"
 	Sync    *Applied  `json:"sync,omitempty" nodes:"-"` // absent while it is not applied
 }
 
@@ -228,7 +228,7 @@ func (c *change) entry(number uint64) Entry {
 	s := c.about
 	e := Entry{
 		Number: number, At: time.Unix(0, c.at), Kind: c.kind.String(), Verb: c.verb(), Object: s.name,
-		Version: c.version, Age: Seconds(c.age.Seconds()), Count: int(c.count), Detail: s.detail,
+		Version: c.version, Age: Seconds(c.age.Seconds()), Count: int(c.count), Detail: c.detail,
 	}
 	if s.namespace != "" {
 		e.Object = s.namespace + "/" + s.name
@@ -270,16 +270,19 @@ func (s *synced) applied(number uint64, arrived int64) Applied {
 	return a
 }
 
-// Subject names the object of a change, and how many there are of kinds that are
-// about many.
+// Subject names the object of a change, or says how many there are of kinds that are about many, with what it changed
+// in brackets.
 func (e *Entry) Subject() string {
-	switch {
-	case e.Count > 0 && e.Detail != "":
-		return fmt.Sprintf("%d (%s)", e.Count, e.Detail)
-	case e.Count > 0:
+	if e.Detail == "" {
+		return e.About()
+	}
+	return strings.TrimSpace(e.About() + " (" + e.Detail + ")")
+}
+
+// About names the object of a change, or says how many there are of kinds that are about many.
+func (e *Entry) About() string {
+	if e.Count > 0 {
 		return printable.Count(e.Count, "object")
-	case e.Detail != "":
-		return strings.TrimSpace(e.Object + " (" + e.Detail + ")")
 	}
 	return e.Object
 }

@@ -170,7 +170,7 @@ func (d *Document) explanation(e oracle.Explanation, ports []*model.Port) Explan
 type Trace struct {
 	Explanation
 
-	Verdict   Verdict         `json:"verdict"`
+	Verdict   Verdict         `json:"verdict"`   // on the objects; live.difference is on the packet
 	Installed string          `json:"installed"` // forward, reject, drop, pass; or unknown
 	Reaches   []oracle.Target `json:"reaches,omitempty"`
 	// Gap is what the mode cannot do, where that is all in which they differ.
@@ -217,7 +217,7 @@ func differenceOf(d dataplane.Difference) Difference {
 
 // Live is what became of a packet that was really sent.
 type Live struct {
-	Client   string   `json:"client"`             // that sent it
+	Client   string   `json:"client"`             // that sent it, as the kernel saw it
 	Outcome  string   `json:"outcome"`            // forward, reject, drop, pass; unknown where no packet was seen
 	Endpoint string   `json:"endpoint,omitempty"` // that it was sent to
 	Sees     string   `json:"sees,omitempty"`     // the client, as that endpoint sees it
@@ -320,6 +320,9 @@ func (s *Document) gapText(e oracle.Explanation) string {
 
 // Finding is the verdict in words.
 func (t *Trace) Finding() string {
+	if t.Verdict == AsExplained && t.Live != nil && t.Live.Difference != "" {
+		return "LIVE DIFFERS: the objects are as they should be, but the packet was not treated so: " + t.Live.Difference
+	}
 	switch t.Verdict {
 	case AsExplained:
 		return "SAME: the data plane does what it should"

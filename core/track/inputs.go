@@ -79,13 +79,8 @@ func (t *Tracker) DeleteSlice(name model.SliceName) {
 	t.updateAPIServers(s)
 }
 
-// SliceService returns the Service that a known slice belongs to.
-func (t *Tracker) SliceService(name model.SliceName) (n model.ServiceName, known bool) {
-	if slice := t.slices.get(name); slice != nil {
-		return ownerOf(slice), true
-	}
-	return n, false
-}
+// Slice returns a slice that is there; nil for another.
+func (t *Tracker) Slice(name model.SliceName) *model.Slice { return t.slices.get(name) }
 
 func ownerOf(slice *model.Slice) model.ServiceName {
 	return model.ServiceName{Namespace: slice.Name.Namespace, Name: slice.Service}

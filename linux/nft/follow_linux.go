@@ -99,6 +99,9 @@ type Step struct {
 	Chain   string
 	Handle  uint64 // of the rule; 0 for the end of a chain
 	Verdict string // continue, accept, drop, goto CHAIN, jump CHAIN, return; reject where the rule does
+	Rule    string // its text, as nft lists it; empty where it is not known, and for the end of a chain
+
+	Client netip.Addr // that the packet came from, before any rule; not valid where the kernel did not say
 }
 
 // String returns a step as people read it.
@@ -109,7 +112,10 @@ func (s Step) String() string {
 	if s.Handle == 0 {
 		return fmt.Sprintf("%s %s: policy %s", s.Table, s.Chain, s.Verdict)
 	}
-	return fmt.Sprintf("%s %s: rule %d: %s", s.Table, s.Chain, s.Handle, s.Verdict)
+	if s.Rule == "" {
+		return fmt.Sprintf("%s %s: rule %d: %s", s.Table, s.Chain, s.Handle, s.Verdict)
+	}
+	return fmt.Sprintf("%s %s: rule %d [ %s ]: %s", s.Table, s.Chain, s.Handle, s.Rule, s.Verdict)
 }
 
 // Final reports whether the packet goes no further.
@@ -137,6 +143,8 @@ func traceStep(m netlink.Message) (s Step, ok bool) {
 			s.ID = netlink.Uint32(v)
 		case unix.NFTA_TRACE_VERDICT:
 			s.Verdict = verdictName(v)
+		case unix.NFTA_TRACE_NETWORK_HEADER:
+			s.Client = sender(v)
 		case unix.NFTA_TRACE_POLICY:
 			s.Verdict = verdictOf(netlink.Uint32(v), "")
 		}
@@ -145,38 +153,6 @@ func traceStep(m netlink.Message) (s Step, ok bool) {
 		s.Verdict = "return"
 	}
 	return s, s.ID != 0 && s.Verdict != ""
-}
-
-func verdictName(b []byte) string {
-	var code uint32
-	chain := ""
-	for attr, v := range netlink.Attrs(b) {
-		switch attr {
-		case attrVerdictCode:
-			code = netlink.Uint32(v)
-		case attrVerdictChain:
-			chain = netlink.Text(v)
-		}
-	}
-	return verdictOf(code, chain)
-}
-
-func verdictOf(code uint32, chain string) string {
-	switch code {
-	case codeDrop:
-		return "drop"
-	case codeAccept:
-		return "accept"
-	case codeJump:
-		return "jump " + chain
-	case codeGoto:
-		return "goto " + chain
-	case codeReturn:
-		return "return"
-	case 1<<32 - 1, 1<<32 - 2: // NFT_CONTINUE, NFT_BREAK
-		return "continue"
-	}
-	return fmt.Sprintf("verdict %d", int32(code))
 }
 
 // netfilterName is a family of tables as nft spells it.
@@ -194,6 +170,17 @@ func netfilterName(family byte) string {
 		return "netdev"
 	}
 	return fmt.Sprint(family)
+}
+
+// sender is the source address of a packet that begins with an IP header.
+func sender(header []byte) (a netip.Addr) {
+	switch {
+	case len(header) >= 20 && header[0]>>4 == 4:
+		a, _ = netip.AddrFromSlice(header[12:16])
+	case len(header) >= 40 && header[0]>>4 == 6:
+		a, _ = netip.AddrFromSlice(header[8:24])
+	}
+	return a
 }
 
 // Follower has the kernel report the rules that the first packet of some connections traverses, in
@@ -246,6 +233,7 @@ const maxSteps = 1000
 // own table, until ctx ends, or handle returns done.
 func (f *Follower) Each(ctx context.Context, handle func(Step) (done bool)) error {
 	var packet uint32
+	var client netip.Addr
 	n := 0
 	return f.listener.Each(ctx, func(m netlink.Message) bool {
 		s, ok := traceStep(m)
@@ -253,38 +241,49 @@ func (f *Follower) Each(ctx context.Context, handle func(Step) (done bool)) erro
 		if ok && own && packet == 0 {
 			packet = s.ID
 		}
-		if !ok || own || s.ID != packet {
+		if !ok || s.ID != packet {
 			return false
 		}
-		if s.Verdict == "drop" && f.rejects(ctx, m, s) {
+		if !client.IsValid() { // the first notice about a packet has it as it came
+			client = s.Client
+		}
+		if own {
+			return false
+		}
+		rejects := false
+		if s.Handle != 0 {
+			s.Rule, rejects = f.rule(ctx, m, s)
+		}
+		if s.Verdict == "drop" && rejects {
 			s.Verdict = "reject"
 		}
+		s.Client = client
 		n++
 		return handle(s) || n == maxSteps
 	})
 }
 
-// rejects reports whether the rule of a step rejects what it drops.
-func (f *Follower) rejects(ctx context.Context, m netlink.Message, s Step) (found bool) {
+// rule returns the text of the rule of a step, and whether it rejects what it drops. Without an answer the text is empty.
+func (f *Follower) rule(ctx context.Context, m netlink.Message, s Step) (text string, rejects bool) {
 	_, table, _ := strings.Cut(s.Table, " ")
 	fill := func(w *netlink.Writer) {
 		w.Text(attrTable, table)
 		w.Text(attrRuleChain, s.Chain)
 		w.Bytes(unix.NFTA_RULE_HANDLE, binary.BigEndian.AppendUint64(nil, s.Handle))
 	}
-	// Without an answer it is a drop.
 	_ = request(ctx, f.sock, msgGetRule, 0, m.Family(), fill, func(m netlink.Message) error {
+		text = spell(m)
 		for kind, list := range m.Attrs() {
 			if kind != attrRuleExpressions {
 				continue
 			}
 			for _, one := range netlink.Attrs(list) {
-				found = found || isReject(one)
+				rejects = rejects || isReject(one)
 			}
 		}
 		return nil
 	})
-	return found
+	return text, rejects
 }
 
 // isReject reports whether an expression rejects: that of nft, or iptables' target.

@@ -45,6 +45,7 @@ func options() map[string]map[string]any {
 		"monitoring":        {"prometheusRule": map[string]any{"enabled": true}, "dashboard": map[string]any{"enabled": true}},
 		"routes":            {"gatewayRoutes": true},
 		"kubectl":           {"kubectl": map[string]any{"enabled": true}, "config": map[string]any{"existing": "", "apiServer": "https://192.0.2.10:6443"}},
+		"cleanup":           {"cleanup": true},
 		"DSR":               {"windows": map[string]any{"enableDSR": true}},
 		"DSR as a field":    {"windows": map[string]any{"settings": map[string]any{"winkernel": map[string]any{"enableDSR": true}}}},
 	}
@@ -100,8 +101,8 @@ func TestPods(t *testing.T) {
 			t.Errorf("%s: the default one is %+v", os, set)
 		}
 		for _, label := range []string{"name", "instance", "version", "component", "part-of", "managed-by"} {
-			if set.Labels["app.kubernetes.io/"+label] == "" || set.Spec.Template.Labels["app.kubernetes.io/"+label] == "" {
-				t.Errorf("%s: no label app.kubernetes.io/%s", os, label)
+			if set.Labels["app.kubernetes.io/"+label] == "" || (set.Spec.Template.Labels["app.kubernetes.io/"+label] == "") != (label == "version") {
+				t.Errorf("%s: label app.kubernetes.io/%s is not on the set alone if it is the version, and else on its pods, too", os, label)
 			}
 		}
 	}
@@ -257,12 +258,14 @@ func TestOptions(t *testing.T) {
 		// Off by default, as in kube-proxy: the CNI plug-in may have no loopback DSR.
 		dsr := strings.HasPrefix(name, "DSR")
 		expect(dsr, "enableDSR: true")
+		expect(name == "cleanup", "args: [cleanup, --hold, --config=/var/lib/kube-proxy/config.conf]")
+		expect(name != "cleanup", "- --hostname-override=$(NODE_NAME)")
 		expect(!dsr && name != "Linux only", "enableDSR: false")
 		every, err := texts(load(t), values)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if notes := every["tandem/templates/NOTES.txt"]; strings.Contains(notes, "each load balancer takes 64") != (!dsr && name != "Linux only") {
+		if notes := every["tandem/templates/NOTES.txt"]; strings.Contains(notes, "each load balancer takes 64") != (!dsr && name != "Linux only" && name != "cleanup") {
 			t.Errorf("%s: the notes on DSR are %q", name, notes)
 		}
 		expect(name != "Linux only" && name != "other pods", "name: tandem-windows")
@@ -276,9 +279,74 @@ func TestMistakes(t *testing.T) {
 		"config.apiServer must name the API server": {"config": map[string]any{"existing": ""}},
 		"additional properties 'imgae' not allowed": {"imgae": map[string]any{}},
 		"does not match pattern":                    {"config": map[string]any{"apiServer": "192.0.2.10"}},
+		"additional properties 'clusterCidr' not":   of(map[string]any{"clusterCidr": "10.244.0.0/16"}),
+		"got string, want null or integer":          of(map[string]any{"iptables": map[string]any{"masqueradeBit": "14"}}),
+		"mode=ipvs needs linux.iptables=true":       of(map[string]any{"mode": "ipvs"}),
+		"kernelspace is a mode of Windows":          of(map[string]any{"mode": "kernelspace"}),
+		"nothing would run":                         {"linux": map[string]any{"enabled": false}, "windows": map[string]any{"enabled": false}},
+		"is a mode of Linux":                        {"windows": map[string]any{"settings": map[string]any{"mode": "nftables"}}},
+		"has no effect with config.existing":        {"config": map[string]any{"settings": map[string]any{"mode": "nftables"}}},
+		"is ignored beside a configuration file":    {"linux": map[string]any{"extraArgs": []any{"--proxy-mode=ipvs"}}},
+		"cannot be reached by a PodMonitor":         with(of(map[string]any{"metricsBindAddress": "127.0.0.1:10249"}), "podMonitor", map[string]any{"enabled": true}),
+		"probes would ask another port":             of(map[string]any{"healthzBindAddress": "0.0.0.0:10300"}),
 	} {
 		if _, err := render(load(t), values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+}
+
+// of are values for a configuration of the chart's own.
+func of(settings map[string]any) map[string]any {
+	return map[string]any{"config": map[string]any{"existing": "", "apiServer": "https://192.0.2.10:6443", "settings": settings}}
+}
+
+func with(values map[string]any, name string, value any) map[string]any {
+	values[name] = value
+	return values
+}
+
+// TestConfigurationRollsPods: pods are new ones when the configuration that the chart makes is another, and only then.
+func TestConfigurationRollsPods(t *testing.T) {
+	sum := func(name string, values map[string]any) string {
+		return daemonSet(t, values, name).Spec.Template.Annotations["checksum/config"]
+	}
+	ipv6 := of(map[string]any{"clusterCIDR": "2001:db8::/64"})
+	if a, b := sum("tandem", of(map[string]any{"clusterCIDR": "10.244.0.0/16"})), sum("tandem", ipv6); a == b || a == "" || b != sum("tandem", ipv6) {
+		t.Errorf("checksums %q and %q", a, b)
+	}
+	if got := sum("tandem", nil); got != "" {
+		t.Errorf("an existing ConfigMap, which the chart does not know, has the checksum %s", got)
+	}
+	dsr := map[string]any{"windows": map[string]any{"enableDSR": true}}
+	if a, b := sum("tandem-windows", nil), sum("tandem-windows", dsr); a == b || a == "" {
+		t.Errorf("checksums %q and %q", a, b)
+	}
+}
+
+// TestOneOrder: the README of the chart, its notes and the guide name the steps of an installation in one order: the
+// image, the end of kube-proxy, the roll-out.
+func TestOneOrder(t *testing.T) {
+	every, err := texts(load(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages := map[string]string{"NOTES.txt": every["tandem/templates/NOTES.txt"]}
+	for _, path := range []string{chart + "/README.md", "../../../core/manual/pages/kubeadm.md"} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages[path] = string(text)
+	}
+	for name, text := range pages {
+		at := -1
+		for _, step := range []string{"pull", "patch daemonset kube-proxy --type merge", "rollout status daemonset/tandem"} {
+			i := strings.Index(text, step)
+			if i <= at {
+				t.Errorf("%s: %q is not there, or comes too early", name, step)
+			}
+			at = i
 		}
 	}
 }

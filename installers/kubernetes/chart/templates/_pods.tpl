@@ -27,6 +27,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
+{{/* Labels of pods: without versions, so that an upgrade that changes no more leaves them alone. */}}
+{{- define "tandem.podLabels" -}}
+{{ omit (include "tandem.labels" . | fromYaml) "app.kubernetes.io/version" "helm.sh/chart" | toYaml }}
+{{- end }}
+
 {{/* What a DaemonSet finds its pods by. It can never be changed: a dict of root and os. */}}
 {{- define "tandem.selector" -}}
 {app.kubernetes.io/name: {{ include "tandem.name" .root }}, kubernetes.io/os: {{ .os }}}
@@ -50,8 +55,13 @@ spec:
   updateStrategy: {{- toYaml $set.updateStrategy | nindent 4 }}
   template:
     metadata:
-      labels: {{- mergeOverwrite (deepCopy $set.podLabels) (include "tandem.labels" .root | fromYaml) (include "tandem.selector" . | fromYaml) | toYaml | nindent 8 }}
-      {{- with $set.podAnnotations }}
+      labels: {{- mergeOverwrite (deepCopy $set.podLabels) (include "tandem.podLabels" .root | fromYaml) (include "tandem.selector" . | fromYaml) | toYaml | nindent 8 }}
+      {{- $annotations := deepCopy $set.podAnnotations }}
+      {{- /* Restarts need the pods to be new, and others lose nothing: rules are adopted. */}}
+      {{- if or (eq .os "windows") (not .root.Values.config.existing) }}
+      {{- $_ := set $annotations "checksum/config" (include "tandem.conf" . | sha256sum) }}
+      {{- end }}
+      {{- with $annotations }}
       annotations: {{- toYaml . | nindent 8 }}
       {{- end }}
 {{- end }}
@@ -70,6 +80,15 @@ clientConnection:
 {{- if or .Values.podMonitor.enabled .Values.kubectl.enabled }}
 metricsBindAddress: 0.0.0.0:10249
 {{- end }}
+{{- end }}
+
+{{/* The configuration that the chart makes for a system: a dict of root and os. */}}
+{{- define "tandem.conf" -}}
+{{- if eq .os "windows" -}}
+{{- mergeOverwrite (include "tandem.settings" .root | fromYaml) (dict "winkernel" (dict "enableDSR" .root.Values.windows.enableDSR)) .root.Values.windows.settings | toYaml }}
+{{- else -}}
+{{- mergeOverwrite (include "tandem.settings" .root | fromYaml) .root.Values.config.settings | toYaml }}
+{{- end -}}
 {{- end }}
 
 {{/* What the pods of both systems have in common. A dict of root and os. */}}
@@ -132,4 +151,20 @@ livenessProbe:
   httpGet: {path: /livez, port: {{ .Values.healthPort }}}
   periodSeconds: 10
   failureThreshold: 6
+{{- end }}
+
+{{/* The containers of a pod that removes what Tandem has programmed on its node, in place of Tandem: the first one does,
+     and the second one keeps the pod, which a DaemonSet would start again. A dict of root, os, variant and more fields of
+     both, in YAML. */}}
+{{- define "tandem.cleanup" -}}
+initContainers:
+  - name: cleanup
+    {{- include "tandem.container" . | nindent 4 }}
+    args: [cleanup, --config=/var/lib/kube-proxy/config.conf]
+    {{- .more | nindent 4 }}
+containers:
+  - name: cleaned
+    {{- include "tandem.container" . | nindent 4 }}
+    args: [cleanup, --hold, --config=/var/lib/kube-proxy/config.conf]
+    {{- .more | nindent 4 }}
 {{- end }}
