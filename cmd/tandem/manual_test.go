@@ -513,7 +513,7 @@ func firstYAML(source string) string {
 }
 
 // foreign are flags of other programs that pages name.
-const foreign = " set query network-plugin cleanup detect-local-mode takeover privileged noflush pod-network-cidr kube-proxy-arg skip-phases overrides service-cluster-ip-range version "
+const foreign = " set query network-plugin cleanup detect-local-mode takeover privileged noflush pod-network-cidr kube-proxy-arg skip-phases overrides service-cluster-ip-range version allow-untrusted "
 
 // Every command in the manual is one of tandem's; every flag, metric and verb in it is
 // there.
