@@ -148,7 +148,7 @@ func watchHangs(r *run, rng *rand.Rand) {
 	started := r.super.current()
 	const reported = 92 * time.Second
 	time.Sleep(reported)
-	if alive := r.inTime(resource); alive.After(frozen) {
+	if alive := r.accepted(resource); alive.After(frozen) {
 		time.Sleep(time.Until(alive.Add(reported)))
 	}
 	if _, body := r.healthz(); started != nil && started == r.super.current() && !strings.Contains(body, "reasons") {
@@ -156,10 +156,11 @@ func watchHangs(r *run, rng *rand.Rand) {
 	}
 }
 
-// inTime returns when the server last ended a watch since its time was up, and accepted the
-// next: it was alive then. That happens once in five minutes at most: who asked for less would
-// hide a watch that is dead. The watch of other Nodes is not counted: health does not depend on it.
-func (r *run) inTime(resource string) (at time.Time) {
+// accepted returns when the server last accepted a watch after one whose time was up, or which it
+// had refused: it was alive then. The former happens once in five minutes at most: who asked for
+// less would hide a watch that is dead. The watch of other Nodes is not counted: health does not
+// depend on it.
+func (r *run) accepted(resource string) (at time.Time) {
 	const least, next = 5 * time.Minute, 5 * time.Second
 	watches := slices.DeleteFunc(r.server.Requests("watch", resource), func(q apitest.Request) bool {
 		return strings.HasPrefix(q.Query.Get("fieldSelector"), "metadata.name!=")
@@ -167,7 +168,7 @@ func (r *run) inTime(resource string) (at time.Time) {
 	for i := 1; i < len(watches); i++ {
 		seconds, _ := strconv.Atoi(watches[i-1].Query.Get("timeoutSeconds"))
 		asked, took := time.Duration(seconds)*time.Second, watches[i].At.Sub(watches[i-1].At)
-		if asked >= least && took >= asked && took < asked+next {
+		if asked >= least && took >= asked && took < asked+next || watches[i-1].Failed && !watches[i].Failed {
 			at = watches[i].At
 		}
 	}

@@ -295,6 +295,7 @@ func TestSeedsThatViolated(t *testing.T) {
 		{"userspace", "F10", 179549307350}, // I2: pods had endpoints of clients from outside, between two writes
 		{"ipvs", "F06+F21", 91000012},      // I8: the last endpoint went when the next could not be created
 		{"kernelspace", "none", 98100164},  // I8: a node port went to a Service with affinity, for which HNS makes another load balancer
+		{"iptables", "F02+F31", 98100181},  // I9: the server had accepted a watch after the ones that it redirected
 		{"ipvs", "F10", 9720000050},        // I2: a destination whose virtual server is gone took packets without a mark
 	} {
 		if res := play(t, j, j.plan(), *verbose); len(res.violations) > 0 {
