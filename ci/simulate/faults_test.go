@@ -137,8 +137,16 @@ func apiDown(r *run, rng *rand.Rand) {
 }
 
 func watchHangs(r *run, rng *rand.Rand) {
-	time.Sleep(65 * time.Second)     // after a bookmark
-	resource := watched[rng.IntN(3)] // ServiceCIDRs can be done without
+	const bookmarked = 65 * time.Second // a bookmark has come by then
+	time.Sleep(bookmarked)
+	resource := watched[rng.IntN(3)]              // ServiceCIDRs can be done without
+	if lost := r.network.lost(); !lost.IsZero() { // and on the watch that follows a half-open one
+		for begun := time.Now(); time.Since(begun) < 5*time.Minute; time.Sleep(time.Second) {
+			if all := r.watches(resource); len(all) > 0 && all[len(all)-1].At.After(lost) && time.Since(all[len(all)-1].At) > bookmarked {
+				break
+			}
+		}
+	}
 	frozen, lift := time.Now(), r.server.Freeze(resource)
 	if rng.IntN(4) > 0 {
 		r.later(some(rng), lift)
@@ -158,13 +166,10 @@ func watchHangs(r *run, rng *rand.Rand) {
 
 // accepted returns when the server last accepted a watch after one whose time was up, or which it
 // had refused: it was alive then. The former happens once in five minutes at most: who asked for
-// less would hide a watch that is dead. The watch of other Nodes is not counted: health does not
-// depend on it.
+// less would hide a watch that is dead.
 func (r *run) accepted(resource string) (at time.Time) {
 	const least, next = 5 * time.Minute, 5 * time.Second
-	watches := slices.DeleteFunc(r.server.Requests("watch", resource), func(q apitest.Request) bool {
-		return strings.HasPrefix(q.Query.Get("fieldSelector"), "metadata.name!=")
-	})
+	watches := r.watches(resource)
 	for i := 1; i < len(watches); i++ {
 		seconds, _ := strconv.Atoi(watches[i-1].Query.Get("timeoutSeconds"))
 		asked, took := time.Duration(seconds)*time.Second, watches[i].At.Sub(watches[i-1].At)
@@ -173,6 +178,14 @@ func (r *run) accepted(resource string) (at time.Time) {
 		}
 	}
 	return at
+}
+
+// watches are the requests for watches of a resource, but for that of other Nodes: health does
+// not depend on it.
+func (r *run) watches(resource string) []apitest.Request {
+	return slices.DeleteFunc(r.server.Requests("watch", resource), func(q apitest.Request) bool {
+		return strings.HasPrefix(q.Query.Get("fieldSelector"), "metadata.name!=")
+	})
 }
 
 func gone(r *run, rng *rand.Rand) {

@@ -21,6 +21,7 @@ type network struct {
 	listeners map[string]*listener
 	links     map[*link]bool
 	dead      bool // packets are lost: connections stay and carry nothing
+	lostAt    time.Time
 }
 
 func newNetwork() *network {
@@ -91,11 +92,19 @@ func (n *network) lose(dead bool) {
 	if !dead {
 		return
 	}
+	n.lostAt = time.Now()
 	for k := range n.links {
 		k.loss.Do(func() { close(k.lost) })
 		k.near.Close() // wakes up the reader; see conn.Read
 		k.far.Close()
 	}
+}
+
+// lost returns when connections last became half-open; zero if none did.
+func (n *network) lost() time.Time {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.lostAt
 }
 
 type listener struct {
