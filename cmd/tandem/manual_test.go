@@ -305,7 +305,7 @@ Verbs with ` + "`-o json`" + ` (and ` + "`-o yaml`" + `, the same fields) print 
 
 Promise: fields are added, not renamed and not given another meaning, within the minors that [versions](../../../.github/VERSIONS.md#what-is-stable) names; readers ignore fields that they do not
 know. A field that is empty may be absent. Each document begins with ` + "`apiVersion: " + apiVersion + "`" + `, which is not in the tables; a change that breaks readers would give it another one. Where an answer
-is a list its elements are in ` + "`items`" + `. Only ` + "`/status`" + ` has no ` + "`apiVersion`" + `, and the report of ` + "`tandem test hns`" + ` has one of its own. Verbs of ` + "`kubectl tandem`" + ` print the same documents
+is a list its elements are in ` + "`items`" + `. Only ` + "`/status`" + ` and ` + "`/query`" + ` have no ` + "`apiVersion`" + `, and the report of ` + "`tandem test hns`" + ` has one of its own. Verbs of ` + "`kubectl tandem`" + ` print the same documents
 about a node, plan that of ` + "`--against-running`" + `. This page is made from the types that the program encodes.
 `)
 	docs := comments(t)

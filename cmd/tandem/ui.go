@@ -37,6 +37,7 @@ func newUI(k *cluster) *cobra.Command {
 	var address string
 	whole := k != nil
 	c := &cobra.Command{
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			at, err := netip.ParseAddrPort(address)
 			if err != nil || !at.Addr().IsLoopback() {

@@ -74,7 +74,7 @@ func ReadNode(node, pod string, answer io.Reader, each func(NodeService)) (n Nod
 			err = in.Decode(&n.Healthy)
 		case "reasons":
 			var all first[string]
-			err = in.Decode(&all)
+			err, n.Reasons = in.Decode(&all), nil
 			for _, one := range all {
 				n.Reasons = append(n.Reasons, cut(one))
 			}
@@ -145,6 +145,9 @@ type first[T any] []T
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (f *first[T]) UnmarshalJSON(text []byte) error {
+	if *f != nil {
+		return errTwice
+	}
 	in := json.NewDecoder(bytes.NewReader(text))
 	err := list(in, maxKept, func() error {
 		var one T
@@ -242,6 +245,7 @@ func Together(all []NodeReport) (problems []*ClusterProblem) {
 var (
 	errNoStatus = errors.New("the response is not a tandem status")
 	errMany     = errors.New("a list of the status has too many entries")
+	errTwice    = errors.New("a list of the status is there twice")
 )
 
 // ignored is a value that is not decoded.

@@ -70,6 +70,7 @@ func TestReadNodeMakesLittle(t *testing.T) {
 		"services":   `{"version":"v1","services":[{}` + many("{}") + `]}`,
 		"a service":  `{"version":"v1","services":[{"name":"a","frontends":[{}` + many("{}")[:size-size%3-300] + `]}]}`,
 		"faults":     `{"version":"v1","services":[{"name":"a","problems":[{}` + many("{}")[:size-size%3-300] + `]}]}`,
+		"again":      `{"version":"v1","services":[{"name":"a"` + strings.Repeat(`,"problems":[{}`+strings.Repeat(",{}", 49)+`]`, size/180) + `}],"reasons":[""]` + strings.Repeat(`,"reasons":["","",""]`, 1000) + `}`,
 		"fields":     `{"version":"v1"` + many(`"a":{}`) + `}`,
 		"long words": `{"version":"v1","services":[{"name":"` + strings.Repeat("a", size-200) + `"}]}`,
 		"large":      `{"version":"v1","services":[{"name":"` + strings.Repeat("a", 64<<20) + `"}]}`,

@@ -85,8 +85,10 @@ func (r *Redactor) Sum(kind string, parts ...[]byte) []byte {
 // Address replaces an address: each bit behind the class is turned or not by what
 // precedes it, so that two addresses share as many bits afterwards as before
 // (Xu et al., Prefix-preserving IP address anonymization, 2002). The class is the first 8
-// bits of IPv4, 16 of IPv6. Addresses that mean something by themselves stay.
+// bits of IPv4, 16 of IPv6. Addresses that mean something by themselves stay. A zone, which is
+// the name of an interface, does not.
 func (r *Redactor) Address(a netip.Addr) netip.Addr {
+	a = a.WithZone("")
 	if !a.IsValid() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast() {
 		return a
 	}

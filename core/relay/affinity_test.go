@@ -124,7 +124,7 @@ func TestAffinityIsSharedByNamespace(t *testing.T) {
 
 // The clients of an endpoint that is silent are spread over all others, and each tries every endpoint once.
 func TestFailuresSpreadOverAllOthers(t *testing.T) {
-	const endpoints, clients = 10, 900
+	const endpoints, clients = 10, 3000
 	a, b, now := Balance(weightedPool(1, 1, 1, 1, 1, 1, 1, 1, 1, 1), model.DefaultScheduler), &balancer{}, time.Unix(1000, 0)
 	second := map[netip.AddrPort]int{}
 	for i := range clients {
@@ -142,6 +142,6 @@ func TestFailuresSpreadOverAllOthers(t *testing.T) {
 		}
 	}
 	if len(second) != endpoints-1 {
-		t.Errorf("the 90 clients of one endpoint went on to %d others: %v", len(second), second)
+		t.Errorf("the 300 clients of one endpoint went on to %d others: %v", len(second), second)
 	}
 }

@@ -39,7 +39,9 @@ func ClusterHandler(of Cluster) http.Handler {
 	mux.HandleFunc("GET /ui/{$}", c.nodes)
 	mux.HandleFunc("GET /ui/path", c.path)
 	p.register(mux, "/node/{node}")
-	newBook(p.templates, true).register(mux)
+	manual := newBook(p.templates, true)
+	manual.many = true
+	manual.register(mux)
 	registerAssets(mux)
 	return secured(mux)
 }
@@ -164,7 +166,9 @@ func clusterOf(s shell, reports []question.NodeReport, query, state, sort string
 		}
 	}
 	switch healthy := counts[nodeHealthy] + counts[nodeFailing] + counts[nodeDiffers]; {
-	case healthy == len(reports):
+	case len(reports) == 0:
+		v.Health = "not known yet"
+	case healthy == len(reports) && len(s.Reasons) == 0:
 		v.Healthy, v.Health = true, "healthy"
 	default:
 		v.Health = fmt.Sprintf("%d of %d healthy", healthy, len(reports))

@@ -152,9 +152,11 @@ func TestPagesOfACluster(t *testing.T) {
 
 // references are the addresses that a page leads to.
 func references(body string) (all []string) {
-	for _, part := range strings.Split(body, `href="`)[1:] {
-		address, _, _ := strings.Cut(part, `"`)
-		all = append(all, address)
+	for _, name := range []string{`href="`, `action="`} {
+		for _, part := range strings.Split(body, name)[1:] {
+			address, _, _ := strings.Cut(part, `"`)
+			all = append(all, address)
+		}
 	}
 	return all
 }

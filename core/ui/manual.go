@@ -23,6 +23,7 @@ type book struct {
 	root      string                           // where style and script are
 	search    string                           // the page that answers searches
 	live      bool                             // there are pages about a proxy, too
+	many      bool                             // about those of many nodes
 }
 
 func newBook(templates *template.Template, live bool) *book {
@@ -73,7 +74,7 @@ type manualPage struct {
 	Hits               []manual.Hit
 	Chapters           []manual.Chapter
 	Root, Search       string
-	Live, Static       bool
+	Live, Many, Static bool
 	book               *book
 }
 
@@ -81,7 +82,7 @@ type manualPage struct {
 func (p manualPage) To(page, anchor string) string { return p.book.docs(page, anchor) }
 
 func (b *book) view(title, here string) manualPage {
-	return manualPage{Title: title, Here: here, Chapters: b.manual().Chapters, Root: b.root, Search: b.search, Live: b.live, Static: b.root == "", book: b}
+	return manualPage{Title: title, Here: here, Chapters: b.manual().Chapters, Root: b.root, Search: b.search, Live: b.live, Many: b.many, Static: b.root == "", book: b}
 }
 
 // show is the view of a page.

@@ -126,6 +126,10 @@ func secured(h http.Handler) http.Handler {
 		header.Set("Referrer-Policy", "no-referrer")
 		header.Set("Cross-Origin-Resource-Policy", "same-origin")
 		header.Set("Cache-Control", "no-store")
+		if from := r.Header.Get("Sec-Fetch-Site"); from != "" && from != "same-origin" && from != "none" && r.Header.Get("Sec-Fetch-Dest") != "document" {
+			http.Error(w, "pages of other sites load nothing here", http.StatusForbidden)
+			return
+		}
 		if r.Method != http.MethodGet {
 			header.Set("Allow", http.MethodGet)
 			http.Error(w, "only GET", http.StatusMethodNotAllowed)
@@ -176,7 +180,7 @@ func (p *pages) begin(w http.ResponseWriter, r *http.Request, title, here string
 		p.silent(w, s, err)
 		return from, s, false
 	}
-	s.Status, s.Subject, s.Healthy, s.Health, s.Reasons = &status, cmp.Or(status.Node, s.Subject), status.Healthy, "healthy", status.Reasons
+	s.Status, s.Subject, s.Healthy, s.Health, s.Reasons = &status, cmp.Or(s.Subject, status.Node), status.Healthy, "healthy", status.Reasons
 	if !s.Healthy {
 		s.Health = "not healthy"
 	}

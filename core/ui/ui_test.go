@@ -227,6 +227,41 @@ func TestHostileNames(t *testing.T) {
 			t.Errorf("%s:\n%s", path, w.Body)
 		}
 	}
+	from := source(world(1))
+	services := from.Services
+	from.Services = func(ctx context.Context, p question.ServicesRequest) (question.Services, error) {
+		all, err := services(ctx, p)
+		for i := range all.Services {
+			for j := range all.Services[i].Frontends {
+				f := &all.Services[i].Frontends[j]
+				f.Address, f.Kind, f.Proto = evil, evil, evil
+			}
+			for j := range all.Services[i].Endpoints {
+				e := &all.Services[i].Endpoints[j]
+				e.Address, e.Node, e.Port, e.Slice, e.Why = evil, evil, evil, evil, evil
+			}
+		}
+		return all, err
+	}
+	if w := get(ui.Handler(from), "/ui/service/shop/checkout-0"); w.Code != http.StatusOK || strings.Contains(w.Body.String(), "<script>") || !strings.Contains(w.Body.String(), "alert(1)") {
+		t.Errorf("a Service: %d\n%s", w.Code, w.Body)
+	}
+}
+
+// A page of another site makes a browser load nothing, as a question may have a node's data plane read back.
+func TestOtherSitesLoadNothing(t *testing.T) {
+	h := ui.Handler(source(world(1)))
+	for _, tt := range []struct {
+		site, to string
+		want     int
+	}{{"", "", 200}, {"none", "document", 200}, {"same-origin", "empty", 200}, {"cross-site", "document", 200}, {"cross-site", "image", 403}, {"same-site", "iframe", 403}} {
+		r, w := httptest.NewRequest("GET", "/ui", nil), httptest.NewRecorder()
+		r.Header.Set("Sec-Fetch-Site", tt.site)
+		r.Header.Set("Sec-Fetch-Dest", tt.to)
+		if h.ServeHTTP(w, r); w.Code != tt.want {
+			t.Errorf("%s, %s: %d, want %d", tt.site, tt.to, w.Code, tt.want)
+		}
+	}
 }
 
 // A page of 10,000 Services takes less than 100 ms.

@@ -304,7 +304,7 @@ func (d *Driver) drainServer(id virtualserver.ID) (bool, error) {
 }
 
 // Draining destinations are checked every drainCheck, or in a hundredth of the time where that takes
-// longer. They are deleted after drainLimit in any case: then IPVS itself expires an idle TCP connection.
+// longer, but once a minute. They are deleted after drainLimit in any case: then IPVS itself expires an idle TCP connection.
 const (
 	drainCheck = 2 * time.Second
 	drainShare = 100
@@ -348,7 +348,7 @@ func (d *drains) run() {
 		case <-timer.C:
 			begun := time.Now()
 			d.check()
-			timer.Reset(max(drainCheck, drainShare*time.Since(begun)))
+			timer.Reset(min(max(drainCheck, drainShare*time.Since(begun)), time.Minute))
 		}
 	}
 }

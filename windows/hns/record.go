@@ -179,6 +179,9 @@ func recorded[T any](r *recorder, name, id string, request any, f func() (T, err
 	c := Call{Name: name, Micros: time.Since(began).Microseconds()}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.ended {
+		return answer, err
+	}
 	c.ID, c.Request = r.words.id(id), r.words.object(request)
 	if err != nil {
 		c.Failed = refusalOf(err)

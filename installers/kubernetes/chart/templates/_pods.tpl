@@ -59,7 +59,7 @@ spec:
       {{- $annotations := deepCopy $set.podAnnotations }}
       {{- /* Restarts need the pods to be new, and others lose nothing: rules are adopted. */}}
       {{- if or (eq .os "windows") (not .root.Values.config.existing) }}
-      {{- $_ := set $annotations "checksum/config" (include "tandem.conf" . | sha256sum) }}
+      {{- $_ := set $annotations "checksum/config" (printf "%s%s" (include "tandem.conf" .) (ternary "" .root.Values.config.apiServer (not (empty .root.Values.config.existing))) | sha256sum) }}
       {{- end }}
       {{- with $annotations }}
       annotations: {{- toYaml . | nindent 8 }}
