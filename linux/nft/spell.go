@@ -25,7 +25,7 @@ const maxSpelled = 400
 
 // spell returns the text of a rule in an answer of the kernel.
 func spell(m netlink.Message) string {
-	s := speller{family: m.Family(), registers: map[uint32]operand{}}
+	s := speller{family: m.Family(), registers: map[uint32]operand{}, compared: map[uint32]operand{}}
 	comment := ""
 	for kind, v := range m.Attrs() {
 		switch kind {
@@ -51,6 +51,7 @@ func spell(m netlink.Message) string {
 type speller struct {
 	family    byte // of the table
 	registers map[uint32]operand
+	compared  map[uint32]operand // that are in no register for others, but for one more comparison
 	parts     []string
 }
 
@@ -115,7 +116,11 @@ func (s *speller) expression(b []byte) {
 	case "ct":
 		s.conntrack(a)
 	case "fib":
-		s.load(a.register(fibDreg), operand{text: "fib daddr type", kind: aNumber})
+		of := "fib" // the route of something else
+		if a.number(fibResult) == 3 && a.number(fibFlags) == 2 {
+			of = fibDaddrType
+		}
+		s.load(a.register(fibDreg), operand{text: of, kind: aNumber})
 	case "numgen":
 		by := "inc"
 		if a.number(ngType) == 1 {
@@ -129,6 +134,10 @@ func (s *speller) expression(b []byte) {
 		s.bitwise(a)
 	case "cmp":
 		s.compare(a)
+	case "range":
+		const sreg, op, from, to = 1, 2, 3, 4
+		o := s.operand(a.register(sreg))
+		s.say("%s %s%s-%s", cmp.Or(o.text, "register"), comparison(a.number(op)), constantText(o.kind, a.value(from)), constantText(o.kind, a.value(to)))
 	case "immediate":
 		s.immediate(a)
 	case "lookup":
@@ -158,6 +167,17 @@ func offsetText(n uint32) string {
 }
 
 func (s *speller) load(register uint32, o operand) { s.registers[register] = o }
+
+// operand is what a comparison is with. A range is two comparisons of one register.
+func (s *speller) operand(register uint32) operand {
+	o, ok := s.registers[register]
+	if !ok {
+		o = s.compared[register]
+	}
+	delete(s.registers, register)
+	s.compared[register] = o
+	return o
+}
 
 // from joins what was loaded from a register on, and forgets it.
 func (s *speller) from(register uint32) string {
@@ -252,6 +272,9 @@ func (s *speller) bitwise(a attributes) {
 	s.load(a.register(bitwiseDreg), o)
 }
 
+// fibDaddrType is the text of the type of a destination address.
+const fibDaddrType = "fib daddr type"
+
 // comparison is an operator of cmp (enum nft_cmp_ops), as it is written between its sides.
 func comparison(op uint32) string {
 	const known = 6
@@ -263,8 +286,7 @@ func comparison(op uint32) string {
 
 func (s *speller) compare(a attributes) {
 	register, value, op := a.register(cmpSreg), a.value(cmpData), comparison(a.number(cmpOp))
-	o := s.registers[register]
-	delete(s.registers, register)
+	o := s.operand(register)
 	switch {
 	case o.kind == anAddress:
 		s.say("%s %s%s", o.text, op, prefixOf(value, o))
@@ -282,7 +304,7 @@ func (s *speller) compare(a attributes) {
 			op = ""
 		}
 		s.say("%s %s%s", o.text, op, strings.Join(names, ","))
-	case o.text == "fib daddr type" && len(value) == 4:
+	case o.text == fibDaddrType && len(value) == 4:
 		kind := map[uint32]string{1: "unicast", 2: "local", 3: "broadcast", 5: "multicast"}[binary.NativeEndian.Uint32(value)]
 		s.say("%s %s%s", o.text, op, cmp.Or(kind, constantText(aNumber, value)))
 	default:

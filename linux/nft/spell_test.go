@@ -79,6 +79,32 @@ func TestRulesAreSpelled(t *testing.T) {
 	if got, want := spell(asAnswered(t, model.IPv6, six, nil)), six.Text(model.IPv6); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
+	port := func(n uint16) []byte { return []byte{byte(n >> 8), byte(n)} }
+	others := func(e *encoder) { // tcp dport 30000-32767, twice; fib saddr . mark . iif oif missing
+		e.expr("payload", func() {
+			e.Uint32(payloadDreg, reg0)
+			e.Uint32(payloadBase, baseTransport)
+			e.Uint32(payloadOffset, 2)
+			e.Uint32(payloadLen, 2)
+		})
+		e.cmp(reg0, 5, port(30000))
+		e.cmp(reg0, 3, port(32767))
+		e.expr("range", func() {
+			e.Uint32(1, reg0)
+			e.Uint32(2, notEqual)
+			e.value(3, port(30100))
+			e.value(4, port(30199))
+		})
+		e.expr("fib", func() {
+			e.Uint32(fibDreg, reg0)
+			e.Uint32(fibResult, 1)
+			e.Uint32(fibFlags, 1|1<<2|1<<3)
+		})
+		e.cmp(reg0, equal, host32(0))
+	}
+	if got, want := spell(asAnswered(t, model.IPv4, NewRule(), others)), "th dport >= 30000 th dport <= 32767 th dport != 30100-30199 fib 0x00000000"; got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
 	iptables := func(e *encoder) {
 		e.expr("match", func() {
 			e.Text(1, "comment")
@@ -95,7 +121,7 @@ func TestRulesAreSpelled(t *testing.T) {
 // Whatever a rule of another program holds, its text is bounded and printable.
 func TestAnyRuleIsSpelled(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	names := []string{"payload", "meta", "ct", "fib", "numgen", "hash", "bitwise", "cmp", "immediate", "lookup", "dynset", "nat", "match", "target", "x\x1by"}
+	names := []string{"payload", "meta", "ct", "fib", "numgen", "hash", "bitwise", "cmp", "range", "immediate", "lookup", "dynset", "nat", "match", "target", "x\x1by"}
 	for range 20000 {
 		m := asAnswered(t, model.IPv4, NewRule(), func(e *encoder) {
 			for range random.IntN(20) {
