@@ -476,7 +476,7 @@ func (s *screen) row(cells []string, widths []int, color func(i int, cell string
 			s.text.WriteString(gutter)
 		}
 		pad := max(widths[i]-utf8.RuneCountInString(cell), 0)
-		s.text.WriteString(s.paint(color(i, cell), cut(cell, widths[i])))
+		s.text.WriteString(s.paint(color(i, cell), printable.Cut(cell, widths[i])))
 		for i < last && pad > 0 {
 			n := min(pad, len(blanks))
 			s.text.WriteString(blanks[:n])
@@ -484,14 +484,6 @@ func (s *screen) row(cells []string, widths []int, color func(i int, cell string
 		}
 	}
 	s.text.WriteString("\n")
-}
-
-// cut shortens a text to a width in characters.
-func cut(text string, width int) string {
-	if utf8.RuneCountInString(text) <= width {
-		return text
-	}
-	return string([]rune(text)[:width-1]) + "…"
 }
 
 // filter is a question.Filter by flags.

@@ -97,6 +97,20 @@ func Count[N int | uint64](n N, one string) string {
 	return fmt.Sprintf("%d %ss", n, one)
 }
 
+// Cut shortens a text to a width in characters, of which the last is then an ellipsis.
+func Cut(text string, width int) string {
+	n, end := 0, 0 // end: of the characters that fit before an ellipsis
+	for i := range text {
+		if n == width-1 {
+			end = i
+		}
+		if n++; n > width {
+			return text[:end] + "…"
+		}
+	}
+	return text
+}
+
 // List is a list in words, cut short where it is longer than most: "a, b and 3 more".
 func List(all []string, most int) string {
 	if len(all) <= most {

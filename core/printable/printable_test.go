@@ -54,6 +54,18 @@ func FuzzPrintable(f *testing.F) {
 	})
 }
 
+func TestCut(t *testing.T) {
+	for _, tt := range []struct {
+		text  string
+		width int
+		want  string
+	}{{"", 1, ""}, {"a", 1, "a"}, {"ab", 1, "…"}, {"grün", 4, "grün"}, {"grüner", 4, "grü…"}, {"a\xff\xffb", 3, "a\xff…"}} {
+		if got := printable.Cut(tt.text, tt.width); got != tt.want {
+			t.Errorf("%q, %d: %q, want %q", tt.text, tt.width, got, tt.want)
+		}
+	}
+}
+
 func TestCount(t *testing.T) {
 	for n, want := range []string{"0 syncs", "1 sync", "2 syncs"} {
 		if got := printable.Count(n, "sync"); got != want {

@@ -13,6 +13,7 @@ import (
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/printable"
 )
 
 // Node is one node of a cluster, in short.
@@ -46,7 +47,7 @@ const (
 	maxServices = 1_000_000
 	maxInputs   = 1000
 	maxKept     = 50  // problems, of a node and of its Services, and reasons
-	maxText     = 400 // characters of each text that is kept
+	maxText     = 400 // characters of each text
 )
 
 // ReadNode reads the status that a pod on a node has answered with, as a stream: of many
@@ -76,7 +77,7 @@ func ReadNode(node, pod string, answer io.Reader, each func(NodeService)) (n Nod
 			var all first[string]
 			err, n.Reasons = in.Decode(&all), nil
 			for _, one := range all {
-				n.Reasons = append(n.Reasons, cut(one))
+				n.Reasons = append(n.Reasons, printable.Cut(one, maxText))
 			}
 		case "problems":
 			var all first[Problem]
@@ -125,19 +126,8 @@ func ReadNode(node, pod string, answer io.Reader, each func(NodeService)) (n Nod
 	if n.Version == "" {
 		return n, errNoStatus
 	}
-	n.Version, n.Mode, n.Hash = cut(n.Version), cut(n.Mode), cut(n.Hash)
+	n.Version, n.Mode, n.Hash = printable.Cut(n.Version, maxText), printable.Cut(n.Mode, maxText), printable.Cut(n.Hash, maxText)
 	return n, nil
-}
-
-// cut is a text of which so much is kept.
-func cut(text string) string {
-	n := 0
-	for i := range text {
-		if n++; n > maxText {
-			return text[:i] + "…"
-		}
-	}
-	return text
 }
 
 // first are the first entries of a list: the others are not decoded.
@@ -166,7 +156,7 @@ func kept(all []Problem) []Problem {
 	all = slices.Clone(all)
 	for i := range all {
 		p := &all[i]
-		p.Object, p.Where, p.Reason, p.Detail = cut(p.Object), cut(p.Where), cut(p.Reason), cut(p.Detail)
+		p.Object, p.Where, p.Reason, p.Detail = printable.Cut(p.Object, maxText), printable.Cut(p.Where, maxText), printable.Cut(p.Reason, maxText), printable.Cut(p.Detail, maxText)
 	}
 	return all
 }
@@ -189,7 +179,7 @@ func ReportNode(node, pod string, answer io.Reader) (r NodeReport, err error) {
 	r.Node, err = ReadNode(node, pod, answer, func(s NodeService) {
 		of := &found[urgency(s.State)+1]
 		if len(s.Problems) > 0 && len(*of) < maxKept {
-			*of = append(*of, ServiceProblems{cut(s.Name), cut(s.State), kept(s.Problems)})
+			*of = append(*of, ServiceProblems{printable.Cut(s.Name, maxText), printable.Cut(s.State, maxText), kept(s.Problems)})
 		}
 	})
 	r.Services = slices.Concat(found...)
@@ -302,7 +292,7 @@ type NodeDifference struct {
 // returns the first of most. Of several that are as frequent the first by hash counts as
 // that of most. Nodes that gave no answer are left out; ok is false when none did.
 func Compare(nodes []Node) (usual Node, ok bool) {
-	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Pod, b.Pod)) })
+	slices.SortFunc(nodes, func(a, b Node) int { return a.compare(&b) })
 	all := make([]*Node, len(nodes))
 	for i := range nodes {
 		all[i] = &nodes[i]
@@ -315,9 +305,7 @@ func Compare(nodes []Node) (usual Node, ok bool) {
 
 // CompareReports does the same with reports.
 func CompareReports(reports []NodeReport) {
-	slices.SortFunc(reports, func(a, b NodeReport) int {
-		return cmp.Or(cmp.Compare(a.Node.Node, b.Node.Node), cmp.Compare(a.Pod, b.Pod))
-	})
+	slices.SortFunc(reports, func(a, b NodeReport) int { return a.Node.compare(&b.Node) })
 	all := make([]*Node, len(reports))
 	for i := range reports {
 		all[i] = &reports[i].Node
@@ -346,6 +334,11 @@ func compare(nodes []*Node) (usual *Node) {
 		}
 	}
 	return usual
+}
+
+// compare orders nodes by their names.
+func (n *Node) compare(o *Node) int {
+	return cmp.Or(cmp.Compare(n.Node, o.Node), cmp.Compare(n.Pod, o.Pod))
 }
 
 // answered reports whether a node has given a status.

@@ -126,11 +126,8 @@ func row(r *question.NodeReport) nodeRow {
 // nodeRoot is what the addresses of a node's pages begin with.
 func nodeRoot(node string) string { return "/node/" + url.PathEscape(node) }
 
-// Bounds of the page of all nodes.
-const (
-	maxClusterProblems = maxProblems
-	maxOn              = 4 // nodes that are named with a problem
-)
+// maxOn is how many nodes are named with a problem.
+const maxOn = 4
 
 func (c *clusterPages) nodes(w http.ResponseWriter, r *http.Request) {
 	reports, err := c.Nodes(r.Context())
@@ -195,7 +192,7 @@ func clusterOf(s shell, reports []question.NodeReport, query, state, sort string
 	}
 	v.Rows, v.Pager = paged(rows, page, "/ui", url.Values{"q": {query}, "state": {state}, "sort": {sort}})
 	problems := question.Together(reports)
-	v.More = max(0, len(problems)-maxClusterProblems)
+	v.More = max(0, len(problems)-maxProblems)
 	for _, p := range problems[:len(problems)-v.More] {
 		one := clusterProblem{ClusterProblem: p, More: max(0, len(p.Nodes)-maxOn)}
 		for _, node := range p.Nodes[:len(p.Nodes)-one.More] {
@@ -283,8 +280,7 @@ func (c *clusterPages) path(w http.ResponseWriter, r *http.Request) {
 	root := nodeRoot(node) + "/ui"
 	switch {
 	case node == "" || to == "" || from == "" && !ok:
-		s := shell{Title: "Nodes", Here: "nodes", Many: true, Subject: c.Name}
-		s.Title, s.Err = "Which path?", errPath
+		s := shell{Title: "Which path?", Here: "nodes", Many: true, Subject: c.Name, Err: errPath}
 		c.pages.render(w, http.StatusBadRequest, "silent.html", s)
 	case from != "":
 		http.Redirect(w, r, address(root+"/explain", url.Values{"from": {from}, "to": {to}}), http.StatusSeeOther)

@@ -376,7 +376,7 @@ type problem struct {
 	question.Problem
 }
 
-// maxProblems is how many problems the overview lists.
+// maxProblems is how many problems the overview, and the page of all nodes, list.
 const maxProblems = 8
 
 type serviceRow struct {

@@ -179,6 +179,15 @@ func (s *speller) operand(register uint32) operand {
 	return o
 }
 
+// move sets an operand to what is in a source register, or loads it into another one.
+func (s *speller) move(a attributes, source, destination uint16, o operand) {
+	if _, is := a[source]; is {
+		s.say("%s set %s", o.text, s.from(a.register(source)))
+		return
+	}
+	s.load(a.register(destination), o)
+}
+
 // from joins what was loaded from a register on, and forgets it.
 func (s *speller) from(register uint32) string {
 	var parts []string
@@ -208,11 +217,7 @@ func (s *speller) payload(a attributes) {
 	case place{base, offset} == place{baseNetwork, 9} && size == 1:
 		o = operand{text: "ip protocol", kind: aProto}
 	}
-	if written, is := a[payloadSreg]; is {
-		s.say("%s set %s", o.text, s.from(attributes{1: written}.register(1)))
-		return
-	}
-	s.load(a.register(payloadDreg), o)
+	s.move(a, payloadSreg, payloadDreg, o)
 }
 
 func (s *speller) meta(a attributes) {
@@ -229,11 +234,7 @@ func (s *speller) meta(a attributes) {
 	case metaL4Proto:
 		o = operand{text: "meta l4proto", kind: aProto}
 	}
-	if written, is := a[metaSreg]; is {
-		s.say("%s set %s", o.text, s.from(attributes{1: written}.register(1)))
-		return
-	}
-	s.load(a.register(metaDreg), o)
+	s.move(a, metaSreg, metaDreg, o)
 }
 
 func (s *speller) conntrack(a attributes) {

@@ -69,23 +69,55 @@ func Filled[T any](t *testing.T, other string) *T {
 	return x
 }
 
-// each calls f for each field below v that has none of its own. Pointers and slices on the way
-// get one element.
+// each gives the pointers and slices below v one element, and visits it.
 func each(v reflect.Value, path string, f func(path string, v reflect.Value)) {
+	fill(v)
+	visit(v, path, f)
+}
+
+func fill(v reflect.Value) {
 	switch {
 	case v.Kind() == reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
-		each(v.Elem(), path, f)
+		fill(v.Elem())
 	case v.Kind() == reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
-		each(v.Index(0), path, f)
+		fill(v.Index(0))
 	case v.Kind() == reflect.Array:
 		for i := range v.Len() {
-			each(v.Index(i), fmt.Sprintf("%s.%d", path, i), f)
+			fill(v.Index(i))
 		}
-	case v.Kind() == reflect.Struct && v.Type().Field(0).IsExported():
+	case inner(v):
 		for i := range v.NumField() {
-			each(v.Field(i), strings.TrimPrefix(path+"."+v.Type().Field(i).Name, "."), f)
+			fill(v.Field(i))
+		}
+	}
+}
+
+// inner reports whether v is a struct with fields of its own, unlike an address.
+func inner(v reflect.Value) bool {
+	return v.Kind() == reflect.Struct && v.Type().Field(0).IsExported()
+}
+
+// visit calls f for each field below v that has none of its own, of the elements that there are.
+// The elements of a slice have one path, those of an array their own.
+func visit(v reflect.Value, path string, f func(path string, v reflect.Value)) {
+	switch {
+	case v.Kind() == reflect.Pointer:
+		if !v.IsNil() {
+			visit(v.Elem(), path, f)
+		}
+	case v.Kind() == reflect.Slice:
+		for i := range v.Len() {
+			visit(v.Index(i), path, f)
+		}
+	case v.Kind() == reflect.Array:
+		for i := range v.Len() {
+			visit(v.Index(i), fmt.Sprintf("%s.%d", path, i), f)
+		}
+	case inner(v):
+		for i := range v.NumField() {
+			visit(v.Field(i), strings.TrimPrefix(path+"."+v.Type().Field(i).Name, "."), f)
 		}
 	default:
 		f(path, v)
@@ -97,10 +129,10 @@ func Varied[T any](t *testing.T, values []*T, leftOut ...string) {
 	t.Helper()
 	found := map[string]any{} // by path: the first value, then two
 	for _, x := range values {
-		visit(reflect.ValueOf(x).Elem(), "", func(path string, v any) {
+		visit(reflect.ValueOf(x).Elem(), "", func(path string, v reflect.Value) {
 			if first, ok := found[path]; !ok {
-				found[path] = v
-			} else if first != v {
+				found[path] = v.Interface()
+			} else if first != v.Interface() {
 				found[path] = two{}
 			}
 		})
@@ -113,22 +145,3 @@ func Varied[T any](t *testing.T, values []*T, leftOut ...string) {
 }
 
 type two struct{}
-
-// visit calls f as each does, for the elements that there are.
-func visit(v reflect.Value, path string, f func(path string, v any)) {
-	switch {
-	case v.Kind() == reflect.Pointer && !v.IsNil():
-		visit(v.Elem(), path, f)
-	case v.Kind() == reflect.Pointer:
-	case v.Kind() == reflect.Slice:
-		for i := range v.Len() {
-			visit(v.Index(i), path, f)
-		}
-	case v.Kind() == reflect.Struct && v.Type().Field(0).IsExported():
-		for i := range v.NumField() {
-			visit(v.Field(i), strings.TrimPrefix(path+"."+v.Type().Field(i).Name, "."), f)
-		}
-	default:
-		f(path, v.Interface())
-	}
-}
