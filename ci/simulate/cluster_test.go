@@ -115,7 +115,7 @@ func (k *cluster) set(next conformance.Random) (touched []model.ServiceName) {
 			return s.Name.Name
 		})
 	return append(touched, changed(before.Slices, next.Slices, func(s *model.Slice) model.ServiceName {
-		return model.ServiceName{Namespace: s.Name.Namespace, Name: s.Service}
+		return s.Owner()
 	})...)
 }
 

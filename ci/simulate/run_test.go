@@ -335,7 +335,7 @@ func (r *run) knows(w *world) bool {
 		}
 	}
 	for _, slice := range w.slices {
-		if w.services[model.ServiceName{Namespace: slice.Name.Namespace, Name: slice.Service}] != nil {
+		if w.services[slice.Owner()] != nil {
 			n--
 		}
 	}

@@ -364,11 +364,10 @@ func (t *turns) weigh(w *task, tr *track.Tracker) (n int, of model.ServiceName, 
 	case slice != nil:
 		of.Name = slice.Service
 	case w.about.kind == aSlice:
-		old := tr.Slice(model.SliceName(of))
-		if old == nil {
-			old = &model.Slice{}
+		of = model.ServiceName{}
+		if old := tr.Slice(model.SliceName{Namespace: w.about.namespace, Name: w.about.name}); old != nil {
+			of = old.Owner()
 		}
-		of = model.ServiceName{Namespace: old.Name.Namespace, Name: old.Service}
 	case w.about.kind != aService && w.about.kind != aTouch:
 		return min(routeEntries, t.limit), model.ServiceName{}, touched{}
 	}

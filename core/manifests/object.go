@@ -61,7 +61,7 @@ func with[T any](o object, v *T) *object {
 // service is the Service of an EndpointSlice; the zero value for other objects.
 func (o *object) service() (n model.ServiceName) {
 	if s, ok := o.value.(*model.Slice); ok {
-		n = model.ServiceName{Namespace: s.Name.Namespace, Name: s.Service}
+		n = s.Owner()
 	}
 	return n
 }

@@ -185,6 +185,9 @@ type Slice struct {
 	Family   Family
 }
 
+// Owner is the Service that it belongs to, which need not be there.
+func (s *Slice) Owner() ServiceName { return ServiceName{s.Name.Namespace, s.Service} }
+
 // DefaultWeight is the weight of endpoints whose slice has none, beside others that
 // have. It is Cilium's.
 const DefaultWeight = 100

@@ -45,7 +45,7 @@ func (t *Tracker) DeleteService(name model.ServiceName) {
 
 // SetSlice adds or replaces a slice, which may have moved to another Service.
 func (t *Tracker) SetSlice(slice *model.Slice) {
-	s := t.get(ownerOf(slice))
+	s := t.get(slice.Owner())
 	if old := t.slices.get(slice.Name); old != nil && old.Service != slice.Service {
 		t.DeleteSlice(slice.Name)
 	}
@@ -68,7 +68,7 @@ func (t *Tracker) DeleteSlice(name model.SliceName) {
 	if before == nil {
 		return
 	}
-	s := t.services[ownerOf(before)]
+	s := t.services[before.Owner()]
 	v := t.change(s)
 	if i, found := s.find(name); found {
 		v.Slices = slices.Delete(v.Slices, i, i+1)
@@ -81,10 +81,6 @@ func (t *Tracker) DeleteSlice(name model.SliceName) {
 
 // Slice returns a slice that is there; nil for another.
 func (t *Tracker) Slice(name model.SliceName) *model.Slice { return t.slices.get(name) }
-
-func ownerOf(slice *model.Slice) model.ServiceName {
-	return model.ServiceName{Namespace: slice.Name.Namespace, Name: slice.Service}
-}
 
 // updateAPIServers updates the API servers' addresses, if a Service is theirs.
 func (t *Tracker) updateAPIServers(s *service) {

@@ -42,7 +42,7 @@ func (t *Tracker) touchSuspects() {
 	for a := range t.resuspect {
 		for slice := range t.slices.at(a) {
 			t.stats.Suspected++
-			s := t.services[ownerOf(slice)]
+			s := t.services[slice.Owner()]
 			t.entail(s)
 			t.markBackend(s.name)
 		}
@@ -183,7 +183,7 @@ func (t *Tracker) remoteOf(slice *model.Slice, e *model.SliceEndpoint) iter.Seq[
 			return
 		}
 		for _, p := range slice.Ports {
-			if p.Proto == model.TCP && !yield(Endpoint{netip.AddrPortFrom(e.Addr, p.Port), e.Node, ownerOf(slice)}) {
+			if p.Proto == model.TCP && !yield(Endpoint{netip.AddrPortFrom(e.Addr, p.Port), e.Node, slice.Owner()}) {
 				return
 			}
 		}

@@ -31,9 +31,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if res != nil {
 		name = res.name
 	}
-	rule, fails := s.rule(verb, name, r.URL.Query().Get("sendInitialEvents") == "true")
-	s.note(Request{verb, name, r.URL.Query(), r.Header.Get("Accept"), token, time.Now(), fails && rule.Status >= 300})
-	if fails {
+	rule, ruled := s.rule(verb, name, r.URL.Query().Get("sendInitialEvents") == "true")
+	s.note(Request{verb, name, r.URL.Query(), r.Header.Get("Accept"), token, time.Now(), ruled && rule.Status >= 300})
+	if ruled {
 		if rule.Event && res != nil {
 			s.refuse(w, r, res, rule)
 			return
