@@ -353,7 +353,7 @@ func TestFirstDriftNamesItsWriter(t *testing.T) {
 			if s.driftSince(t, start); !slices.Equal(s.firstWriters(t), []string{c.name}) {
 				t.Errorf("drift says that %v did it, not %s alone", s.firstWriters(t), c.name)
 			}
-			if out := s.must(s.bin, "history"); !strings.Contains(out, "(by "+c.name+")") {
+			if out := s.must(s.bin, "history"); !strings.Contains(out, "  by "+c.name+" ") {
 				t.Errorf("the history does not name it: %s", out)
 			}
 			s.kill() // it writes its log no more
