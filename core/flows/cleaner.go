@@ -5,6 +5,7 @@ package flows
 import (
 	"context"
 	"maps"
+	"runtime"
 	"sync"
 	"time"
 
@@ -31,11 +32,15 @@ type Report struct {
 	Retry     time.Duration // after a failure: the pause before the next attempt
 }
 
-// Hooks are called by the Cleaner, for metrics and logs. Each may be nil; they
+// Hooks are called by the Cleaner, on its goroutine and others. Each may be nil; they
 // must not block.
 type Hooks struct {
 	Cleaned func(Report)      // after each attempt, on the Cleaner's goroutine
 	Dropped func(matches int) // matches were dropped because the queue is full
+	// ThreadTime is the processor's time that the calling thread has had. It is what the budget counts: on a
+	// busy machine a look takes long because it waits for a processor, and then flows must not wait for that, too.
+	// Where it is nil the clock counts.
+	ThreadTime func() time.Duration
 }
 
 const (
@@ -56,7 +61,7 @@ type Cleaner struct {
 	stale func(*model.Host, []model.Delta) []Match
 	grace time.Duration // before stale flows are looked for: some may get an answer
 	spare budget
-	took  time.Duration // by the table, since the last pause
+	took  time.Duration // by the table, since the last pause: see Hooks.ThreadTime
 	table Table
 	hooks Hooks
 	stop  context.CancelFunc
@@ -318,10 +323,10 @@ func (c *Cleaner) delete(ctx context.Context, f model.Family, stale []Match, pau
 	if len(stale) == 0 {
 		return nil
 	}
-	start := time.Now()
+	start, spent := time.Now(), c.account()
 	deleted, err := c.table.Delete(ctx, stale, c.staleNow)
+	c.took += spent()
 	r := Report{Family: f, Frontends: len(stale), Deleted: deleted, Took: time.Since(start), Err: err}
-	c.took += r.Took
 	if err != nil {
 		r.Retry = pause
 	}
@@ -329,6 +334,21 @@ func (c *Cleaner) delete(ctx context.Context, f model.Family, stale []Match, pau
 		c.hooks.Cleaned(r)
 	}
 	return err
+}
+
+// account returns what tells how much time of a processor has been spent since, on this thread.
+func (c *Cleaner) account() (spent func() time.Duration) {
+	now := c.hooks.ThreadTime
+	if now == nil {
+		start := time.Now()
+		return func() time.Duration { return time.Since(start) }
+	}
+	runtime.LockOSThread()
+	start := now()
+	return func() time.Duration {
+		defer runtime.UnlockOSThread()
+		return now() - start
+	}
 }
 
 func ofFamily(all []Match, f model.Family) (some []Match) {

@@ -68,3 +68,25 @@ func TestATenantsChurnKeepsNoStaleFlows(t *testing.T) {
 		}
 	})
 }
+
+// A machine on which each look waits long for a processor is busy, and no flow waits for that, too: the budget
+// counts the processor's time.
+func TestABusyMachineKeepsNoStaleFlows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := slowTable{&flowtest.Table{}}
+		c := flows.Start(t.Context(), table, flows.Hooks{ThreadTime: func() time.Duration { return 0 }})
+		defer c.Close()
+		begin := time.Now()
+		const changes = 5
+		for range changes {
+			send(table.Table, vip, epA)
+			c.Update(host(), []model.Delta{{Old: port("dns", list(vip), list(epA, epB)), New: port("dns", list(vip), list(epB))}})
+			for len(table.Flows()) > 0 && time.Since(begin) < time.Hour {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		if took, most := time.Since(begin), (changes+1)*time.Second; took > most {
+			t.Errorf("%d changes took %s, of which the table had %s", changes, took, changes*time.Second)
+		}
+	})
+}

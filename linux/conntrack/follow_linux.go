@@ -250,14 +250,15 @@ func (f *Follower) dump(ctx context.Context, which filter, each func(*entry)) er
 // account counts the CPU time until its result is called: the kernel works in this thread's time.
 func (f *Follower) account() (end func()) {
 	runtime.LockOSThread()
-	before := threadTime()
+	before := ThreadTime()
 	return func() {
-		f.spent += threadTime() - before
+		f.spent += ThreadTime() - before
 		runtime.UnlockOSThread()
 	}
 }
 
-func threadTime() time.Duration {
+// ThreadTime is the processor's time that the calling thread has had: the kernel works in it.
+func ThreadTime() time.Duration {
 	var t unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) != nil {
 		return 0
