@@ -28,7 +28,11 @@ func (b *backend[K, V]) Sync(ctx context.Context) (Work, error) {
 	}
 	for s.again = true; s.again; {
 		s.again = false
-		for _, batch := range s.plan() {
+		batches := s.plan()
+		if b.driver.Limits().Slow {
+			s.until = time.Now().Add(CommitTime(opsIn(batches)))
+		}
+		for _, batch := range batches {
 			s.commit(batch)
 		}
 	}
@@ -53,6 +57,7 @@ type run[K comparable, V any] struct {
 	budget int
 	now    time.Time // the same for all ops, so that those that fail together are retried together
 	again  bool      // ops were returned to be planned again
+	until  time.Time // when no further Commit begins; zero for never
 }
 
 // readBack reads the installed objects after a commit with an unknown outcome. Nothing is
@@ -96,6 +101,13 @@ func (s *run[K, V]) reread(keys []K) error {
 	return nil
 }
 
+func opsIn[K comparable, V any](batches [][]ledger.Op[K, V]) (n int) {
+	for _, b := range batches {
+		n += len(b)
+	}
+	return n
+}
+
 func (s *run[K, V]) plan() [][]ledger.Op[K, V] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,6 +126,10 @@ func (s *run[K, V]) commit(batch []ledger.Op[K, V]) {
 	}
 	if s.unknown {
 		s.recordAll(batch, ledger.ErrUnknown)
+		return
+	}
+	if s.work.Commits > 0 && !s.until.IsZero() && !time.Now().Before(s.until) {
+		s.recordAll(batch, ledger.ErrDeferred)
 		return
 	}
 	errs := s.driver.Commit(s.ctx, batch)
