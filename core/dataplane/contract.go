@@ -290,9 +290,9 @@ type Limits struct {
 
 // CommitTime is how long the writing of so many ops that are not one transaction may take until the rest is
 // left to the next Sync: a fifth of what one object may take of others' time (law 11), but enough for a share
-// of all that is left, as each Sync plans and accounts for that again.
+// of all that is left, as each Sync plans and accounts for that again, some 2 µs an op.
 func CommitTime(ops int) time.Duration {
-	const perOp = 3 * time.Microsecond
+	const perOp = 10 * time.Microsecond
 	return max(10*time.Millisecond, time.Duration(ops)*perOp)
 }
 

@@ -28,9 +28,11 @@ func (b *backend[K, V]) Sync(ctx context.Context) (Work, error) {
 	}
 	for s.again = true; s.again; {
 		s.again = false
+		begin := time.Now()
 		batches := s.plan()
 		if b.driver.Limits().Slow {
-			s.until = time.Now().Add(CommitTime(opsIn(batches)))
+			planned := time.Now() // on a slow machine that takes longer, too
+			s.until = planned.Add(max(CommitTime(opsIn(batches)), 8*planned.Sub(begin)))
 		}
 		for _, batch := range batches {
 			s.commit(batch)
