@@ -107,7 +107,7 @@ func (d *Driver) sweep(ctx context.Context) error {
 func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{Batch: commitOps, Slow: true} }
 
 const (
-	commitOps = 500
+	commitOps = 100
 	// togetherOps is how many ops on entries or chains are written together: they take a millisecond or two.
 	togetherOps = 1000
 )
@@ -116,10 +116,11 @@ const (
 // entries, or on chains, are written together.
 func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []error {
 	until := time.Now().Add(dataplane.CommitTime(len(ops)))
+	large := len(ops) > commitOps // a single port's
 	errs := make([]error, len(ops))
 	c := commit{d, ctx, d.servers.begin(ops)}
 	for i := 0; i < len(ops); {
-		if i > 0 && !time.Now().Before(until) {
+		if large && i > 0 && !time.Now().Before(until) {
 			c.leave(ops[i:], errs[i:])
 			break
 		}
