@@ -128,3 +128,19 @@ func TestQuestionsOfThoseThatHaveGoneAreDropped(t *testing.T) {
 		t.Errorf("the answer is %d", n)
 	}
 }
+
+// What says something about all that came before it stays behind that, however much is left out.
+func TestCompactKeepsTheOrderOfWhatIsLast(t *testing.T) {
+	a := func(name string) task { return task{about: subject{kind: aSlice, namespace: "default", name: name}} }
+	var got []string
+	for _, task := range compact([]task{a("x"), a("y"), a("x"), {last: true}, a("y"), a("x"), a("y")}) {
+		if task.last {
+			got = append(got, "last")
+		} else {
+			got = append(got, task.about.name)
+		}
+	}
+	if want := "[y x last x y]"; fmt.Sprint(got) != want {
+		t.Errorf("got %v, want %s", got, want)
+	}
+}

@@ -330,6 +330,9 @@ func compact(queue []task) []task {
 		if t.asks != nil && t.asks.Err() != nil {
 			continue
 		}
+		if t.last { // what came before it is done before it, and is none of what came after
+			clear(index)
+		}
 		if at, later := index[t.about]; later && t.about != (subject{}) {
 			queue[at].of = queue[at].of.plus(t.of)
 			continue
