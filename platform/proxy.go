@@ -268,7 +268,7 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 // logFlowsError warns if a mode needs the tracked flows that could not be opened, once.
 func (p *Proxy) logFlowsError(mode dataplane.Mode) {
 	if p.flowsErr != nil && mode.Conntrack {
-		p.log.Warn("opening conntrack failed; no UDP cleanup, no failover", "mode", mode.Name, "err", p.flowsErr)
+		p.log.Warn("opening conntrack failed", "mode", mode.Name, "err", p.flowsErr)
 		p.flowsErr = nil
 	}
 }
@@ -279,12 +279,12 @@ func (p *Proxy) switched(from, to config.Mode) {
 	p.logFlowsError(p.engine.Current().Mode)
 }
 
-// openFlows opens what works on tracked flows.
+// openFlows opens what works on tracked flows. An error says what does not work for it.
 func (p *Proxy) openFlows() error {
 	for i := range p.flows {
 		table, err := p.system.flows()
 		if err != nil {
-			return err
+			return fmt.Errorf("%s, no failover: %w", [...]string{"no UDP cleanup", "flows of unanswered handshakes stay"}[i], err)
 		}
 		p.flows[i] = table
 	}
@@ -293,10 +293,11 @@ func (p *Proxy) openFlows() error {
 	}
 	p.flows[1] = handshakes{p.flows[1], p.failover}
 	flows, err := p.system.observe()
-	if p.failover.unavailable = err; err == nil {
-		p.failover.flows = flows
+	if p.failover.unavailable = err; err != nil {
+		return fmt.Errorf("no failover: %w", err)
 	}
-	return err
+	p.failover.flows = flows
+	return nil
 }
 
 // openEngine chooses the mode and opens its backend, which is the engine's from
@@ -522,17 +523,20 @@ func (p *Proxy) changeMode(next *config.Config) {
 		choice, err = p.system.choose(p.running, next, p.log)
 		return err
 	})
-	if err == nil && choice.Name != p.engine.Current().Mode.Name {
+	opened := err == nil && choice.Name != p.engine.Current().Mode.Name
+	if opened {
 		_, err = p.switcher.switchTo(p.running, choice.Name, next, func(string) {})
 	}
 	if err != nil {
 		p.log.Error("changing the mode failed; restart to retry", "mode", next.Mode, "err", err)
 		return
 	}
-	// The new mode was opened with these; everything else is as it was.
 	base := *p.base
-	base.Mode, base.MasqueradeBit, base.NodePorts = next.Mode, next.MasqueradeBit, next.NodePorts
-	base.IPVS, base.Windows, base.Conntrack.TCPBeLiberal = next.IPVS, next.Windows, next.Conntrack.TCPBeLiberal
+	base.Mode = next.Mode
+	if opened { // with these; everything else is as it was, and all is where the mode is in use already
+		base.MasqueradeBit, base.NodePorts = next.MasqueradeBit, next.NodePorts
+		base.IPVS, base.Windows, base.Conntrack.TCPBeLiberal = next.IPVS, next.Windows, next.Conntrack.TCPBeLiberal
+	}
 	p.base = &base
 }
 

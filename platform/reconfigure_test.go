@@ -38,7 +38,7 @@ func bare() *config.Config {
 }
 
 func TestReconfigure(t *testing.T) {
-	p := &Proxy{system: portable(), config: bare(), log: slog.New(slog.DiscardHandler), machine: &machine{}, network: &machineNetwork{}}
+	p := &Proxy{running: t.Context(), system: portable(), config: bare(), log: slog.New(slog.DiscardHandler), machine: &machine{}, network: &machineNetwork{}}
 	p.live.Store(p.config)
 	p.base = p.config
 	backend := dataplane.New(nothing{}, memory.New[string](nothing{}.Equal, dataplane.Limits{}))
@@ -49,7 +49,7 @@ func TestReconfigure(t *testing.T) {
 			hosts <- h
 			return h, problems
 		},
-		NodeName: "here", Backend: backend, AuditEvery: time.Hour, Log: p.log,
+		NodeName: "here", Mode: dataplane.Mode{Name: "table"}, Backend: backend, AuditEvery: time.Hour, Log: p.log,
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -82,6 +82,16 @@ func TestReconfigure(t *testing.T) {
 	p.Misconfigured([]config.Finding{{Where: "config.conf:3", Name: "mode", Text: "bad"}}, "config.conf")
 	if got := problems(); len(got) != 1 || got[0].Where != "config.conf:3" || got[0].Why != model.WhyInvalid {
 		t.Errorf("problems: %v", got)
+	}
+	// The mode that is in use is named now: it is not opened again, so the rest still waits.
+	inUse := dataplane.Mode{Name: "table", Probe: func(context.Context) error { return nil }}
+	p.system.modes = func() []dataplane.Mode { return []dataplane.Mode{inUse} }
+	named := *next
+	named.Mode = inUse.Name
+	p.Reconfigure(&named, "config.conf")
+	<-hosts
+	if got := problems(); !slices.Equal(got, []model.Problem{want}) {
+		t.Errorf("with the mode named: problems %v", got)
 	}
 	p.Reconfigure(bare(), "config.conf")
 	if h := <-hosts; len(problems()) > 0 || len(h.Pods.CIDRs) > 0 {

@@ -411,7 +411,7 @@ func conntrackSettings() []Setting {
 			Value: func(c *Config) Value { return optional(&c.Conntrack.TCPCloseWait, duration) },
 		},
 		{
-			Path: "conntrack.tcpBeLiberal", Flag: "conntrack-tcp-be-liberal",
+			Path: "conntrack.tcpBeLiberal", Flag: "conntrack-tcp-be-liberal", Restart: restartRules,
 			Doc:   "Treat TCP packets outside the window as valid (nf_conntrack_tcp_be_liberal).",
 			Value: func(c *Config) Value { return boolean(&c.Conntrack.TCPBeLiberal) },
 		},
