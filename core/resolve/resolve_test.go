@@ -351,8 +351,10 @@ func TestDrainingIsForConnectionlessPortsOnly(t *testing.T) {
 	svc.Ports[0].Proto = model.UDP
 	s := slice("s", words...)
 	s.Ports[0].Proto = model.UDP
-	if d := resolve.Service(host(), svc, []*model.Slice{s}).Ports[0].Draining; len(d) != 1 || d[0] != at("10.0.0.2:8080") {
-		t.Errorf("udp: %v", d)
+	s.Endpoints = append(s.Endpoints, model.SliceEndpoint{Addr: at("10.0.0.4:0").Addr(), State: model.Serving}) // not ready, and nothing ends
+	want := []netip.AddrPort{at("10.0.0.2:8080"), at("10.0.0.4:8080")}
+	if d := resolve.Service(host(), svc, []*model.Slice{s}).Ports[0].Draining; !slices.Equal(d, want) {
+		t.Errorf("udp: %v, want %v", d, want)
 	}
 }
 
