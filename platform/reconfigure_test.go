@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -113,5 +114,23 @@ func TestWhatCannotBeOpenedIsReported(t *testing.T) {
 		if p, err := s.open(t.Context(), c, "test", slog.New(slog.DiscardHandler)); p != nil || !errors.Is(err, wrong) {
 			t.Errorf("%s: %v, %v", what, p, err)
 		}
+	}
+}
+
+// A system of no nodes says so, and where to ask: it serves nothing, removes nothing, and has
+// no control socket.
+func TestNoNode(t *testing.T) {
+	s, c := asking("darwin"), bare()
+	c.Manifests = t.TempDir()
+	const want = "no tandem runs on darwin: nodes have Linux or Windows; ask theirs with tandem kubectl"
+	p, err := s.open(t.Context(), c, "test", slog.New(slog.DiscardHandler))
+	if p != nil || err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("runs: %v, %v", p, err)
+	}
+	if held, err := s.lock(); held != nil || err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("the lock of cleanup: %v, %v", held, err)
+	}
+	if _, err := s.dialControl(t.Context()); err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("the control socket: %v", err)
 	}
 }

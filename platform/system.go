@@ -5,6 +5,7 @@ package platform
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -136,6 +137,16 @@ func portable() system {
 			debug.FreeOSMemory()
 		},
 	}
+}
+
+// asking is a system that is no node: it answers what needs no data plane of its own, from the
+// API server, manifests or a snapshot. Nothing is served or removed there.
+func asking(name string) system {
+	none := fmt.Errorf("no tandem runs on %s: nodes have Linux or Windows; ask theirs with tandem kubectl, or a --snapshot of one", name)
+	s := portable()
+	s.lock = func() (Held, error) { return nil, none }
+	s.dialControl = func(context.Context) (net.Conn, error) { return nil, none }
+	return s
 }
 
 // machineNetwork is the network of a system without network namespaces.

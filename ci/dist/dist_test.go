@@ -139,7 +139,7 @@ func TestPinned(t *testing.T) {
 	if want := "\ngo " + strings.TrimPrefix(toolchain, "go") + "\n"; !strings.Contains(string(module), want) {
 		t.Errorf("releases are built with %s, which is not the version of go.mod", toolchain)
 	}
-	for _, to := range []target{{"linux", "amd64"}, {"windows", "arm64"}} {
+	for _, to := range []target{{"linux", "amd64"}, {"windows", "arm64"}, {"darwin", "arm64"}} {
 		path := filepath.Join(t.TempDir(), "tandem")
 		if err := sample(t, t.TempDir()).compile(t.Context(), to, path); err != nil {
 			t.Fatal(err)
@@ -176,7 +176,7 @@ func TestComplete(t *testing.T) {
 	}
 	const version = "1.2.3+4.gabcdef0"
 	want := []string{
-		"bin/tandem-linux-amd64", "bin/tandem-windows-arm64.exe", "docs/man/tandem.8", "packages/tandem_" + version + "-1_amd64.deb",
+		"bin/tandem-linux-amd64", "bin/tandem-windows-arm64.exe", "bin/tandem-darwin-arm64", "docs/man/tandem.8", "packages/tandem_" + version + "-1_amd64.deb",
 		"images/tandem.tar", "images/tandem-iptables.tar", "sbom/tandem-linux-arm64.spdx.json",
 	}
 	if r.only == "" {
@@ -240,7 +240,7 @@ func TestMaterials(t *testing.T) {
 				want["tandem-"+version+"-windows-amd64.msi"] = version
 			}
 			want["tandem-iptables.tar"] = ""
-		case "windows/arm64":
+		default:
 			want["tandem.tar"] = ""
 		}
 		for name, version := range want {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/goreleaser/nfpm/v2"
 	_ "github.com/goreleaser/nfpm/v2/apk" // the formats register themselves
@@ -38,7 +39,9 @@ func (r release) packages(ctx context.Context) error {
 	return nil
 }
 
-// pack writes one package, under the name that is usual for its format.
+// pack writes one package, under the name that is usual for its format. The versions of
+// pre-releases have a "~" before what sorts first, which names of files cannot have: GitHub
+// renames such a file on its way into a release, and the lists of repositories would miss it.
 func (r release) pack(t target, format, dir string) error {
 	info, err := r.recipe(t, format)
 	if err != nil {
@@ -60,7 +63,8 @@ func (r release) pack(t target, format, dir string) error {
 	if err := packager.Package(info, &b); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, packager.ConventionalFileName(info)), b.Bytes(), 0o644)
+	name := strings.ReplaceAll(packager.ConventionalFileName(info), "~", "-")
+	return os.WriteFile(filepath.Join(dir, name), b.Bytes(), 0o644)
 }
 
 // date replaces scripts by copies of the release's date in a folder: an apk keeps the times of

@@ -17,8 +17,53 @@ import (
 
 // payload is what every package must have.
 var payload = []string{
-	"usr/bin/tandem", "usr/bin/kubectl-tandem", "etc/default/tandem", "usr/share/man/man8/tandem.8", "usr/share/man/man8/tandem-run.8", "usr/share/man/man7/tandem-kubeadm.7", "usr/share/doc/tandem/config.yaml",
+	"usr/bin/tandem", "usr/bin/kubectl-tandem", "etc/default/tandem", "usr/share/man/man8/tandem.8", "usr/share/man/man8/tandem-run.8", "usr/share/man/man7/tandem-kubeadm.7", "usr/share/doc/tandem/config.yaml", "usr/share/doc/tandem/apparmor",
 	"usr/share/bash-completion/completions/tandem", "usr/share/zsh/site-functions/_tandem", "usr/share/fish/vendor_completions.d/tandem.fish",
+}
+
+// Names of packages are kept by a release on GitHub and the same in the lists of repositories,
+// also those of a pre-release, whose versions have a "~" in deb and rpm.
+func TestPrereleaseNames(t *testing.T) {
+	r := unsigned(t, "1.2.3-rc.1")
+	k, err := newKey(secret(), r.when)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.repositories(k); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), "./assets", r.out).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	const deb, rpm = "tandem_1.2.3-rc.1-1_amd64.deb", "tandem-1.2.3-rc.1-1.x86_64.rpm"
+	for _, name := range []string{deb, rpm, "tandem_1.2.3_rc.1-r1_x86_64.apk"} {
+		if !strings.Contains(string(out), "packages/"+name+"\n") || !strings.Contains(string(read(t, r, sums)), "  packages/"+name+"\n") {
+			t.Errorf("no %s in\n%s%s", name, out, read(t, r, sums))
+		}
+	}
+	primary := string(unzip(t, read(t, r, "packages/repodata/primary.xml.gz")))
+	for what, text := range map[string]string{
+		"Version: 1.2.3~rc.1-1\n": string(read(t, r, "packages/Packages")), "Filename: " + deb + "\n": string(read(t, r, "packages/Packages")),
+		`<version epoch="0" ver="1.2.3~rc.1" rel="1"/>`: primary, `<location href="` + rpm + `"/>`: primary,
+	} {
+		if !strings.Contains(text, what) {
+			t.Errorf("no %s in\n%s", what, text)
+		}
+	}
+}
+
+// What a release does not keep is no asset of it.
+func TestAssetsKeepTheirNames(t *testing.T) {
+	for what, names := range map[string][]string{"a letter of others": {"packages/tandem_1~rc.deb"}, "the same name": {"bin/tandem", "images/tandem"}, "hidden": {"bin/.tandem"}, "a space": {"bin/tandem two"}} {
+		dir := t.TempDir()
+		for _, name := range append(names, sums) {
+			put(t, filepath.Join(dir, name), name)
+		}
+		if out, err := exec.CommandContext(t.Context(), "./assets", dir).CombinedOutput(); err == nil || !strings.HasSuffix(string(out), "does not keep:\n"+names[len(names)-1]+"\n") {
+			t.Errorf("%s: %v: %s", what, err, out)
+		}
+	}
 }
 
 func find(t *testing.T, r release, pattern string) string {

@@ -18,12 +18,12 @@ type target struct{ os, arch string }
 
 // all returns the targets there are.
 func all() []target {
-	return []target{{"linux", "amd64"}, {"linux", "arm64"}, {"windows", "amd64"}, {"windows", "arm64"}}
+	return []target{{"linux", "amd64"}, {"linux", "arm64"}, {"windows", "amd64"}, {"windows", "arm64"}, {"darwin", "amd64"}, {"darwin", "arm64"}}
 }
 
-// image reports whether there are images for a target: Kubernetes has no Windows
-// nodes but those of amd64.
-func (t target) image() bool { return t != target{"windows", "arm64"} }
+// image reports whether there are images for a target: Kubernetes has no nodes with
+// macOS, and none with Windows but those of amd64.
+func (t target) image() bool { return t.os == "linux" || t == target{"windows", "amd64"} }
 
 // choose takes some of the targets.
 func (r *release) choose(names string) error {

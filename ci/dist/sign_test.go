@@ -58,10 +58,10 @@ func put(t *testing.T, path, text string) {
 }
 
 // unsigned is a small release as it is before it is signed, with a file of each kind.
-func unsigned(t *testing.T) release {
+func unsigned(t *testing.T, version string) release {
 	t.Helper()
 	amd64 := target{"linux", "amd64"}
-	r := release{root: "../..", out: t.TempDir(), version: "1.2.3", commit: "c0ffee", when: time.Unix(1_780_000_000, 0).UTC(), targets: []target{amd64}}
+	r := release{root: "../..", out: t.TempDir(), version: version, commit: "c0ffee", when: time.Unix(1_780_000_000, 0).UTC(), targets: []target{amd64}}
 	source := t.TempDir()
 	put(t, filepath.Join(source, "main.go"), "package main\n\nfunc main() {}\n")
 	put(t, filepath.Join(source, "go.mod"), "module example.com/small\n")
@@ -99,7 +99,7 @@ func unsigned(t *testing.T) release {
 // signed is unsigned, signed.
 func signed(t *testing.T) release {
 	t.Helper()
-	r := unsigned(t)
+	r := unsigned(t, "1.2.3")
 	t.Setenv(signingKey, secret())
 	if err := (release{root: r.root, out: r.out, only: "programs"}).sign(t.Context()); err != nil {
 		t.Fatal(err)
@@ -133,7 +133,7 @@ func cosign(t *testing.T, r release) signature.Verifier {
 // Of a signed release each part verifies by what its users have: cosign, openssl, rpm, apk, apt
 // and dnf. Provenance and bills are of what was signed, and a second signing gives the same bits.
 func TestSign(t *testing.T) {
-	before := unsigned(t)
+	before := unsigned(t, "1.2.3")
 	r := signed(t)
 	if err := cosign(t, r).VerifySignature(bytes.NewReader(read(t, r, sums+".sig")), bytes.NewReader(read(t, r, sums))); err != nil {
 		t.Error(err)
@@ -390,7 +390,7 @@ func repodataAgrees(t *testing.T, r release) {
 // What is not as it was built is not signed, nor is anything signed twice.
 func TestSignsWhatWasBuilt(t *testing.T) {
 	t.Setenv(signingKey, secret())
-	small := unsigned(t)
+	small := unsigned(t, "1.2.3")
 	for what, change := range map[string]func(r release){
 		"bin/tandem-linux-amd64 is not what was built": func(r release) { put(t, r.program(r.targets[0]), "evil") },
 		"bin/evil is not what was built":               func(r release) { put(t, filepath.Join(r.out, "bin/evil"), "evil") },

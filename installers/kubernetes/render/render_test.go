@@ -389,3 +389,15 @@ func TestTemplate(t *testing.T) {
 		t.Error("an unknown value passes")
 	}
 }
+
+// TestAppArmorProfile has the containers of Linux, and no other, confined by a profile that is asked for.
+func TestAppArmorProfile(t *testing.T) {
+	set := daemonSet(t, map[string]any{"linux": map[string]any{"appArmorProfile": "tandem"}}, "tandem")
+	p := set.Spec.Template.Spec.Containers[0].SecurityContext.AppArmorProfile
+	if p == nil || p.Type != "Localhost" || p.LocalhostProfile == nil || *p.LocalhostProfile != "tandem" {
+		t.Errorf("the profile is %+v", p)
+	}
+	if p := daemonSet(t, nil, "tandem").Spec.Template.Spec.Containers[0].SecurityContext.AppArmorProfile; p != nil {
+		t.Errorf("the default one is %+v", p)
+	}
+}
