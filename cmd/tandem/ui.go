@@ -246,7 +246,7 @@ func (s *survey) ask() {
 // report is that of a pod's tandem, or why there is none.
 func (s *survey) report(to session, p pod) (r question.NodeReport) {
 	node, name := p.Spec.NodeName, p.Metadata.Name
-	err := s.k.status(s.ctx, to, p, func(answer io.Reader) (err error) {
+	err := s.k.status(s.ctx, to, p, question.Short(), func(answer io.Reader) (err error) {
 		r, err = question.ReportNode(node, name, answer)
 		return err
 	})
