@@ -120,6 +120,8 @@ func (w *worldOfNodes) pod(rw http.ResponseWriter, r *http.Request) {
 }
 
 func (w *worldOfNodes) token(rw http.ResponseWriter, _ *http.Request) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if !w.account {
 		http.Error(rw, `{"kind":"Status","message":"serviceaccounts \"tandem-status\" not found"}`, http.StatusNotFound)
 		return

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
@@ -52,7 +53,7 @@ serves the same pages at /ui/docs of its metrics address.`,
 				if err != nil || !at.Addr().IsLoopback() {
 					return usageError{fmt.Errorf("--listen %s: must be an address of loopback with a port", listen)}
 				}
-				return serveUI(cmd, at, ui.Manual(), "/ui/docs/")
+				return serveUI(cmd, at, ui.Manual(), "/ui/docs/", 30*time.Second)
 			case dir != "":
 				return ui.WriteManual(dir)
 			case search != "":

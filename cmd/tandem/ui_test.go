@@ -16,6 +16,7 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/snapshot"
 )
@@ -215,6 +216,89 @@ func TestSurveyOfASilentNode(t *testing.T) {
 	defer cancel()
 	if _, err := from.Status(ctx, question.Filter{}); err == nil || !strings.Contains(err.Error(), "no answer within") && !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
+	}
+}
+
+// A page waits a while for its questions, but for a trace, which the node takes longer for, as long as --timeout says;
+// either names what it was.
+func TestPagesWait(t *testing.T) {
+	release := make(chan struct{})
+	node := nodeOf(t, "a", map[string]string{"web.yaml": webYAML, "node.yaml": nodeYAML("a", "1")}, nil)
+	w := newWorld(t, map[string]http.Handler{"a": http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		select {
+		case <-release:
+			node.ServeHTTP(rw, r)
+		case <-r.Context().Done():
+		}
+	})})
+	s := surveyOf(t, w)
+	if s.page.after != pageWait || s.k.timeout != time.Minute {
+		t.Errorf("a page waits %s, a node may take %s", s.page.after, s.k.timeout)
+	}
+	s.page = deadline{time.Millisecond, errors.New("no answer, as long as this page waits")}
+	from, err := s.node(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	packet := oracle.Question{From: "outside", To: "default/web:80"}
+	traced := make(chan error)
+	go func() {
+		_, err := from.Trace(t.Context(), packet)
+		traced <- err
+	}()
+	if _, err := from.Status(t.Context(), question.Filter{}); fmt.Sprint(err) != s.page.late.Error() {
+		t.Errorf("status: %v", err)
+	}
+	if _, err := from.Explain(t.Context(), packet); fmt.Sprint(err) != s.page.late.Error() {
+		t.Errorf("explain: %v", err)
+	}
+	close(release)
+	if err := <-traced; err != nil {
+		t.Errorf("trace: %v", err)
+	}
+	k := newCluster()
+	k.timeout = time.Second
+	if s := newSurvey(t.Context(), k, session{}); s.page.after != time.Second || !strings.Contains(s.page.late.Error(), "1s (--timeout)") {
+		t.Errorf("a page waits longer than --timeout: %+v", s.page)
+	}
+}
+
+// A token is renewed in the middle of its life. Where that fails, the old one is used while it is good, and after that the
+// other way, if the user has not ruled it out.
+func TestTokenIsKeptUntilItsRenewal(t *testing.T) {
+	for _, via := range []string{viaAuto, viaProxy} {
+		w := three(t)
+		account := func(there bool) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.account = there
+		}
+		account(true)
+		s := surveyOf(t, w)
+		s.k.via = via
+		to, err := s.k.open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		choose := func(when, want string) {
+			t.Helper()
+			if err := s.k.choose(t.Context(), &to); to.token != want || (err != nil) != (want == "" && via == viaProxy) {
+				t.Errorf("--via %s, %s: token %q, want %q: %v", via, when, to.token, want, err)
+			}
+		}
+		choose("at first", "for tandems")
+		account(false)
+		choose("a new one", "for tandems")
+		to.chosen = time.Now().Add(-renewAfter - time.Second)
+		choose("a renewal that fails", "for tandems")
+		account(true)
+		choose("a renewal", "for tandems")
+		if time.Since(to.chosen) > renewAfter {
+			t.Errorf("--via %s: not renewed", via)
+		}
+		account(false)
+		to.chosen = time.Now().Add(-goodFor - time.Second)
+		choose("too old", "")
 	}
 }
 
