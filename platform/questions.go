@@ -42,16 +42,17 @@ func Ask[P, A any](ctx context.Context, v question.Verb[P, A], parameters P) (a 
 	return a, err
 }
 
-// statusPath is the status on the control socket, and StatusURL that for a carrier: see Through.
-const (
-	statusPath = "/status"
-	StatusURL  = controlURL + statusPath
-)
+const statusPath = "/status" // on the control socket
+
+// StatusURL is the status with the Services of a filter, for a carrier: see Through.
+func StatusURL(only question.Filter) string { return controlURL + statusOf(only) }
+
+func statusOf(only question.Filter) string { return statusPath + "?" + health.Query(only).Encode() }
 
 // Status asks the proxy of another node or network for its status over its control socket. That of the proxy that
 // runs here all may read over HTTP.
 func Status(ctx context.Context, only question.Filter) (d question.Status, err error) {
-	err = post(ctx, statusPath+"?"+health.Query(only).Encode(), &d)
+	err = post(ctx, statusOf(only), &d)
 	return d, err
 }
 

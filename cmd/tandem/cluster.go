@@ -71,9 +71,11 @@ const (
 type session struct {
 	*http.Client
 	base  *url.URL
-	token string // for tandems, by the proxy; empty for exec
 	scope string // the namespace of what is named without one
 	name  string // of the cluster: the context, else the address
+
+	token  string    // for tandems, by the proxy; empty for exec
+	chosen time.Time // that
 }
 
 // The bounds of one request.
@@ -115,15 +117,27 @@ func (k *cluster) open() (to session, err error) {
 }
 
 // choose decides the way to the pods: the proxy where there is the account whose tokens tandems take, else exec,
-// which needs no configuration.
-func (k *cluster) choose(ctx context.Context, to *session) (err error) {
-	if k.via == viaExec {
+// which needs no configuration. Of a session that lasts it renews the token: until there is a new one, the old one is
+// used as long as it is good.
+func (k *cluster) choose(ctx context.Context, to *session) error {
+	if k.via == viaExec || time.Since(to.chosen) < renewAfter {
 		return nil
 	}
-	if to.token, err = k.newToken(ctx, *to); err != nil && k.via == viaProxy {
+	now := time.Now()
+	token, err := k.newToken(ctx, *to)
+	switch {
+	case err == nil:
+		to.token, to.chosen = token, now
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case to.token != "" && now.Sub(to.chosen) < goodFor: // the next time, then
+	case k.via == viaProxy:
+		to.token = ""
 		return err
+	default:
+		to.token, to.chosen = "", now
 	}
-	return ctx.Err()
+	return nil
 }
 
 // pod holds the fields that are read of a Pod.
@@ -213,8 +227,12 @@ func (to session) find(ctx context.Context, name string) (p pod, err error) {
 	return p, nil
 }
 
-// tokenSeconds is how long a token is good for, the shortest that the API allows.
-const tokenSeconds = 600
+// The life of a token.
+const (
+	tokenSeconds = 600 // the shortest that the API allows
+	renewAfter   = tokenSeconds / 2 * time.Second
+	goodFor      = (tokenSeconds - 60) * time.Second // for a request that begins now, and for clocks that differ
+)
 
 // newToken makes a token that is good for tandems and for nothing else: what reaches them is in
 // the hands of whoever runs a pod with their labels, and goes over the network in the clear.
@@ -310,7 +328,7 @@ type carrier struct {
 
 // RoundTrip implements http.RoundTripper. The time of a request ends with the reading of its answer.
 func (c carrier) RoundTrip(req *http.Request) (*http.Response, error) {
-	ctx, cancel := context.WithTimeoutCause(req.Context(), c.timeout, fmt.Errorf("no answer within %s (--timeout)", c.timeout))
+	ctx, cancel := c.deadline().limit(req.Context())
 	carry := c.executed
 	if c.token != "" && (c.via == viaProxy || proxies(req)) {
 		carry = c.proxied
@@ -322,6 +340,21 @@ func (c carrier) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	res.Body = &answerBody{ctx, res.Body, cancel}
 	return res, nil
+}
+
+// deadline is how long an answer is waited for, and the error after that.
+type deadline struct {
+	after time.Duration
+	late  error
+}
+
+// deadline is that of the user.
+func (k *cluster) deadline() deadline {
+	return deadline{k.timeout, fmt.Errorf("no answer within %s (--timeout)", k.timeout)}
+}
+
+func (d deadline) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, d.after, d.late)
 }
 
 // answerBody is the body of an answer, whose time ends with it.

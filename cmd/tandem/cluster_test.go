@@ -29,6 +29,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/health"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/snapshot"
@@ -119,6 +120,8 @@ func (w *worldOfNodes) pod(rw http.ResponseWriter, r *http.Request) {
 }
 
 func (w *worldOfNodes) token(rw http.ResponseWriter, _ *http.Request) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if !w.account {
 		http.Error(rw, `{"kind":"Status","message":"serviceaccounts \"tandem-status\" not found"}`, http.StatusNotFound)
 		return
@@ -276,28 +279,32 @@ func nodeOf(t *testing.T, name string, files map[string]string, edit func(*snaps
 	if err != nil {
 		t.Fatal(err)
 	}
+	status := health.Status(func(context.Context) (func(question.Filter) any, error) {
+		return func(only question.Filter) any { return question.StatusOf(d, only) }, nil
+	})
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/snapshot" {
 			_ = snapshot.Write(rw, file)
 			return
 		}
-		answer := any(question.StatusOf(d, question.Filter{}))
-		if r.URL.Path != "/status" {
-			parameters, _ := io.ReadAll(r.Body)
-			if len(parameters) == 0 {
-				parameters = []byte(r.URL.Query().Get(platform.QueryParameter))
-			}
-			all := question.Questions()
-			i := slices.IndexFunc(all, func(q question.Question) bool {
-				called, _ := q.Called()
-				return "/query/"+called == r.URL.Path
-			})
-			var err error
-			if answer, err = all[i].Reply(r.Context(), parameters, func(context.Context, question.Needs) (*question.Document, error) { return d, nil }); err != nil {
-				rw.WriteHeader(http.StatusConflict)
-				fmt.Fprint(rw, err)
-				return
-			}
+		if r.URL.Path == "/status" {
+			status.ServeHTTP(rw, r)
+			return
+		}
+		parameters, _ := io.ReadAll(r.Body)
+		if len(parameters) == 0 {
+			parameters = []byte(r.URL.Query().Get(platform.QueryParameter))
+		}
+		all := question.Questions()
+		i := slices.IndexFunc(all, func(q question.Question) bool {
+			called, _ := q.Called()
+			return "/query/"+called == r.URL.Path
+		})
+		answer, err := all[i].Reply(r.Context(), parameters, func(context.Context, question.Needs) (*question.Document, error) { return d, nil })
+		if err != nil {
+			rw.WriteHeader(http.StatusConflict)
+			fmt.Fprint(rw, err)
+			return
 		}
 		kind := wire.Type(r.Header.Get("Accept"))
 		rw.Header().Set("Content-Type", kind)
@@ -587,7 +594,7 @@ func TestAnswersOfNodesAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		for size, want := range map[int]string{limit: "<nil>", limit + maxHeader + 1: "answer larger than"} {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, platform.StatusURL+"?state="+strings.Repeat("s", size), nil)
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, platform.StatusURL(question.Filter{States: []string{strings.Repeat("s", size)}}), nil)
 			if err != nil {
 				t.Fatal(err)
 			}

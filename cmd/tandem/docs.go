@@ -3,15 +3,19 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/cobra/doc"
+	"github.com/spf13/pflag"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/config/file"
@@ -52,7 +56,7 @@ serves the same pages at /ui/docs of its metrics address.`,
 				if err != nil || !at.Addr().IsLoopback() {
 					return usageError{fmt.Errorf("--listen %s: must be an address of loopback with a port", listen)}
 				}
-				return serveUI(cmd, at, ui.Manual(), "/ui/docs/")
+				return serveUI(cmd, at, ui.Manual(), "/ui/docs/", 30*time.Second)
 			case dir != "":
 				return ui.WriteManual(dir)
 			case search != "":
@@ -131,7 +135,6 @@ func newPackaging() *cobra.Command {
 
 func writePackaging(root *cobra.Command, dir string) error {
 	root.InitDefaultCompletionCmd()
-	root.DisableAutoGenTag = true // no dates: two builds are the same
 	for _, folder := range []string{"man", "completion", "systemd", "openrc"} {
 		if err := os.MkdirAll(filepath.Join(dir, folder), 0o755); err != nil {
 			return err
@@ -142,7 +145,7 @@ func writePackaging(root *cobra.Command, dir string) error {
 	args := []string{"run", "--config=" + packagedConfig}
 	unit, script := systemd.Unit(packagedProgram, args, packagedConfig), openrc.Script(packagedProgram, args, packagedConfig)
 	for _, err := range []error{
-		doc.GenManTree(root, &doc.GenManHeader{Title: "TANDEM", Section: "8", Manual: "Tandem", Source: "tandem " + versionText()}, filepath.Join(dir, "man")),
+		writeManPages(root, filepath.Join(dir, "man")),
 		root.GenBashCompletionFileV2(filepath.Join(dir, "completion", "tandem.bash"), true),
 		root.GenZshCompletionFile(filepath.Join(dir, "completion", "_tandem")),
 		root.GenFishCompletionFile(filepath.Join(dir, "completion", "tandem.fish"), true),
@@ -160,4 +163,76 @@ func writePackaging(root *cobra.Command, dir string) error {
 		}
 	}
 	return nil
+}
+
+// writeManPages writes the manual page of a command, and those of the commands below it.
+func writeManPages(c *cobra.Command, dir string) error {
+	name := func(c *cobra.Command) string { return strings.ReplaceAll(c.CommandPath(), " ", "-") }
+	var near []*cobra.Command
+	if c.HasParent() {
+		near = append(near, c.Parent())
+	}
+	for _, below := range c.Commands() {
+		if !below.IsAvailableCommand() {
+			continue
+		}
+		near = append(near, below)
+		if err := writeManPages(below, dir); err != nil {
+			return err
+		}
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "# SYNOPSIS\n**%s**\n\n# DESCRIPTION\n%s\n", paragraphs(c.UseLine()), paragraphs(cmp.Or(c.Long, c.Short+".")))
+	writeOptions(&b, "OPTIONS", c.NonInheritedFlags())
+	writeOptions(&b, "OPTIONS OF "+strings.ToUpper(paragraphs(cmp.Or(c.Parent(), c).CommandPath())), c.InheritedFlags())
+	if c.Example != "" {
+		fmt.Fprintf(&b, "\n# EXAMPLES\n```\n%s\n```\n", c.Example)
+	}
+	b.WriteString("\n# SEE ALSO\n")
+	for i, other := range near {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "**%s**(8)", name(other))
+	}
+	b.WriteByte('\n')
+	return os.WriteFile(filepath.Join(dir, name(c)+".8"), manual.ManPage(name(c), 8, versionText(), c.Short, b.String()), 0o644)
+}
+
+// writeOptions writes those flags that help shows.
+func writeOptions(b *strings.Builder, title string, flags *pflag.FlagSet) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Hidden || f.Deprecated != "" {
+			return
+		}
+		if title != "" {
+			fmt.Fprintf(b, "\n# %s\n", title)
+			title = ""
+		}
+		if f.Shorthand != "" {
+			fmt.Fprintf(b, "**-%s**, ", f.Shorthand)
+		}
+		value, usage := pflag.UnquoteUsage(f)
+		fmt.Fprintf(b, "**--%s**", f.Name)
+		if value != "" {
+			fmt.Fprintf(b, " *%s*", paragraphs(value))
+		}
+		if !slices.Contains([]string{"", "0", "0s", "false", "[]"}, f.DefValue) {
+			usage += fmt.Sprintf(" (default %s)", f.DefValue)
+		}
+		fmt.Fprintf(b, "\n: %s\n\n", paragraphs(usage))
+	})
+}
+
+// paragraphs is a text of help as Markdown, which keeps its lines: capital words and flags are plain in it. Lines of
+// programs are as they are.
+func paragraphs(text string) string {
+	plain := strings.NewReplacer("<", `\<`, "*", `\*`, "_", `\_`, "[", `\[`)
+	lines := strings.SplitAfter(text, "\n")
+	for i, line := range lines {
+		if !strings.HasPrefix(line, "\t") && !strings.HasPrefix(line, "    ") {
+			lines[i] = plain.Replace(line)
+		}
+	}
+	return strings.Join(lines, "")
 }

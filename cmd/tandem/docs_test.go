@@ -3,10 +3,13 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/spf13/pflag"
 )
 
 // The manual page of a verb has the flags that its help shows; that of run has all.
@@ -31,6 +34,21 @@ func TestManualPagesHaveTheFlagsOfHelp(t *testing.T) {
 				t.Errorf("%s has --%s: %t", page, name, has)
 			}
 		}
+	}
+	hide := newRoot()
+	hideFlagsOfRun(hide)
+	for _, c := range visible(hide) { // each is called what it is, and has no date, and no flag without a word
+		name := strings.ReplaceAll(c.CommandPath(), " ", "-")
+		text, err := os.ReadFile(filepath.Join(dir, "man", name+".8"))
+		page := strings.NewReplacer(`\\`, `\`, `\-`, "-", `\&`, "", `\fB`, "", `\fI`, "", `\fP`, "", `\fR`, "").Replace(string(text))
+		if head := fmt.Sprintf(".TH %q \"8\" \"\" ", strings.ToUpper(name)); err != nil || !strings.Contains(page, head) || !strings.Contains(page, name+" - "+c.Short) || strings.Contains(page, "[=") {
+			t.Errorf("%s: %v\n%.500s", name, err, page)
+		}
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if _, usage := pflag.UnquoteUsage(f); !f.Hidden && (!strings.Contains(page, "--"+f.Name) || !strings.Contains(page, strings.Join(strings.Fields(usage), " "))) {
+				t.Errorf("%s has no --%s: %s", name, f.Name, usage)
+			}
+		})
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "man", "tandem.8"))
 	if err != nil || !strings.Contains(string(text), "\n  tandem plan") {

@@ -193,16 +193,16 @@ func writeTrace(s *screen, t *question.Trace) {
 	s.printf("%s -> %s/%s on node %s, mode %s: %d objects read back in %.1f ms\n\n", t.From, t.To, t.Protocol, t.Node, t.Mode, t.Objects, t.TookMS)
 	s.printf("must:  %s\n", question.Fate(t.Outcome, t.Endpoints))
 	s.printf("does:  %s\n", question.Fate(t.Installed, t.Reaches))
-	s.printf("\n%s\n", printable.Text(t.Finding()))
+	s.printf("\n")
+	for _, f := range t.Findings() {
+		s.printf("%s\n", printable.Text(f))
+	}
 	writeTraceDifferences(s, t)
 	for _, o := range t.Others {
 		s.printf("! %s\n", printable.Text(o))
 	}
 	if t.Live != nil {
 		writeLive(s, t.Live)
-		if t.Live.Difference != "" && t.Verdict != question.AsExplained {
-			s.printf("\nLIVE DIFFERS: %s\n", printable.Text(t.Live.Difference))
-		}
 	}
 	if t.Failing != "" {
 		s.printf("FAILING: this is not programmed: %s\n", printable.Text(t.Failing))

@@ -94,6 +94,11 @@ func TestTraceDoesNotContradictItself(t *testing.T) {
 	if out := text(); strings.Contains(out, "SAME") || strings.Count(out, "LIVE DIFFERS") != 1 || !strings.Contains(out, "drop from 10.244.1.10") {
 		t.Error(out)
 	}
+	of.Verdict = question.NotSame
+	if out := text(); !strings.Contains(out, "\nDIFFERS: the data plane does something else\nLIVE DIFFERS: outcome drop") || strings.Count(out, "LIVE DIFFERS") != 1 {
+		t.Error(out)
+	}
+	of.Verdict = question.AsExplained
 	of.Live.Difference = ""
 	if out := text(); !strings.Contains(out, "SAME") || strings.Contains(out, "DIFFERS") {
 		t.Error(out)

@@ -513,7 +513,7 @@ func (k *cluster) compare(cmd *cobra.Command, wanted bool) ([]question.Node, []q
 	return nodes, found, err
 }
 
-// short asks the tandem of a pod for its status, of which little is kept.
+// short asks the tandem of a pod for its status, of which little is kept. Each, if any, gets all Services.
 func (k *cluster) short(ctx context.Context, to session, p pod, each func(question.NodeService)) (n question.Node, err error) {
 	node, name := p.Spec.NodeName, p.Metadata.Name
 	defer func() {
@@ -521,16 +521,20 @@ func (k *cluster) short(ctx context.Context, to session, p pod, each func(questi
 			n = question.Node{Node: node, Pod: name, Err: err.Error()}
 		}
 	}()
-	err = k.status(ctx, to, p, func(answer io.Reader) (err error) {
+	only := question.Short()
+	if each != nil {
+		only = question.Filter{}
+	}
+	err = k.status(ctx, to, p, only, func(answer io.Reader) (err error) {
 		n, err = question.ReadNode(node, name, answer, each)
 		return err
 	})
 	return n, err
 }
 
-// status has the status of a pod's tandem read, as JSON.
-func (k *cluster) status(ctx context.Context, to session, p pod, read func(io.Reader) error) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, platform.StatusURL, nil)
+// status has the status of a pod's tandem read, as JSON, with the Services of a filter.
+func (k *cluster) status(ctx context.Context, to session, p pod, only question.Filter, read func(io.Reader) error) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, platform.StatusURL(only), nil)
 	if err != nil {
 		return err
 	}

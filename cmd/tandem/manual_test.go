@@ -162,11 +162,6 @@ All verbs with their own flags. Verbs that read a configuration take the flags o
 	return b.String()
 }
 
-// paragraphs keeps the lines of a help text, in which capital words and flags are plain.
-func paragraphs(text string) string {
-	return strings.NewReplacer("<", `\<`, "*", `\*`, "_", `\_`, "[", `\[`).Replace(text)
-}
-
 // family is a metric as /metrics describes it.
 type family struct{ name, kind, help, labels string }
 

@@ -145,7 +145,7 @@ when it is not healthy.`,
 				if err != nil {
 					return err
 				}
-				selectServices(&doc, &only)
+				doc.Select(only.Filter)
 				err = out.printTo(s, report{document: doc, own: namesOf(doc.Services, func(s *question.Service) string { return s.Name }), text: func(s *screen) error { writeStatus(s, doc, &only, all); return nil }})
 				if err != nil || doc.Healthy || again.on {
 					return err
@@ -177,16 +177,6 @@ func askStatus(cmd *cobra.Command, from *origin, address string, only *question.
 		return platform.Status(cmd.Context(), *only)
 	}
 	return fetchStatus(cmd, address, only)
-}
-
-// selectServices leaves only the Services of a filter in a status, and, where one is
-// set, only their problems.
-func selectServices(d *question.Status, f *filter) {
-	d.Total = max(d.Total, len(d.Services)) // which older ones do not tell
-	d.Services = slices.DeleteFunc(d.Services, func(s question.Service) bool { return !f.Match(s.Name, s.State) })
-	if !f.All() {
-		d.Problems = nil
-	}
 }
 
 // screenful is how many Services, and how many problems, a status shows.

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,7 +57,7 @@ func newUI(k *cluster) *cobra.Command {
 			in := ui.InputOf(d)
 			file := ui.Of(func(context.Context) (*ui.Input, error) { return in, nil })
 			file.Recorded = d.Recorded != nil
-			return serveUI(cmd, at, ui.Handler(file), "/ui")
+			return serveUI(cmd, at, ui.Handler(file), "/ui", 30*time.Second)
 		},
 	}
 	c.Flags().StringVar(&address, "listen", "127.0.0.1:0", "where to serve it; port 0 chooses one")
@@ -103,7 +104,7 @@ func serveCluster(cmd *cobra.Command, at netip.AddrPort, k *cluster) error {
 		return err
 	}
 	pages := ui.Cluster{Name: to.name, Nodes: s.reports, Node: s.node}
-	return serveUI(cmd, at, ui.ClusterHandler(pages), "/ui")
+	return serveUI(cmd, at, ui.ClusterHandler(pages), "/ui", 2*k.timeout+3*pageWait) // the list of pods, then three questions or one and a trace
 }
 
 // survey keeps what the tandems of a cluster have last reported, and asks them again while somebody looks. It is safe
@@ -114,6 +115,7 @@ type survey struct {
 	reach func(context.Context) (reached, error)
 	turns chan struct{} // of requests for the pages of single nodes
 	wait  time.Duration // for a round, before what there is is shown
+	page  deadline      // for an answer to a page of a node
 
 	rounds sync.WaitGroup
 
@@ -135,22 +137,19 @@ const (
 	roundEvery = 8 * time.Second // at most
 	roundWait  = 2 * time.Second // of a page for a round that has begun
 	podsAge    = 5 * time.Second // of the list of pods
-	tokenAge   = tokenSeconds / 2 * time.Second
-	pageWait   = 8 * time.Second // for an answer to a page of a node, which asks three times at most
+	pageWait   = 8 * time.Second // for an answer to a page of a node, which asks three times at most; a trace may take longer
 )
 
 func newSurvey(ctx context.Context, k *cluster, to session) *survey {
-	s := &survey{k: k, ctx: ctx, turns: make(chan struct{}, maxAsked), wait: roundWait, known: map[string]question.NodeReport{}}
-	var chosen time.Time
+	s := &survey{k: k, ctx: ctx, turns: make(chan struct{}, maxAsked), wait: roundWait, page: k.deadline(), known: map[string]question.NodeReport{}}
+	if pageWait < k.timeout {
+		s.page = deadline{pageWait, fmt.Errorf("no answer within %s, as long as this page waits", pageWait)}
+	}
 	s.reach = health.Shared(func(ctx context.Context) (r reached, err error) { // one at a time
 		ctx, cancel := context.WithTimeout(ctx, k.timeout)
 		defer cancel()
-		if time.Since(chosen) > tokenAge {
-			to.token = ""
-			if err := k.choose(ctx, &to); err != nil {
-				return r, err
-			}
-			chosen = time.Now()
+		if err := k.choose(ctx, &to); err != nil {
+			return r, err
 		}
 		pods, err := k.pods(ctx, to, "")
 		return reached{to, pods}, err
@@ -246,7 +245,7 @@ func (s *survey) ask() {
 // report is that of a pod's tandem, or why there is none.
 func (s *survey) report(to session, p pod) (r question.NodeReport) {
 	node, name := p.Spec.NodeName, p.Metadata.Name
-	err := s.k.status(s.ctx, to, p, func(answer io.Reader) (err error) {
+	err := s.k.status(s.ctx, to, p, question.Short(), func(answer io.Reader) (err error) {
 		r, err = question.ReportNode(node, name, answer)
 		return err
 	})
@@ -266,22 +265,30 @@ func (s *survey) node(ctx context.Context, name string) (from ui.Source, err err
 	if i < 0 {
 		return from, fmt.Errorf("no pod of tandem on node %q", name)
 	}
-	k := *s.k
-	k.timeout = min(k.timeout, pageWait)
-	through := inTurn{carrier{&k, now.session, now.pods[i], maxEach}, s.turns}
+	through := inTurn{carrier{s.k, now.session, now.pods[i], maxEach}, s.turns}
 	return ui.Source{
-		Status: func(ctx context.Context, only question.Filter) (question.Status, error) {
-			return platform.Status(platform.Through(ctx, through), only)
-		},
-		Services: asked(through, question.ListServices()), Changes: asked(through, question.ListChanges()), Explain: asked(through, question.Explain()),
-		Trace: asked(through, question.TracePacket()),
+		Status:   asked(through, s.page, platform.Status),
+		Services: asked(through, s.page, query(question.ListServices())),
+		Changes:  asked(through, s.page, query(question.ListChanges())),
+		Explain:  asked(through, s.page, query(question.Explain())),
+		Trace:    asked(through, s.k.deadline(), query(question.TracePacket())), // reads the data plane, when it is its turn there
 	}, nil
 }
 
-// asked puts a question to the tandem that a carrier leads to.
-func asked[P, A any](through http.RoundTripper, v question.Verb[P, A]) func(context.Context, P) (A, error) {
-	return func(ctx context.Context, parameters P) (A, error) {
-		return platform.Ask(platform.Through(ctx, through), v, parameters)
+// query is how the question of a verb is asked.
+func query[P, A any](v question.Verb[P, A]) func(context.Context, P) (A, error) {
+	return func(ctx context.Context, parameters P) (A, error) { return platform.Ask(ctx, v, parameters) }
+}
+
+// asked asks the tandem that a carrier leads to, for which it waits so long, its turn included.
+func asked[P, A any](through http.RoundTripper, d deadline, ask func(context.Context, P) (A, error)) func(context.Context, P) (A, error) {
+	return func(ctx context.Context, parameters P) (answer A, err error) {
+		ctx, cancel := d.limit(platform.Through(ctx, through))
+		defer cancel()
+		if answer, err = ask(ctx, parameters); err != nil {
+			err = cmp.Or(context.Cause(ctx), err)
+		}
+		return answer, err
 	}
 }
 
@@ -312,14 +319,14 @@ func (c inTurn) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// serveUI serves pages until the command is interrupted, and prints the address of the first.
-func serveUI(cmd *cobra.Command, at netip.AddrPort, pages http.Handler, first string) error {
+// serveUI serves pages until the command is interrupted, and prints the address of the first. A page takes so long at most.
+func serveUI(cmd *cobra.Command, at netip.AddrPort, pages http.Handler, first string, longest time.Duration) error {
 	l, err := (&net.ListenConfig{}).Listen(cmd.Context(), "tcp", at.String())
 	if err != nil {
 		return err
 	}
 	server := http.Server{
-		Handler: health.RejectRebinding(pages), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		Handler: health.RejectRebinding(pages), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: longest, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 	}
 	stop := context.AfterFunc(cmd.Context(), func() { _ = server.Close() })
 	defer stop()

@@ -65,6 +65,28 @@ func TestChartHasEveryField(t *testing.T) {
 	}
 }
 
+// Where the chart and Tandem read healthzBindAddress, they find the same port.
+func TestHealthPortsOfTheChart(t *testing.T) {
+	text, err := os.ReadFile("../../installers/kubernetes/testdata/health-addresses")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		address, port, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if address == "#" {
+			continue
+		}
+		said := []string{"healthzBindAddress=" + address}
+		if address == "-" {
+			said = nil
+		}
+		c, r := build(said...)
+		if r.Err() != nil || !strings.HasSuffix(c.HealthAddress, ":"+port) {
+			t.Errorf("%s: %s, want port %s: %v", address, c.HealthAddress, port, r.Err())
+		}
+	}
+}
+
 // typeOf is how a kind of value is written in a file; null is the default of all.
 func typeOf(k config.Kind) map[string]any {
 	of := map[config.Kind]string{

@@ -14,11 +14,11 @@ package history
 
 import (
 	"math"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/printable"
 )
 
 // Most is how many changes, and how many syncs, are remembered. Of quiet namespaces there may be some older ones.
@@ -64,7 +64,7 @@ type tally struct{ changes int }
 
 // Arrived records a change and numbers it.
 func (r *Recorder) Arrived(c Change) {
-	about := r.subject(subject{cut(c.Namespace, maxName), cut(c.Name, maxName), cut(c.Service, maxName), nil})
+	about := r.subject(subject{printable.CutBytes(c.Namespace, maxName), printable.CutBytes(c.Name, maxName), printable.CutBytes(c.Service, maxName), nil})
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.changes.count >= Most {
@@ -74,7 +74,7 @@ func (r *Recorder) Arrived(c Change) {
 		about.of = r.tally(about.namespace)
 	}
 	about.of.changes++
-	r.changes.append(change{at: c.At, about: about, detail: cut(c.Detail, maxDetail), version: c.Version, age: c.Age, count: short(c.Count), kind: c.Kind, deleted: c.Deleted, known: c.Known})
+	r.changes.append(change{at: c.At, about: about, detail: printable.CutBytes(c.Detail, maxDetail), version: c.Version, age: c.Age, count: short(c.Count), kind: c.Kind, deleted: c.Deleted, known: c.Known})
 }
 
 // retire is called before a change is overwritten.
@@ -141,7 +141,7 @@ func (r *Recorder) Synced(s Sync) {
 		at: s.At, ports: short(s.Ports), created: short(s.Created), replaced: short(s.Replaced), deleted: short(s.Deleted), commits: short(s.Commits),
 		resolve: s.Stages[Resolve], compile: s.Stages[Compile], write: s.Stages[Write],
 	}
-	if few := (rare{s.Failed, s.Deferred, s.Repaired, s.Full, cut(s.Err, maxDetail)}); few != (rare{}) {
+	if few := (rare{s.Failed, s.Deferred, s.Repaired, s.Full, printable.CutBytes(s.Err, maxDetail)}); few != (rare{}) {
 		kept.rare = new(rare)
 		*kept.rare = few
 	}
@@ -165,14 +165,6 @@ func (r *Recorder) Waiting() bool {
 	defer r.mu.Unlock()
 	last := r.syncs.newest()
 	return r.changes.count > 0 && (last == nil || last.to < r.changes.next())
-}
-
-// cut copies what is left of a text that is too long, so that the rest is not kept.
-func cut(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	return strings.Clone(strings.ToValidUTF8(s[:most], ""))
 }
 
 // blockLength is how many records are allocated, and copied for a reader, at a time.

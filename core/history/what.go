@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/printable"
 )
 
 // What a newer version of an object changes is compared when it arrives, since neither version is kept. That costs what
@@ -60,7 +61,7 @@ func SliceChange(was, is *model.Slice) string {
 	}
 	d.endpoints(was.Endpoints, is.Endpoints)
 	if none {
-		return cut(strings.Join(d.parts(), ", "), maxWhat)
+		return printable.CutBytes(strings.Join(d.parts(), ", "), maxWhat)
 	}
 	if was.Service != is.Service {
 		d.say("moved from Service %s", was.Service)
@@ -117,7 +118,7 @@ func (d differences) text() string {
 	if len(d) == 0 {
 		return "nothing that is used"
 	}
-	return cut(strings.Join(d.parts(), ", "), maxWhat)
+	return printable.CutBytes(strings.Join(d.parts(), ", "), maxWhat)
 }
 
 func (d differences) parts() (parts []string) {
@@ -127,11 +128,7 @@ func (d differences) parts() (parts []string) {
 			if one.n > 1 {
 				text += "s"
 			}
-			text += " " + strings.Join(one.names, ", ")
-			if more := one.n - len(one.names); more > 0 {
-				text += fmt.Sprintf(" and %d more", more)
-			}
-			text = strings.TrimSpace(text + " " + one.how)
+			text = strings.TrimSpace(text + " " + printable.First(one.names, one.n) + " " + one.how)
 		}
 		parts = append(parts, text)
 	}

@@ -5,7 +5,7 @@
 //
 //	pages/*.md ──┬─▶ HTML      /ui/docs of a running tandem, tandem docs, tandem docs --html (core/ui)
 //	README.md    ├─▶ Text      tandem docs PAGE
-//	has their    ├─▶ ManPage   tandem-PAGE(7)
+//	has their    ├─▶ ManPage   tandem-PAGE(7); tandem-VERB(8) is made by it of what help shows
 //	order        └─▶ Search
 //
 // The pages that are references are written by the tests of cmd/tandem from the flags, the

@@ -211,7 +211,7 @@ var pageLink = regexp.MustCompile(`\[([^\]]+)\]\(([^)\s]+)\)`)
 // ManPage returns a page in the language of man(1), as tandem-NAME(7).
 func (p *Page) ManPage(version string) []byte {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%% \"TANDEM-%s\" \"7\" \"\" \"tandem %s\" \"Tandem\"\n# NAME\ntandem-%s - %s\n\n# DESCRIPTION\n", strings.ToUpper(p.Name), version, p.Name, p.Title)
+	b.WriteString("# DESCRIPTION\n")
 	fenced := false
 	_, body, _ := strings.Cut(string(p.Source), "\n")
 	for line := range strings.Lines(body) {
@@ -233,5 +233,11 @@ func (p *Page) ManPage(version string) []byte {
 		}
 		b.WriteString(line)
 	}
-	return md2man.Render([]byte(b.String()))
+	return ManPage("tandem-"+p.Name, 7, version, p.Title, b.String())
+}
+
+// ManPage is a text in the language of man(1), as NAME(SECTION). It has no date: two builds are the same.
+func ManPage(name string, section int, version, about, text string) []byte {
+	head := fmt.Sprintf("%% %q \"%d\" \"\" \"tandem %s\" \"Tandem\"\n# NAME\n%s - %s\n\n", strings.ToUpper(name), section, version, name, about)
+	return md2man.Render([]byte(head + text))
 }

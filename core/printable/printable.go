@@ -111,12 +111,31 @@ func Cut(text string, width int) string {
 	return text
 }
 
-// List is a list in words, cut short where it is longer than most: "a, b and 3 more".
-func List(all []string, most int) string {
-	if len(all) <= most {
-		return strings.Join(all, ", ")
+// CutBytes is Cut to a number of bytes, three or more. What it returns does not keep the rest in memory.
+func CutBytes(text string, most int) string {
+	if len(text) <= most {
+		return text
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most)
+	end := 0
+	for i := range text {
+		if i > most-len("…") {
+			break
+		}
+		end = i
+	}
+	return text[:end] + "…"
+}
+
+// List is a list in words, cut short where it is longer than most: "a, b and 3 more".
+func List(all []string, most int) string { return First(all[:min(most, len(all))], len(all)) }
+
+// First is the same of a list of so many, of which there are the first ones.
+func First(some []string, all int) string {
+	text := strings.Join(some, ", ")
+	if more := all - len(some); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 // URL returns a URL without its user and its query, which may have passwords and tokens.

@@ -66,6 +66,30 @@ func TestCut(t *testing.T) {
 	}
 }
 
+func TestCutBytes(t *testing.T) {
+	for _, tt := range []struct {
+		text string
+		most int
+		want string
+	}{{"", 3, ""}, {"abc", 3, "abc"}, {"abcd", 3, "…"}, {"grün", 5, "grün"}, {"grüner", 6, "gr…"}, {"grüner", 7, "grüner"}, {"grüne ", 7, "grüne "}, {"grüner Tee", 7, "grü…"}} {
+		if got := printable.CutBytes(tt.text, tt.most); got != tt.want || len(got) > tt.most {
+			t.Errorf("%q, %d: %q, want %q", tt.text, tt.most, got, tt.want)
+		}
+	}
+}
+
+func TestList(t *testing.T) {
+	all := []string{"a", "b", "c"}
+	for most, want := range []string{" and 3 more", "a and 2 more", "a, b and 1 more", "a, b, c", "a, b, c"} {
+		if got := printable.List(all, most); got != want {
+			t.Errorf("%d: %q, want %q", most, got, want)
+		}
+	}
+	if got := printable.First(all[:1], 1000); got != "a and 999 more" {
+		t.Error(got)
+	}
+}
+
 func TestCount(t *testing.T) {
 	for n, want := range []string{"0 syncs", "1 sync", "2 syncs"} {
 		if got := printable.Count(n, "sync"); got != want {

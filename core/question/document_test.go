@@ -108,6 +108,28 @@ func TestARejectedFieldIsTheServices(t *testing.T) {
 	}
 }
 
+// A filter of states leaves the problems of no single Service, one of names does not; the same of what was recorded.
+func TestProblemsOfAFilter(t *testing.T) {
+	live := &question.Document{Snapshot: snapshot()}
+	whole := question.StatusOf(live, question.Filter{})
+	recorded := &question.Document{Snapshot: live.Snapshot, Recorded: &question.Recorded{Status: whole}}
+	for name, d := range map[string]*question.Document{"live": live, "recorded": recorded} {
+		for _, only := range []question.Filter{question.Short(), {States: []string{"nothing"}}, {Name: "good"}, {Namespace: "ns"}} {
+			want := 0
+			if only.Wide() {
+				want = len(whole.Problems)
+			}
+			s := question.StatusOf(d, only)
+			if len(s.Problems) != want || s.Total != len(whole.Services) || slices.ContainsFunc(s.Services, func(s question.Service) bool { return !only.Match(s.Name, s.State) }) {
+				t.Errorf("%s, %+v: %d problems, want %d; %d of %d Services", name, only, len(s.Problems), want, len(s.Services), s.Total)
+			}
+		}
+	}
+	if len(whole.Problems) == 0 {
+		t.Error("there are no problems")
+	}
+}
+
 // What the whole mode lacks is said once, however many Services there are.
 func TestGapsOfTheMode(t *testing.T) {
 	in := snapshot()

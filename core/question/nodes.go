@@ -50,14 +50,20 @@ const (
 	maxText     = 400 // characters of each text
 )
 
-// ReadNode reads the status that a pod on a node has answered with, as a stream: of many
-// nodes at a time no answer is in memory as a whole. Of a Service no more than what is used
+// Short selects the Services that a node in short, and its report, are made of: the others are counted by the total.
+func Short() Filter {
+	return Filter{States: slices.DeleteFunc(States(), func(s string) bool { return s == model.Programmed.String() })}
+}
+
+// ReadNode reads the status that a pod on a node has answered with, with the Services of Short or more, as a stream: of
+// many nodes at a time no answer is in memory as a whole. Of a Service no more than what is used
 // is decoded. Each, if any, gets the Services.
 func ReadNode(node, pod string, answer io.Reader, each func(NodeService)) (n Node, err error) {
 	n = Node{Node: node, Pod: pod}
 	w := &window{Reader: answer}
 	in := json.NewDecoder(w)
 	w.in = in
+	listed := 0
 	if t, err := in.Token(); err != nil || t != json.Delim('{') {
 		return n, cmp.Or(err, errNoStatus)
 	}
@@ -87,6 +93,8 @@ func ReadNode(node, pod string, answer io.Reader, each func(NodeService)) (n Nod
 			err = in.Decode(&n.Drift)
 		case "desiredHash":
 			err = in.Decode(&n.Hash)
+		case "total":
+			err = in.Decode(&n.Services)
 		case "inputs":
 			err = list(in, maxInputs, func() error {
 				var one struct{ Age float64 }
@@ -101,7 +109,7 @@ func ReadNode(node, pod string, answer io.Reader, each func(NodeService)) (n Nod
 					Problems          first[Problem]
 				}
 				err := in.Decode(&one)
-				n.Services++
+				listed++
 				switch one.State {
 				case model.Failing.String():
 					n.Failing++
@@ -126,6 +134,7 @@ func ReadNode(node, pod string, answer io.Reader, each func(NodeService)) (n Nod
 	if n.Version == "" {
 		return n, errNoStatus
 	}
+	n.Services = max(n.Services, listed) // older ones do not tell
 	n.Version, n.Mode, n.Hash = printable.Cut(n.Version, maxText), printable.Cut(n.Mode, maxText), printable.Cut(n.Hash, maxText)
 	return n, nil
 }

@@ -318,20 +318,28 @@ func (s *Document) gapText(e oracle.Explanation) string {
 	return "mode " + s.Facts.Mode + " does this for all Services"
 }
 
-// Finding is the verdict in words.
-func (t *Trace) Finding() string {
-	if t.Verdict == AsExplained && t.Live != nil && t.Live.Difference != "" {
-		return "LIVE DIFFERS: the objects are as they should be, but the packet was not treated so: " + t.Live.Difference
+// Findings are the verdict in words, and what differs of a real packet.
+func (t *Trace) Findings() (all []string) {
+	live := ""
+	if t.Live != nil {
+		live = t.Live.Difference
 	}
-	switch t.Verdict {
-	case AsExplained:
-		return "SAME: the data plane does what it should"
-	case ByGap:
-		return "GAP: the data plane is as this mode programs it, which cannot do all: " + t.Gap
-	case NotKnown:
-		return "UNKNOWN: an object in its way has content that tandem did not write"
+	switch {
+	case t.Verdict == AsExplained && live != "":
+		live = "the objects are as they should be, but the packet was not treated so: " + live
+	case t.Verdict == AsExplained:
+		all = append(all, "SAME: the data plane does what it should")
+	case t.Verdict == ByGap:
+		all = append(all, "GAP: the data plane is as this mode programs it, which cannot do all: "+t.Gap)
+	case t.Verdict == NotKnown:
+		all = append(all, "UNKNOWN: an object in its way has content that tandem did not write")
+	default:
+		all = append(all, "DIFFERS: the data plane does something else")
 	}
-	return "DIFFERS: the data plane does something else"
+	if live != "" {
+		all = append(all, "LIVE DIFFERS: "+live)
+	}
+	return all
 }
 
 // OK reports whether the data plane agrees with policy.

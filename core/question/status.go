@@ -49,7 +49,16 @@ type Status struct {
 
 	Services []Service `json:"services"`
 	Total    int       `json:"total"`              // Services, those included that a filter leaves out
-	Problems []Problem `json:"problems,omitempty"` // of the sources, but of the Services that are listed
+	Problems []Problem `json:"problems,omitempty"` // of no single Service; none where a filter is not wide
+}
+
+// Select leaves only the Services of a filter, and the problems that belong to these.
+func (s *Status) Select(only Filter) {
+	s.Total = max(s.Total, len(s.Services)) // which older ones do not tell
+	s.Services = slices.DeleteFunc(s.Services, func(one Service) bool { return !only.Match(one.Name, one.State) })
+	if !only.Wide() {
+		s.Problems = nil
+	}
 }
 
 // Input is one kind of objects that Services are made from.
@@ -127,7 +136,7 @@ type Facts struct {
 // StatusOf is the status of a document: as it was recorded, of a snapshot.
 func StatusOf(d *Document, only Filter) Status {
 	if d.Recorded != nil {
-		return d.recorded()
+		return d.recorded(only)
 	}
 	f := d.Facts
 	f.Only = only
@@ -135,9 +144,10 @@ func StatusOf(d *Document, only Filter) Status {
 }
 
 // recorded is the status that was recorded. What follows from the inputs is counted again: older files do not have it.
-func (d *Document) recorded() Status {
+func (d *Document) recorded(only Filter) Status {
 	s := d.Recorded.Status
 	s.Services = slices.Clone(s.Services)
+	s.Select(only)
 	for i := range s.Services {
 		if name, err := model.ParseServiceName(s.Services[i].Name); err == nil {
 			if svc, ok := Find(d.Snapshot, name); ok {
@@ -180,8 +190,8 @@ func List(f Facts, s *engine.Snapshot) (d Status, list wire.List[Service]) {
 	if !s.Status.SyncedAt.IsZero() {
 		d.SyncedAt = &s.Status.SyncedAt
 	}
-	if !f.Only.All() {
-		d.Problems = nil // of no single Service
+	if !f.Only.Wide() {
+		d.Problems = nil
 	}
 	type listed struct {
 		*track.View
@@ -397,6 +407,9 @@ func (f *Filter) Check() error {
 
 // All reports whether nothing is left out.
 func (f *Filter) All() bool { return f.Namespace == "" && f.Name == "" && len(f.States) == 0 }
+
+// Wide reports whether Services of all names are selected: what is wrong with no single one of them belongs to these.
+func (f *Filter) Wide() bool { return f.Namespace == "" && f.Name == "" }
 
 // Named reports whether an object "namespace/name" is selected, if its state is.
 func (f *Filter) Named(object string) bool {

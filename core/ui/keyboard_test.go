@@ -264,3 +264,38 @@ func TestLive(t *testing.T) {
 	p.open(file.URL, "/ui")
 	still("a snapshot")
 }
+
+// A page that has turned into another one follows by itself: that of a node which answers again, and that of a Service
+// which is gone and comes back.
+func TestLiveBecomesAnotherPage(t *testing.T) {
+	browser, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Skip("chromium is not installed: ci/setup/run installs it for make verify")
+	}
+	var gone atomic.Bool
+	one := httptest.NewServer(ui.Handler(ui.Of(func(context.Context) (*ui.Input, error) {
+		in := world(20)
+		if gone.Load() {
+			in.Status.Services = nil
+		}
+		return in, nil
+	})))
+	defer one.Close()
+	f := newFleet(3, 20)
+	many := httptest.NewServer(f.handler())
+	defer many.Close()
+	const title = "document.querySelector('h1').firstChild.textContent.trim() + (document.getElementById('rows') ? ', rows' : '')"
+	p := openPage(t, browser)
+	p.open(one.URL, "/ui/service/shop/checkout-0")
+	p.await(title, "shop/checkout-0, rows")
+	gone.Store(true)
+	p.await(title, "No such Service")
+	gone.Store(false)
+	p.await(title, "shop/checkout-0, rows")
+	p.open(many.URL, "/node/node-3/ui")
+	p.await(title, "No answer")
+	f.mu.Lock()
+	f.nodes["node-3"] = f.nodes["node-2"]
+	f.mu.Unlock()
+	p.await(title, "Services, rows")
+}

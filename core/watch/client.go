@@ -43,7 +43,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/tandem-proxy/tandem/core/config"
-	prose "github.com/tandem-proxy/tandem/core/printable"
+	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/watch/gateway"
 )
 
@@ -96,7 +96,7 @@ func (p environment) connect(api config.API, seen func(Request)) (*Client, error
 	ownTransport(c)
 	hc, err := rest.HTTPClientFor(c)
 	if err != nil {
-		return nil, fmt.Errorf("API server %s: %w; correct the credentials or the certificates in the kubeconfig", prose.URL(c.Host), err)
+		return nil, fmt.Errorf("API server %s: %w; correct the credentials or the certificates in the kubeconfig", printable.URL(c.Host), err)
 	}
 	hc.CheckRedirect = sameServer // never http.DefaultClient: the transport is wrapped
 	scheme, err := newScheme()
@@ -173,7 +173,7 @@ func newScheme() (*kruntime.Scheme, error) {
 }
 
 // Host returns the URL of the API server for messages: without a password or a token.
-func (c *Client) Host() string { return prose.URL(c.config.Host) }
+func (c *Client) Host() string { return printable.URL(c.config.Host) }
 
 // REST returns a client for one version of a group of the API: of v1,
 // discovery.k8s.io/v1, networking.k8s.io/v1 and events.k8s.io/v1. All share the

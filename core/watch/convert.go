@@ -29,7 +29,7 @@ type faults struct {
 // bad records that the value of a field was rejected; the remark states the reason
 // or what is used instead.
 func (f *faults) bad(why model.Reason, path, value, remark string) {
-	f.add(why, path+": "+printable(value), remark)
+	f.add(why, path+": "+shown(value), remark)
 }
 
 // add records a problem with a field.
@@ -49,9 +49,9 @@ func (f *faults) problems() []model.Problem { return model.More(f.found, f.more)
 
 func (f *faults) object() string {
 	if f.meta.Namespace == "" {
-		return f.kind + " " + printable(f.meta.Name)
+		return f.kind + " " + shown(f.meta.Name)
 	}
-	return f.kind + " " + printable(f.meta.Namespace+"/"+f.meta.Name)
+	return f.kind + " " + shown(f.meta.Namespace+"/"+f.meta.Name)
 }
 
 // FieldPath returns the path of the field that a problem of this package is
@@ -73,9 +73,9 @@ func at(list string, i int, field string) string {
 	return s
 }
 
-// printable returns s unchanged if it is plain, and quoted otherwise: names and
+// shown returns s unchanged if it is plain, and quoted otherwise: names and
 // addresses may come from untrusted files, and end up in logs and on terminals.
-func printable(s string) string {
+func shown(s string) string {
 	const longest = 80
 	if len(s) > longest {
 		s = s[:longest] + "..."

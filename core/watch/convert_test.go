@@ -90,7 +90,7 @@ func TestPrintable(t *testing.T) {
 		"default/web-1.x": "default/web-1.x", "fd00::1/64": "fd00::1/64", "": `""`, "a b": `"a b"`, "a\x1b[31m": `"a\x1b[31m"`,
 		"é": `"é"`, `"`: `"\""`, strings.Repeat("x", 300): strings.Repeat("x", 80) + "...",
 	} {
-		if got := printable(in); got != want {
+		if got := shown(in); got != want {
 			t.Errorf("%q: %s, want %s", in, got, want)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tandem-proxy/tandem/core/events"
+	"github.com/tandem-proxy/tandem/core/printable"
 )
 
 // EventWriter writes Events to an API server, as events.k8s.io/v1, with the
@@ -109,14 +110,14 @@ func (w *EventWriter) object(r events.Record) *eventsv1.Event {
 		Action:              r.Action,
 		Reason:              r.Reason,
 		Regarding:           regarding(r.About),
-		Note:                cut(r.Note, maxNote),
+		Note:                printable.CutBytes(r.Note, maxNote),
 		Type:                string(r.Type),
 	}
 	if r.Count > 1 {
 		e.Series = seriesOf(r, r.Count)
 	}
 	const most = 128 // by the API
-	e.ReportingInstance = cut(e.ReportingInstance, most)
+	e.ReportingInstance = printable.CutBytes(e.ReportingInstance, most)
 	return e
 }
 
@@ -144,20 +145,4 @@ func namespaceOf(r events.Record) string {
 		return metav1.NamespaceDefault
 	}
 	return r.About.Namespace
-}
-
-// cut shortens a text to so many bytes, between two characters.
-func cut(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	const dots = "..."
-	end := 0
-	for i := range s {
-		if i > most-len(dots) {
-			break
-		}
-		end = i
-	}
-	return s[:end] + dots
 }

@@ -218,7 +218,7 @@ func TestLongNotesAreCut(t *testing.T) {
 	}
 	for _, e := range s.events {
 		note := e["note"].(string)
-		if len(note) > 1024 || len(note) < 1000 || !strings.HasSuffix(note, "ü...") {
+		if len(note) > 1024 || len(note) < 1000 || !strings.HasSuffix(note, "ü…") {
 			t.Errorf("%d bytes: %s", len(note), note[len(note)-10:])
 		}
 	}

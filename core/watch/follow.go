@@ -20,6 +20,7 @@ import (
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
+	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
@@ -741,7 +742,7 @@ func (f *follower) discover(ctx context.Context, path, kind string, into any) er
 		return err
 	}
 	if is.Kind != kind {
-		return fmt.Errorf("%s is a %q, not a %s", path, cut(is.Kind, maxText), kind)
+		return fmt.Errorf("%s is a %q, not a %s", path, printable.CutBytes(is.Kind, maxText), kind)
 	}
 	return json.Unmarshal(text, into)
 }

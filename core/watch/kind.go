@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/watch/gateway"
 )
 
@@ -377,7 +378,7 @@ func jsonItems(body []byte, want string, one func(func(runtime.Object) error) er
 		case "kind":
 			var kind string
 			if err := utiljson.Unmarshal(value, &kind); err != nil || kind != want {
-				return list, notThe(cut(kind, maxText), want)
+				return list, notThe(printable.CutBytes(kind, maxText), want)
 			}
 		case "metadata":
 			if err := utiljson.Unmarshal(value, &list); err != nil {

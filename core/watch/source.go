@@ -23,7 +23,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
-	prose "github.com/tandem-proxy/tandem/core/printable"
+	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
@@ -499,7 +499,7 @@ func (d *dispatcher) list() []model.Problem {
 	}
 	if !d.hasNode {
 		all = append(all, model.Problem{
-			Object: "Node " + printable(d.nodeName), Why: model.WhyNoNode,
+			Object: "Node " + shown(d.nodeName), Why: model.WhyNoNode,
 			Detail: "not found on the API server; if the node has another name, set --hostname-override",
 		})
 	}
@@ -744,7 +744,7 @@ const maxText = 2 << 10
 
 // explain returns why a request failed and what to do about it.
 func explain(k *kind, err error, server string) string {
-	return cut(reason(k, err, server), maxText)
+	return printable.CutBytes(reason(k, err, server), maxText)
 }
 
 func reason(k *kind, err error, server string) string {
@@ -760,5 +760,5 @@ func reason(k *kind, err error, server string) string {
 	case errors.As(err, new(apierrors.APIStatus)):
 		return fmt.Sprintf("API server cannot serve %s: %s", k.groupResource(), status)
 	}
-	return fmt.Sprintf("API server %s: %v", server, prose.WithoutURL(err))
+	return fmt.Sprintf("API server %s: %v", server, printable.WithoutURL(err))
 }

@@ -22,7 +22,7 @@ if (button && document.body.hasAttribute("data-live")) {
       try {
         const answer = await fetch(location.href, { credentials: "same-origin" });
         if (answer.status >= 500) throw new Error(answer.statusText);
-        replace(new DOMParser().parseFromString(await answer.text(), "text/html"));
+        show(new DOMParser().parseFromString(await answer.text(), "text/html"));
         button.textContent = "Live";
       } catch {
         button.textContent = "Live: no answer";
@@ -33,12 +33,23 @@ if (button && document.body.hasAttribute("data-live")) {
   setTimeout(refresh, period);
 }
 
-// replace puts the live parts of a newer page in the place of those here. What has the focus keeps it; forms, and
-// what was scrolled, are not touched.
-function replace(newer) {
-  for (const old of document.querySelectorAll("main [data-live], header [data-live]")) {
+// parts are the live parts of a page.
+function parts(page) {
+  return [...page.querySelectorAll("main [data-live], header [data-live]")];
+}
+
+// show puts the live parts of a newer page in the place of those here. What has the focus keeps it; forms, and what was
+// scrolled, are not touched. A page of other parts is another page, which is loaded whole: one without an answer has
+// none of its own, nor has that of a Service that is gone.
+function show(newer) {
+  const ids = (page) => parts(page).map((part) => part.id).join();
+  if (ids(newer) !== ids(document)) {
+    location.reload();
+    return;
+  }
+  for (const old of parts(document)) {
     const now = newer.getElementById(old.id);
-    if (!now || now.isEqualNode(old)) continue;
+    if (now.isEqualNode(old)) continue;
     const focus = old.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
     const fresh = document.importNode(now, true);
     old.replaceWith(fresh);

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -296,6 +297,32 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
+// TestHealthPorts: the chart finds the port in healthzBindAddress that Tandem finds there, which a test of core/config
+// reads of the same list, and wants probes to ask that one.
+func TestHealthPorts(t *testing.T) {
+	text, err := os.ReadFile("../testdata/health-addresses")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		var address string
+		var port int
+		if _, err := fmt.Sscan(line, &address, &port); err != nil {
+			continue // a comment
+		}
+		settings := map[string]any{"healthzBindAddress": address}
+		if address == "-" {
+			settings = map[string]any{}
+		}
+		for _, probed := range []int{port, port + 1, 1025, 300} {
+			values := with(with(of(settings), "healthPort", probed), "windows", map[string]any{"enabled": false})
+			if _, err := render(load(t), values); (err == nil) != (probed == port) || err != nil && !strings.Contains(err.Error(), "probes would ask another port") {
+				t.Errorf("%s with healthPort=%d: %v", address, probed, err)
+			}
+		}
+	}
+}
+
 // of are values for a configuration of the chart's own.
 func of(settings map[string]any) map[string]any {
 	return map[string]any{"config": map[string]any{"existing": "", "apiServer": "https://192.0.2.10:6443", "settings": settings}}
@@ -347,6 +374,35 @@ func TestOneOrder(t *testing.T) {
 				t.Errorf("%s: %q is not there, or comes too early", name, step)
 			}
 			at = i
+		}
+	}
+}
+
+// TestOrderOfTheWayBack: Tandem's pods go, then kube-proxy serves, and only then the rules are removed: by another
+// installation, since there is no release to upgrade any more. The guides of other distributions lead there.
+func TestOrderOfTheWayBack(t *testing.T) {
+	const guides = "../../../core/manual/pages/"
+	for path, head := range map[string]string{chart + "/README.md": "## Uninstall", guides + "kubeadm.md": "## Back"} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, back, ok := strings.Cut(string(text), "\n"+head+"\n")
+		if !ok {
+			t.Errorf("%s has no %q", path, head)
+		}
+		for _, step := range []string{"helm uninstall tandem", `"op":"remove"`, "rollout status daemonset/kube-proxy", "helm install tandem", "--set cleanup=true", "rollout status daemonset/tandem ", "helm uninstall tandem"} {
+			if _, back, ok = strings.Cut(back, step); !ok {
+				t.Errorf("%s: %q is not there, or comes too early", path, step)
+				break
+			}
+		}
+	}
+	for _, name := range []string{"aks", "eks", "k3s", "kubespray", "rke2", "talos"} { // kOps makes new nodes
+		text, err := os.ReadFile(guides + name + ".md")
+		_, back, _ := strings.Cut(string(text), "\n## Back\n")
+		if err != nil || !strings.Contains(back, "(kubeadm.md#remove-the-rules): with the values above and `cleanup=true`") {
+			t.Errorf("%s says nothing of the rules that stay: %v", name, err)
 		}
 	}
 }
