@@ -130,6 +130,12 @@ func TestNoNode(t *testing.T) {
 	if held, err := s.lock(); held != nil || err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("the lock of cleanup: %v, %v", held, err)
 	}
+	if err := s.set(c, slog.New(slog.DiscardHandler)); err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("--init-only: %v", err)
+	}
+	if s.noNode == nil || !strings.HasPrefix(s.noNode.Error(), want) {
+		t.Errorf("install: %v", s.noNode)
+	}
 	if _, err := s.dialControl(t.Context()); err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("the control socket: %v", err)
 	}

@@ -33,6 +33,7 @@ import (
 // system is what Tandem uses of an operating system besides modes. thisSystem, in
 // platform_{linux,windows,other}.go, returns that of the running one.
 type system struct {
+	noNode      error // why no proxy runs on this system; nil where one can
 	harden      func()
 	privileged  func() (lacks string) // missing requirements for programming this network; empty for none
 	lock        func() (Held, error)
@@ -58,6 +59,9 @@ type system struct {
 	collect func()                  // returns the memory of garbage
 	dial    watch.Dialer            // connects to the API server; nil is as usual
 }
+
+// CheckNode returns why no proxy runs on this system; nil where one can.
+func CheckNode() error { return thisSystem().noNode }
 
 // Held is a lock that is held, see Lock.
 type Held interface {
@@ -144,6 +148,8 @@ func portable() system {
 func asking(name string) system {
 	none := fmt.Errorf("no tandem runs on %s: nodes have Linux or Windows; ask theirs with tandem kubectl, or a --snapshot of one", name)
 	s := portable()
+	s.noNode = none
+	s.prepare = func(*config.Config, *slog.Logger) []error { return []error{none} }
 	s.lock = func() (Held, error) { return nil, none }
 	s.dialControl = func(context.Context) (net.Conn, error) { return nil, none }
 	return s

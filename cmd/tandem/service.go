@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/watch"
 	"github.com/tandem-proxy/tandem/installers/openrc"
 	"github.com/tandem-proxy/tandem/installers/systemd"
+	"github.com/tandem-proxy/tandem/platform"
 	"github.com/tandem-proxy/tandem/platform/service"
 )
 
@@ -33,6 +34,9 @@ override permissions: keep them in /etc/tandem, not in a home folder. tandem sta
 starts the service now.`,
 		Example: "  tandem install --config /etc/tandem/config.yaml\n  tandem start",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := platform.CheckNode(); err != nil {
+				return err
+			}
 			_, notes, err := flags.config(needSource, flags.needHere)
 			if err != nil {
 				return err
