@@ -65,8 +65,9 @@ func (r *Result) pool(svc *model.Service, from []endpoint) *model.Pool {
 }
 
 // draining returns the endpoints that serve but are in no pool: terminating
-// ones while others are ready, and those that hints leave to other nodes. Those
-// that have stopped answering keep nothing.
+// ones while others are ready, ones that are not ready but serve, and those that hints
+// or a policy leave to other nodes. They keep their flows (core/flows). Those that have
+// stopped answering keep nothing.
 func draining(all []endpoint, p pools) (addrs []netip.AddrPort) {
 	if p.cluster != nil && len(p.cluster.Endpoints) == len(all) {
 		return nil // it has them all, as it has none twice
@@ -225,7 +226,7 @@ func zoneWeights(all []endpoint) (zones []string, weights map[string]float64) {
 // connections and those that are ejected, because they have stopped answering.
 // At most half of a pool is ejected, the first by address, and so never its last
 // endpoint: a suspicion against most of a pool is more likely wrong than right, and the
-// rest could not carry the load. Endpoints of this node answer to it in any case.
+// rest could not carry the load. Local endpoints are never ejected.
 func passOver(pool []endpoint) (kept, passed []endpoint) {
 	silent := func(e endpoint) bool { return e.state.Has(model.Unanswered) && !e.local }
 	if !slices.ContainsFunc(pool, silent) {

@@ -41,7 +41,7 @@ type Tracker struct {
 	claims     claims
 	listening  listening
 	dirty      []*service
-	entailed   []*service // that others' changes touch: see Due
+	entailed   []*service // affected by changes of other objects; see Due
 	flushed    []*service // what the last Flush looked at
 	triggers   triggers
 	list       []*View // of the Services that there are, in no order
