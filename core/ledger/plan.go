@@ -195,10 +195,11 @@ const (
 	covered        // they were admitted by another object
 )
 
-// moments orders changes of source ranges on a frontend whose guard stays in place. An address may have another holder now, or other endpoints, and those
-// change in between; so only clients who are admitted both before and after are admitted
-// then. Those who are not any more are shut out first, new ones are admitted last. A range inside one
-// that goes comes first, and one inside a range that comes goes last.
+// moments orders changes of source ranges on a frontend whose guard stays in place. An address may
+// have another holder now, or other endpoints, and those change in between; so only clients who are
+// admitted both before and after are admitted then. Those who are not any more are shut out first,
+// new ones are admitted last. A range inside one that goes comes first, and one inside a range that
+// comes goes last.
 func (l *Ledger[K, V]) moments(planned []queued[K, V]) {
 	if l.guards == nil {
 		return
