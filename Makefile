@@ -1,4 +1,4 @@
-# Every target is one line that calls go or a script under ci/.
+# Every target is one line; all but demo and clean call go or a script under ci/.
 
 .PHONY: build dist release demo cluster cluster-down e2e test verify simulate soak race guest matrix wine fuzz bench bench-kubernetes bench-ipvs bench-failover lint golden manual clean
 
@@ -24,5 +24,5 @@ bench-ipvs: ; ci/setup/run && ci/bench/run ipvs $(BENCHFLAGS)
 bench-failover: ; ci/setup/run && ci/bench/run failover
 lint: ; ci/lint/run
 golden: ; go test -p 1 ./linux/nftables ./linux/iptables ./linux/ipvs ./linux/userspace ./windows/hns -run Corpus -update
-manual: ; go test ./cmd/tandem -run TestReferences -update
+manual: ; go test ./cmd/tandem -run 'TestReferences|TestExplainGolden' -update
 clean: ; rm -rf bin dist

@@ -25,9 +25,11 @@
 //
 //  1. watch decodes the EndpointSlice and converts it (watch.Slice). An invalid part
 //     becomes a model.Problem; the rest is passed on.
-//  2. engine takes it from its inbox and stores it in track.Tracker, which marks the
-//     Service dirty. More events may follow; they form one batch.
-//  3. Tracker.Flush resolves the dirty Services: resolve.Service chooses endpoints,
+//  2. engine takes it from its inbox into a turn: as many changes as a sync has room
+//     for, the rest waits by namespace. It stores them in track.Tracker, which marks
+//     the Service dirty. Services that others' changes affect (Tracker.Due) get turns
+//     of their own (Touch).
+//  3. Tracker.FlushTouched resolves the dirty Services: resolve.Service chooses endpoints,
 //     pools and Actions; resolve.Reslot keeps the order of endpoints, so that one
 //     slot changes. Ports that differ from before are the deltas.
 //  4. dataplane.Backend.Update compiles the old and the new model.Port to objects

@@ -32,8 +32,9 @@
 //	host       sysctls, modules, addresses and devices of this machine
 //	netns      network namespaces; for tests and the demo
 //
-// A mode imports languages, host and core, never another mode. Languages import
-// netlink and nothing of a mode: a kernel quirk is handled in one place. Everything
+// A mode imports languages, host and core, never another mode. Languages import netlink,
+// xtables and conntrack also host, xtables nft, and nothing of a mode: a kernel quirk is
+// handled in one place. Everything
 // that can be pure is: only files that make system calls end in _linux.go, so that
 // compilers, goldens and simulators run on any system. Nothing here imports windows
 // or platform; platform chooses the mode.

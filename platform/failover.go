@@ -343,8 +343,7 @@ func (f *failover) answer(ctx context.Context, endpoints []netip.Addr) (all wait
 	return all
 }
 
-// maxAsked is how many endpoints the flows to which are asked for: of more, to look at the table
-// costs no more.
+// Above maxAsked endpoints, scanning the flow table is cheaper than asking per endpoint.
 const maxAsked = 256
 
 // handshakes deletes the TCP flows that wait for endpoints that are gone: by their addresses where failover knows

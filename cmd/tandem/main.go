@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command tandem is a Kubernetes Service proxy for Linux and Windows. Each verb
-// is a file of its own; `tandem --help` lists them.
+// is a function such as newRun; `tandem --help` lists them.
 package main
 
 import (

@@ -36,8 +36,8 @@ type origin struct {
 	flags *configFlags // with --manifests; nil for verbs that manifests do not answer
 	opens bool         // with manifests the data plane of the machine is read
 
-	// cluster has the running tandem of a node of it asked: the context of the verb leads there. It is the only
-	// one to ask then.
+	// cluster, if set, sends the question to the tandem of one cluster node, and nowhere else:
+	// the context of the verb leads there.
 	cluster *cluster
 }
 

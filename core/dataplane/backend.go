@@ -48,7 +48,7 @@ type backend[K comparable, V any] struct {
 	gaps     map[model.PortID][]model.Gap
 	reading  *sync.Mutex // held while the driver is in Observe, even after its deadline
 
-	// Set after a read that was not fully compared but used the driver's notice up:
+	// Set when a read cleared the driver's change flag but was not fully compared:
 	// earlier external changes may be unnoticed.
 	incomplete atomic.Bool
 

@@ -82,7 +82,7 @@ type Syncer interface {
 
 // Inspector answers questions about a data plane, and changes nothing.
 type Inspector interface {
-	// Health costs what is failing.
+	// Health costs time proportional to what is failing or waiting.
 	Health() Health
 	// Gaps lists what the data plane does not support for one port, AllGaps for all ports.
 	Gaps(model.PortID) []model.Gap

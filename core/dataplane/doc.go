@@ -3,8 +3,8 @@
 // Package dataplane is the one implementation of "make the kernel match": every
 // mode brings a Compiler, which states what objects a port needs, and a Driver,
 // which creates, replaces and deletes objects; New joins them to a Backend, which others see
-// as a Syncer, an Inspector and Counters. contract.go has all of it; what most modes have
-// nothing to say about they get from SimpleCompiler and SimpleDriver.
+// as a Syncer, an Inspector and Counters. contract.go has all of it; SimpleCompiler and
+// SimpleDriver supply defaults for what most modes do not need.
 //
 //	[]model.Delta ─▶ Update ─▶ Compiler.Port ─▶ objects ─▶ ledger (want)
 //	                                                          │ Plan
@@ -46,7 +46,7 @@
 //
 // A compiler and its simulator that pass the suite are in core/test/conformance/fake_test.go,
 // a driver that is a map in core/test/memory; example_test.go puts a compiler and
-// that driver together, and linux/userspace/mode.go is the smallest Mode. What to know for
+// that driver together, and linux/nftables/mode.go is the smallest Mode. What to know for
 // a new backend:
 //
 //   - The compiler reads finished Actions from model.Port and decides no policy.

@@ -45,7 +45,7 @@ type Mode struct {
 	Announced bool
 
 	// Ephemeral means that what the mode has programmed serves only while its process runs,
-	// by relays. A start has nothing to lose then by what it knows already.
+	// by relays, so a restart may program from partial inputs: no working rules are left to protect.
 	Ephemeral bool
 
 	// OnRequest modes are never chosen by auto, only by name.

@@ -90,7 +90,7 @@ func (e *Engine) Noticed() {
 	e.inbox.post(func(time.Time) { e.checkBy(e.checkedAt.Add(checkEvery)) })
 }
 
-// checkBy has others' writes looked for by then at the latest.
+// checkBy schedules the next check for external writes no later than at.
 func (e *Engine) checkBy(at time.Time) {
 	if at.Before(e.checkAt) {
 		e.checkAt = at

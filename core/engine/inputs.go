@@ -449,7 +449,7 @@ func (e *Engine) leftovers() dataplane.Left {
 	return *e.left
 }
 
-// begin has syncs begin once the source has delivered everything that they wait for.
+// begin enables syncing once all required inputs have arrived.
 func (e *Engine) begin(since time.Time) {
 	if e.sourceSynced || e.deliveredAt.IsZero() {
 		return

@@ -135,7 +135,7 @@ func (e *Engine) reportNew(ps, before []model.Problem) {
 	}
 }
 
-// What of a namespace is logged: as many lines at once, and then one in so long, with how many were left out. The
+// Log budget per namespace: a burst, then one line per interval saying how many were dropped. The
 // metrics have all of it, and the states of Services (status) the rest.
 const (
 	linesAtOnce = 100
@@ -170,7 +170,7 @@ func (e *Engine) mayLog(object string) bool {
 		return true
 	}
 	l := e.linesOf(namespace)
-	if l.left == 0 && l.limiter.Allow() { // what is left out is told first
+	if l.left == 0 && l.limiter.Allow() { // first report what was suppressed
 		return true
 	}
 	l.left++

@@ -171,11 +171,11 @@ func (e *Engine) processInbox() {
 // its ports wait in the backlog.
 //
 // All that a change entails is in its turn: an address that moves from one Service to another is
-// written in one transaction. A change of the host is one turn, too. Of an object the latest version
-// waits, in the place of the first: a lane is bounded by the objects of its namespace.
+// written in one transaction. A change of the host is one turn, too. A lane keeps only an object's
+// latest version, at its original position, and so is bounded by the objects of its namespace.
 type turns struct {
 	limit int                           // entries in a turn, unless it has one task alone
-	most  int                           // that limit may be where a sync takes hardly any time by itself
+	most  int                           // upper bound of limit when a sync's fixed cost is negligible
 	fixed time.Duration                 // that a sync takes with hardly anything to do
 	used  int                           // entries in this turn so far
 	seen  map[model.ServiceName]touched // those that this turn resolves
@@ -245,7 +245,7 @@ func (t *turns) oldest() (since time.Time) {
 	return since
 }
 
-// next takes what has arrived, the first of it at some time, and returns what to do now, in order of arrival.
+// next queues newly arrived tasks (the oldest arrived at since) and returns those for this turn, in order of arrival.
 func (t *turns) next(arrived []task, since time.Time, tr *track.Tracker) (now []waiting) {
 	for _, a := range arrived {
 		t.number++

@@ -30,7 +30,7 @@ type Status struct {
 	Deferred     int       // objects that the next syncs program, since the data plane is slow
 	Syncs        uint64
 	Writes       uint64 // objects created, replaced or deleted
-	Drift        uint64 // objects changed from outside, and repaired
+	Drift        uint64 // objects that were found changed from outside; their repair may still fail
 	Audits       Audits
 	Seen         Changes // changes of the inputs that arrived
 	Done         Changes // those of them that a sync has applied

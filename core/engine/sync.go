@@ -85,7 +85,7 @@ func (e *Engine) changedGaps(named []model.PortID) (ids []model.PortID) {
 	return append(ids, named...)
 }
 
-// write has the backend write what differs. Our own writes are no other program's.
+// write has the backend write what differs. Our own writes are excluded from the record of other writers.
 func (e *Engine) write(ctx context.Context) (dataplane.Work, error) {
 	e.mute(true)
 	defer e.mute(false)

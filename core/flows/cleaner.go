@@ -88,8 +88,8 @@ func Start(ctx context.Context, table Table, hooks Hooks) *Cleaner {
 const handshakeGrace = 50 * time.Millisecond
 
 // budget is the time that looking for stale flows may take: a 400th of all time, of which some can be
-// saved up, so that a few changes are handled at once. What takes long is not put off for ever,
-// but for 19 times as long.
+// saved up, so that a few changes are handled at once. The pause is capped at the larger of 5 s and
+// 19 times the last attempt.
 type budget struct {
 	saved time.Duration
 	at    time.Time // when that was

@@ -22,7 +22,7 @@ import (
 // it have moved since the last Plan, or the other way round; a batch has at most limit ops (0: no limit)
 // unless these alone are more.
 //
-// Every op must be given to Record or Return before the next Plan.
+// Every op must be given to Record, Return or Hold before the next Plan.
 func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
 	l.requeueDue(now)
 	l.queueAdopted()
@@ -195,11 +195,11 @@ const (
 	covered        // they were admitted by another object
 )
 
-// moments decides when those who are admitted to addresses change, where the guard is
-// there and stays. An address may have another holder now, or other endpoints, and those
-// change in between; so only clients who are admitted both before and after are admitted
-// then. Those who are not any more are shut out first, new ones are admitted last. A range inside one
-// that goes comes first, and one inside a range that comes goes last.
+// moments orders changes of source ranges on a frontend whose guard stays in place. An address may
+// have another holder now, or other endpoints, and those change in between; so only clients who are
+// admitted both before and after are admitted then. Those who are not any more are shut out first,
+// new ones are admitted last. A range inside one that goes comes first, and one inside a range that
+// comes goes last.
 func (l *Ledger[K, V]) moments(planned []queued[K, V]) {
 	if l.guards == nil {
 		return

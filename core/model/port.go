@@ -29,7 +29,7 @@ type Port struct {
 	LocalReady int
 
 	// Draining are all endpoints that still serve but are in no pool, because
-	// they terminate or because policy or hints leave them to others. They get no
+	// they terminate, are not ready but serve, or because policy or hints leave them to others. They get no
 	// new connections and keep those they have: flows to them are not stale
 	// (core/flows). Empty for TCP, of which only unanswered handshakes are ever deleted.
 	Draining []netip.AddrPort

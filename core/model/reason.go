@@ -28,7 +28,7 @@ const (
 	WhyOutsideRanges                      // the client is in none of the source ranges
 	WhyNoSuchPort                         // a cluster IP, but none of its ports
 	WhyNotOurs                            // no Service has this address
-	WhyUnallocated                        // nor has anything else: in a ServiceCIDR, and dropped
+	WhyUnallocated                        // unallocated address in a ServiceCIDR: dropped
 
 	// Why something was rejected or left out:
 

@@ -19,6 +19,9 @@
 //	                  ▼
 //	               []*model.Port
 //
+// The Host is made by host.go: of the configuration, the Node, ServiceCIDRs and what the machine
+// says of itself.
+//
 // Everything here is pure: equal inputs give equal results, byte for byte.
 //
 // # Which address may be a Service's

@@ -523,7 +523,7 @@ func (route *Route) choose(host *model.Host, svc *model.Service, all []endpoint)
 		one := choose(host, svc, filter(all, func(e *endpoint) bool { return e.backend == i }))
 		joined.cluster = shareOut(joined.cluster, one.cluster, b.Weight)
 		joined.local = shareOut(joined.local, one.local, b.Weight)
-		joined.passed = append(joined.passed, one.passed...)
+		joined.ejected = append(joined.ejected, one.ejected...)
 		if len(one.cluster) == 0 && b.Weight > 0 {
 			joined.idle = append(joined.idle, i)
 		}

@@ -16,7 +16,7 @@ import (
 type pools struct {
 	cluster, local       *model.Pool
 	whyCluster, whyLocal model.Reason
-	passed               []endpoint // left out of cluster as they do not answer
+	ejected              []endpoint // left out of cluster as they do not answer
 	idle                 []int      // as in chosen
 }
 
@@ -40,7 +40,7 @@ func (r *Result) choosePools(host *model.Host, svc *model.Service, all []endpoin
 	}
 	p := pools{
 		cluster: r.pool(svc, c.cluster), local: r.pool(svc, c.local),
-		whyCluster: c.whyCluster, whyLocal: c.whyLocal, passed: c.passed, idle: c.idle,
+		whyCluster: c.whyCluster, whyLocal: c.whyLocal, ejected: c.ejected, idle: c.idle,
 	}
 	if p.local.Equal(p.cluster) {
 		p.local = p.cluster
@@ -65,8 +65,9 @@ func (r *Result) pool(svc *model.Service, from []endpoint) *model.Pool {
 }
 
 // draining returns the endpoints that serve but are in no pool: terminating
-// ones while others are ready, and those that hints leave to other nodes. Those
-// that have stopped answering keep nothing.
+// ones while others are ready, ones that are not ready but serve, and those that hints
+// or a policy leave to other nodes. They keep their flows (core/flows). Those that have
+// stopped answering keep nothing.
 func draining(all []endpoint, p pools) (addrs []netip.AddrPort) {
 	if p.cluster != nil && len(p.cluster.Endpoints) == len(all) {
 		return nil // it has them all, as it has none twice
@@ -80,7 +81,7 @@ func draining(all []endpoint, p pools) (addrs []netip.AddrPort) {
 			chosen[e.Addr] = true
 		}
 	}
-	for _, e := range p.passed {
+	for _, e := range p.ejected {
 		chosen[e.addr] = true
 	}
 	for _, e := range all {
@@ -96,7 +97,7 @@ func draining(all []endpoint, p pools) (addrs []netip.AddrPort) {
 type chosen struct {
 	cluster, local       []endpoint
 	whyCluster, whyLocal model.Reason
-	passed               []endpoint
+	ejected              []endpoint
 	idle                 []int // backends of a route with a weight and without an endpoint
 }
 
@@ -104,7 +105,7 @@ func choose(host *model.Host, svc *model.Service, all []endpoint) chosen {
 	c := chosen{whyCluster: model.WhyClusterEndpoints, whyLocal: model.WhyLocalEndpoints}
 	if c.cluster = filter(all, ready); len(c.cluster) > 0 {
 		c.cluster, c.whyCluster = applyHints(host, svc.Choice.Spill, c.cluster)
-		if c.cluster, c.passed = passOver(c.cluster); len(c.passed) > 0 {
+		if c.cluster, c.ejected = eject(c.cluster); len(c.ejected) > 0 {
 			c.whyCluster = model.WhyUnanswered
 		}
 	} else {
@@ -221,25 +222,25 @@ func zoneWeights(all []endpoint) (zones []string, weights map[string]float64) {
 	return zones, weights
 }
 
-// passOver divides the endpoints of the cluster's pool into those that get new
+// eject divides the endpoints of the cluster's pool into those that get new
 // connections and those that are ejected, because they have stopped answering.
 // At most half of a pool is ejected, the first by address, and so never its last
 // endpoint: a suspicion against most of a pool is more likely wrong than right, and the
-// rest could not carry the load. Endpoints of this node answer to it in any case.
-func passOver(pool []endpoint) (kept, passed []endpoint) {
+// rest could not carry the load. Local endpoints are never ejected.
+func eject(pool []endpoint) (kept, ejected []endpoint) {
 	silent := func(e endpoint) bool { return e.state.Has(model.Unanswered) && !e.local }
 	if !slices.ContainsFunc(pool, silent) {
 		return pool, nil
 	}
 	kept = make([]endpoint, 0, len(pool))
 	for _, e := range pool {
-		if silent(e) && len(passed) < len(pool)/2 {
-			passed = append(passed, e)
+		if silent(e) && len(ejected) < len(pool)/2 {
+			ejected = append(ejected, e)
 		} else {
 			kept = append(kept, e)
 		}
 	}
-	return kept, passed
+	return kept, ejected
 }
 
 // MarkUnanswered returns slices whose endpoints that are silent suspects have the state

@@ -20,7 +20,7 @@ import (
 // them from others.
 //
 // External and load balancer IPs also give way to what others have of the address whatever the port: see
-// overruled. Who gives way stays in line, and the next one that does not is the holder.
+// overruled. A Service that yields keeps its place; the first that need not yield holds the address.
 //
 // When a claim has another holder than before, that one and the new one are resolved again. The rest of those who ask
 // for it are, too, while they are few: they name the holder in their problem. Of many nothing is kept but
@@ -165,7 +165,7 @@ func permitted(host *model.Host, object *model.Service) (wanted, rejected []reso
 	return wanted, rejected
 }
 
-// except returns the addresses of all that are not in others, in place.
+// except removes others from all, in place.
 func except(all, others []resolve.Address) []resolve.Address {
 	if len(others) == 0 {
 		return all

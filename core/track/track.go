@@ -41,7 +41,7 @@ type Tracker struct {
 	claims     claims
 	listening  listening
 	dirty      []*service
-	entailed   []*service // that others' changes touch: see Due
+	entailed   []*service // affected by changes of other objects; see Due
 	flushed    []*service // what the last Flush looked at
 	triggers   triggers
 	list       []*View // of the Services that there are, in no order
@@ -326,9 +326,9 @@ func (t *Tracker) Named(n model.ServiceName) []*View {
 // address, its cluster IP or a port of that, or the node port of its number.
 func (t *Tracker) Concerned(p model.Proto, to netip.AddrPort) (all []*View) {
 	t.lists++
-	any := model.FamilyOf(to.Addr()).Unspecified()
+	unspecified := model.FamilyOf(to.Addr()).Unspecified()
 	found := slices.Clone(t.claims.line(whole(to.Addr()))) // they may hold other ports
-	for _, c := range []claim{{to, p}, {netip.AddrPortFrom(any, to.Port()), p}} {
+	for _, c := range []claim{{to, p}, {netip.AddrPortFrom(unspecified, to.Port()), p}} {
 		found = append(found, t.claims.holder(c))
 	}
 	var once model.Unique[*service]

@@ -28,8 +28,9 @@
 //
 // # The source
 //
-// A Source follows Services, EndpointSlices, this machine's own Node and, where there
-// are any, ServiceCIDRs. Objects are converted as they are decoded and dropped: of
+// A Source follows Services, EndpointSlices, this machine's own Node, ServiceCIDRs,
+// other Nodes once an external IP may be the address of one, and with --gateway-routes TCPRoutes,
+// UDPRoutes and ReferenceGrants. Objects are converted as they are decoded and dropped: of
 // each only its name, resource version and whether it is served stay here. It uses
 // client-go's REST client directly, not a Reflector: a Reflector holds every object
 // twice while it lists, lists everything again after most errors, backs off from an

@@ -21,6 +21,7 @@
 //	key.go             objects by name, and elements in the terms of Services
 //	statement.go       rules: each statement's text, encoding and simulation
 //	text.go            the text of objects (Script)
+//	spell.go           the text of any program's rule, as far as its expressions are known
 //	sim.go             objects and a packet to an outcome (Sim)
 //	message.go         numbers of nf_tables, and user data that the kernel keeps
 //	encode.go          expressions and elements to netlink

@@ -42,11 +42,11 @@ func (c class) statements(bit uint32) []nft.Statement {
 	return nil
 }
 
-// pick is a pick chain: it balances over the first Count slots of a frontend's
+// pick is a pick chain: it balances over the first count slots of a frontend's
 // pool. It does not know which frontend, so all frontends with pools of that size
 // share it, except for round robin: there the rule itself counts, for one port alone.
 type pick struct {
-	slots  *nft.Set // Slots or setNodeSlots
+	slots  *nft.Set // setSlots or setNodeSlots
 	class  class
 	second bool // the frontend's second pool
 	count  uint32

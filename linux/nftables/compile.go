@@ -81,9 +81,9 @@ func NewCompiler(o Options) *Compiler {
 func (c *Compiler) Equal(a, b nft.Value) bool { return a.Equal(b) }
 
 // Rank: referenced objects come before those that
-// refer to them, source ranges before slots, and both before the answer that needs them. The
-// answer for one origin comes before the one that all origins look up last, which
-// it would get otherwise. A large port may take several transactions, and after each of them
+// refer to them, source ranges before slots, and both before the answer that needs them.
+// Per-origin answers precede the common one, or that origin would briefly get the common
+// answer. A large port may take several transactions, and after each of them
 // packets find the slots that they are sent to, and none of another policy.
 func (c *Compiler) Rank(k nft.Key) int {
 	switch k.Kind {

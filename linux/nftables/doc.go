@@ -21,8 +21,9 @@
 //	postrouting
 //	  masquerade packets with the bit, and hairpins
 //
-// The number of chains does not depend on the number of Services. A Service is
-// a handful of elements in shared maps, and all ports with the same number of
+// The number of chains hardly depends on the number of Services: there is one for each
+// size of a pool, and for each affinity timeout; round robin alone has one for each port.
+// A Service is a handful of elements in shared maps, and all ports with the same number of
 // endpoints share a pick chain, since "numgen ... mod N" needs a constant N.
 // So replacing an endpoint writes one element, whatever the size of the cluster. A
 // chain, a rule or an anonymous set for each Service would make the kernel walk all of

@@ -112,7 +112,7 @@ func (c *crowded) read(d *Driver, now time.Time) []model.Problem {
 	return c.found
 }
 
-// servicesKnownBy returns the Services of ports by what these are known by in the map of clients: the
+// servicesKnownBy maps affinity identities back to the Services whose ports have them: the
 // elements of their frontends have their names.
 func (d *Driver) servicesKnownBy(f model.Family, known []netip.Addr) (names []model.ServiceName, err error) {
 	ctx, answers := context.Background(), map[nft.Key]struct{}{}
