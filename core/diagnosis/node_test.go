@@ -84,6 +84,18 @@ func mode(name string) func(*diagnosis.Facts) {
 	return func(f *diagnosis.Facts) { f.Mode, f.Running.Mode = name, name }
 }
 
+// The oldest kernel that ci/guest tests mode nftables on is old enough.
+func TestOldestKernelOfNFTables(t *testing.T) {
+	f := linux()
+	mode("nftables")(f)
+	f.Kernel = "5.10.0"
+	for _, check := range diagnosis.Node(f) {
+		if check.ID == "kernel-version" && check.Level != diagnosis.OK {
+			t.Errorf("%s: %s", check.Level, check.Found)
+		}
+	}
+}
+
 func brokenLinux() []broken {
 	const note, warn, fail = diagnosis.Note, diagnosis.Warn, diagnosis.Fail
 	return []broken{
@@ -127,7 +139,7 @@ func brokenLinux() []broken {
 		}},
 		{"iptables-variants", note, func(f *diagnosis.Facts) { f.LegacyTables = []string{"nat"} }},
 		{"kernel-version", fail, func(f *diagnosis.Facts) { f.Kernel = "3.10.0-1160.el7" }},
-		{"kernel-version", fail, both(mode("nftables"), func(f *diagnosis.Facts) { f.Kernel = "5.10.0" })},
+		{"kernel-version", fail, both(mode("nftables"), func(f *diagnosis.Facts) { f.Kernel = "5.9.16" })},
 		{"kernel-bugs", warn, func(f *diagnosis.Facts) { f.Kernel = "5.4.40" }},
 		{"kernel-bugs", note, func(f *diagnosis.Facts) { f.Kernel = "4.18.0-553.el8" }},
 		{"kernel-bugs", warn, both(mode("ipvs"), func(f *diagnosis.Facts) { f.Kernel = "5.8.18" })},
