@@ -130,8 +130,11 @@ func programmingBuckets() []float64 {
 		prometheus.LinearBuckets(60, 5, 12), prometheus.LinearBuckets(120, 30, 7))
 }
 
+// histogram has kube-proxy's buckets, and is a native histogram for those who read that, with its resolution.
 func histogram(name, help string, buckets []float64) *prometheus.HistogramVec {
-	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "kubeproxy_" + name, Help: help, Buckets: buckets}, []string{familyLabel})
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "kubeproxy_" + name, Help: help, Buckets: buckets, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
+	}, []string{familyLabel})
 }
 
 func counterVec(name, help string, labels ...string) *prometheus.CounterVec {
