@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// kubeProxyRules is the nat table as kube-proxy 1.36 writes it for a world in
+// kubeProxyRules is the nat table as kube-proxy 1.37 writes it for a world in
 // its iptables mode, without comments on endpoints, as it does above 1,000 of
 // them: the whole of KUBE-SERVICES, and the chains of the Services in a range.
 // All of them are a full sync, and one is what a change of it takes.

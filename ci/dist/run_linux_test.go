@@ -93,7 +93,7 @@ func TestImagesRun(t *testing.T) {
 	for image, mode := range map[string]string{"tandem": "nftables", "tandem-iptables": "iptables"} {
 		t.Run(image, func(t *testing.T) {
 			root := extract(t, r, image)
-			for program, version := range map[string]string{"/" + linuxProgram: "1.2.3+4.gabcdef0", "/" + linuxLink: "Kubernetes v1.36.3+tandem.1.2.3-4.gabcdef0"} {
+			for program, version := range map[string]string{"/" + linuxProgram: "1.2.3+4.gabcdef0", "/" + linuxLink: "Kubernetes v1.37.2+tandem.1.2.3-4.gabcdef0"} {
 				if out, err := inside(t, root, program, "--version"); err != nil || out != version+"\n" {
 					t.Errorf("%s: %v: %s", program, err, out)
 				}

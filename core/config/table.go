@@ -310,12 +310,12 @@ func nodeSettings() []Setting {
 		},
 		{
 			Flag: "boot-id-file", Unused: "nothing uses it",
-			Doc:   "File with the boot ID; kube-proxy has the flag by accident.",
+			Doc:   "File with the boot ID; kube-proxy up to 1.36 has the flag by accident.",
 			Value: unused("--boot-id-file", Text, "/proc/sys/kernel/random/boot_id"),
 		},
 		{
 			Flag: "machine-id-file", Unused: "nothing uses it",
-			Doc:   "Files with the machine ID; kube-proxy has the flag by accident.",
+			Doc:   "Files with the machine ID; kube-proxy up to 1.36 has the flag by accident.",
 			Value: unused("--machine-id-file", Text, "/etc/machine-id,/var/lib/dbus/machine-id"),
 		},
 	}

@@ -7,7 +7,7 @@
 //	                                    /status /configz ...  `tandem status`
 //	Checks  one listener for each healthCheckNodePort         load balancers
 //
-// Paths, codes, headers and JSON fields are those of kube-proxy 1.36, with more fields
+// Paths, codes, headers and JSON fields are those of kube-proxy 1.37, with more fields
 // where Tandem knows more. Unlike kube-proxy's, all servers answer GET and HEAD only,
 // except for PUT /debug/flags/v, which sets the log level.
 // Time, size and number of connections are limited. At the limit the client address with

@@ -266,7 +266,7 @@ func loopbackOnly(h http.HandlerFunc) http.Handler {
 // zHeader begins a page in text.
 const zHeader = "\nkube-proxy %s\nWarning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is for debugging purposes only.\n"
 
-// zVersions are the versions of both pages that kube-proxy 1.36 has.
+// zVersions are the versions of both pages that kube-proxy 1.37 has.
 func zVersions() []string { return []string{"v1alpha1", "v1beta1"} }
 
 // zPage answers with text, or with a structured document where Accept asks for

@@ -18,7 +18,7 @@ func zSources(set func(int)) health.Sources {
 	s.Flags = func() map[string]string {
 		return map[string]string{"proxy-mode": "nftables", "cluster-cidr": "10.0.0.0/8", "kubeconfig": "a\x1b[31m\nb"}
 	}
-	s.Version, s.Release, s.Profile, s.Verbosity = "v0.9.0", "1.36.3", true, set
+	s.Version, s.Release, s.Profile, s.Verbosity = "v0.9.0", "1.37.2", true, set
 	return s
 }
 
@@ -68,7 +68,7 @@ func TestStatusz(t *testing.T) {
 	s := zSources(nil)
 	text := request(s, "GET", "/statusz", "", "192.0.2.7:1", "").Body.String()
 	for _, part := range []string{
-		"\nkube-proxy statusz\n", "\nUp: 0 hr 00 min 00 sec\n", "\nGo version: " + runtime.Version() + "\n", "\nBinary version: 1.36.3\n",
+		"\nkube-proxy statusz\n", "\nUp: 0 hr 00 min 00 sec\n", "\nGo version: " + runtime.Version() + "\n", "\nBinary version: 1.37.2\n",
 		"\nTandem version: v0.9.0\n", "\nPaths: /configz /debug /flagz /healthz /livez /metrics /proxyMode /status /statusz\n",
 	} {
 		if !strings.Contains(text, part) {
@@ -80,7 +80,7 @@ func TestStatusz(t *testing.T) {
 		Kind, BinaryVersion, StartTime string
 		Paths                          []string
 	}
-	if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil || doc.Kind != "Statusz" || doc.BinaryVersion != "1.36.3" || doc.StartTime == "" || len(doc.Paths) == 0 {
+	if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil || doc.Kind != "Statusz" || doc.BinaryVersion != "1.37.2" || doc.StartTime == "" || len(doc.Paths) == 0 {
 		t.Errorf("%v: %s", err, w.Body)
 	}
 }

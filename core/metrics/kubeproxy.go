@@ -23,7 +23,7 @@ const (
 	policyLabel = "traffic_policy"
 )
 
-// kubeProxySet are the metrics that kube-proxy has in every mode, as of 1.36, but
+// kubeProxySet are the metrics that kube-proxy has in every mode, as of 1.37, but
 // for those that scrapeCollector reads from the engine.
 type kubeProxySet struct {
 	syncTook           *prometheus.HistogramVec
@@ -130,8 +130,11 @@ func programmingBuckets() []float64 {
 		prometheus.LinearBuckets(60, 5, 12), prometheus.LinearBuckets(120, 30, 7))
 }
 
+// histogram has kube-proxy's buckets, and is a native histogram for those who read that, with its resolution.
 func histogram(name, help string, buckets []float64) *prometheus.HistogramVec {
-	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "kubeproxy_" + name, Help: help, Buckets: buckets}, []string{familyLabel})
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "kubeproxy_" + name, Help: help, Buckets: buckets, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
+	}, []string{familyLabel})
 }
 
 func counterVec(name, help string, labels ...string) *prometheus.CounterVec {
@@ -182,7 +185,7 @@ func (s slis) handler() http.Handler {
 const maxScrapes = 4
 
 // Kubernetes is the release whose kube-proxy Tandem replaces.
-const Kubernetes = "1.36.3"
+const Kubernetes = "1.37.2"
 
 // buildInfo are two constants about this build. kubernetes_build_info names
 // the release that we replace, since alerts compare its git_version between

@@ -59,13 +59,13 @@ func TestWhatKubeProxyReports(t *testing.T) {
 		if mode == "iptables" {
 			m.Synced(engine.Sync{Work: dataplane.Work{Rules: []dataplane.Rules{{Table: "nat", Family: model.IPv4, Total: 10, Written: 2}}}})
 		}
-		have := map[string]string{}
+		have, native := map[string]string{}, map[string]bool{}
 		families, err := m.Gather()
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, f := range families {
-			have[f.GetName()] = line(f)
+			have[f.GetName()], native[f.GetName()] = line(f), f.Metric[0].GetHistogram().GetSchema() != 0
 		}
 		b, err := os.ReadFile(filepath.Join("testdata", mode+".txt"))
 		if err != nil {
@@ -78,6 +78,9 @@ func TestWhatKubeProxyReports(t *testing.T) {
 			}
 			listed++
 			name, _, _ := strings.Cut(want, " ")
+			if native[name] != strings.HasPrefix(want, name+" histogram") {
+				t.Errorf("%s: %s is a native histogram: %v", mode, name, native[name])
+			}
 			if have[name] != want {
 				t.Errorf("%s:\n got %s\nwant %s", mode, have[name], want)
 			}

@@ -660,9 +660,7 @@ func newClientMetrics() []prometheus.Collector {
 	results := count("requests_total", "Requests by HTTP status.", "code", "method", "host")
 	retries := count("request_retries_total", "Request retries by HTTP status.", "code", "verb", "host")
 	calls := count("exec_plugin_call_total", "Calls of an exec credential plugin.", "code", "call_status")
-	rotation := prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "rest_client_exec_plugin_certificate_rotation_age", Help: "Age in seconds of an exec plugin's client certificate when it was rotated.", Buckets: ages,
-	})
+	rotation := prometheus.NewHistogram(histogram("exec_plugin_certificate_rotation_age", "Age in seconds of an exec plugin's client certificate when it was rotated.", ages))
 	expiry := &expiry{}
 	transports := prometheus.NewGauge(prometheus.GaugeOpts{Name: "rest_client_transport_cache_entries", Help: "Entries in the transport cache."})
 	created := count("transport_create_calls_total", "Transport lookups by result.", "result")
@@ -692,7 +690,15 @@ func newClientMetrics() []prometheus.Collector {
 }
 
 func distribution(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "rest_client_" + name, Help: help, Buckets: buckets}, labels)
+	return prometheus.NewHistogramVec(histogram(name, help, buckets), labels)
+}
+
+// histogram has the buckets of Kubernetes' components, and is a native histogram for those
+// who read that, with their resolution.
+func histogram(name, help string, buckets []float64) prometheus.HistogramOpts {
+	return prometheus.HistogramOpts{
+		Name: "rest_client_" + name, Help: help, Buckets: buckets, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
+	}
 }
 
 func count(name, help string, labels ...string) *prometheus.CounterVec {

@@ -45,6 +45,9 @@ func TestClientMetrics(t *testing.T) {
 	}
 	for _, f := range families {
 		have[f.GetName()] = metricLine(f)
+		if h := f.Metric[0].GetHistogram(); h != nil && h.GetSchema() == 0 {
+			t.Errorf("%s is not a native histogram", f.GetName())
+		}
 		if f.GetName() == "rest_client_exec_plugin_ttl_seconds" && fmt.Sprint(f.Metric[0].Gauge.GetValue()) != "+Inf" {
 			t.Error("a certificate that does not exist expires")
 		}

@@ -13,7 +13,7 @@ import (
 )
 
 // noStreamingLists are the ways in which a server does not stream lists. Texts and codes
-// are those of kube-apiserver 1.36 (apimachinery's ValidateListOptions, the
+// are those of kube-apiserver 1.37 (apimachinery's ValidateListOptions, the
 // apiserver's cacher.Watch and newErrWatcher) where it has any.
 func noStreamingLists() map[string]apitest.Rule {
 	return map[string]apitest.Rule{

@@ -77,7 +77,7 @@ func lacking(err error) bool {
 }
 
 // What kube-proxy's nftables mode calls its tables, and how their comments
-// begin: pkg/proxy/nftables/proxier.go of Kubernetes 1.36.
+// begin: pkg/proxy/nftables/proxier.go of Kubernetes 1.37.
 var kubeProxyTable = nft.NewTable("kube-proxy", "rules for kube-proxy", "")
 
 // kubeProxy finds the tables of kube-proxy. Tables of that name without its

@@ -18,7 +18,7 @@ const (
 	figureEndpoints = 5000 // remote ones
 )
 
-// What kube-proxy 1.36 asks of HNS, by its documented sequence: each sync reads
+// What kube-proxy 1.37 asks of HNS, by its documented sequence: each sync reads
 // the network, every endpoint and every load balancer (1 call for a list, 3 for
 // each of its objects); making an endpoint is 5 calls and a load balancer 3, a
 // change in place 4, a deletion 5 since the object is read before.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/ci/kubernetes/cluster"
 	"github.com/tandem-proxy/tandem/ci/netns"
+	"github.com/tandem-proxy/tandem/core/metrics"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
 
@@ -71,7 +72,7 @@ func TestCluster(t *testing.T) {
 	}
 	t.Logf("ready again after %s", time.Since(begin).Round(time.Millisecond))
 	v, err := c.Client().Discovery().ServerVersion()
-	if err != nil || !strings.HasPrefix(v.GitVersion, "v1.36.") {
+	if err != nil || v.GitVersion != "v"+metrics.Kubernetes {
 		t.Errorf("version %v, %v", v, err)
 	}
 

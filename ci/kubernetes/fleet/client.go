@@ -2,7 +2,7 @@
 
 // Package fleet plays many nodes for an API server: each Client has a connection of
 // its own and follows what a proxy follows, with Tandem's client (core/watch) or as
-// kube-proxy 1.36 does it (client-go's informers). Objects are dropped as soon as the
+// kube-proxy 1.37 does it (client-go's informers). Objects are dropped as soon as the
 // client has decoded them, so that a thousand clients fit into a machine; what the API
 // server sees is the same.
 package fleet

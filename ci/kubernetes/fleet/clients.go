@@ -70,7 +70,7 @@ func (s *sink) SetSlice(slice *model.Slice) {
 // resync is kube-proxy's configSyncPeriod.
 const resync = 15 * time.Minute
 
-// clientGo follows what kube-proxy 1.36 follows, with its selectors and settings
+// clientGo follows what kube-proxy 1.37 follows, with its selectors and settings
 // (cmd/kube-proxy/app/server.go, pkg/proxy/node.go), until ctx ends. Its store keeps
 // keys instead of objects.
 func (c *Client) clientGo(ctx context.Context) error {

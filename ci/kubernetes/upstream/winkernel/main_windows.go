@@ -37,20 +37,21 @@ func main() {
 
 func run(args []string) error {
 	flags := flag.NewFlagSet("winkernel", flag.ContinueOnError)
-	var c config.KubeProxyWinkernelConfiguration
-	flags.StringVar(&c.NetworkName, "network-name", "", "")
-	flags.StringVar(&c.SourceVip, "source-vip", "", "")
-	flags.BoolVar(&c.EnableDSR, "enable-dsr", false, "")
-	flags.StringVar(&c.RootHnsEndpointName, "root-hnsendpoint-name", "cbr0", "")
-	flags.BoolVar(&c.ForwardHealthCheckVip, "forward-healthcheck-vip", false, "")
+	c := &config.KubeProxyConfiguration{SyncPeriod: metav1.Duration{Duration: time.Hour}}
+	flags.StringVar(&c.HealthzBindAddress, "healthz-bind-address", "", "")
+	w := &c.Winkernel
+	flags.StringVar(&w.NetworkName, "network-name", "", "")
+	flags.StringVar(&w.SourceVip, "source-vip", "", "")
+	flags.BoolVar(&w.EnableDSR, "enable-dsr", false, "")
+	flags.StringVar(&w.RootHnsEndpointName, "root-hnsendpoint-name", "cbr0", "")
+	flags.BoolVar(&w.ForwardHealthCheckVip, "forward-healthcheck-vip", false, "")
 	files := flags.String("manifests", "", "the files of manifests, separated by commas: each replaces the one before")
 	node := flags.String("node", "", "the node's name")
-	healthz := flags.String("healthz-bind-address", "", "")
 	ips := flags.String("node-ips", "", "the node's addresses, separated by commas")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	p, err := newProxier(*node, strings.Split(*ips, ","), *healthz, c)
+	p, err := newProxier(*node, strings.Split(*ips, ","), c)
 	if err != nil {
 		return err
 	}
@@ -71,7 +72,7 @@ func run(args []string) error {
 
 // newProxier returns the proxier that kube-proxy would make on this node
 // (cmd/kube-proxy/app/server_windows.go).
-func newProxier(node string, ips []string, healthz string, c config.KubeProxyWinkernelConfiguration) (proxy.Provider, error) {
+func newProxier(node string, ips []string, c *config.KubeProxyConfiguration) (proxy.Provider, error) {
 	nodeIPs := map[v1.IPFamily]net.IP{v1.IPv4Protocol: net.IPv4zero, v1.IPv6Protocol: net.IPv6zero}
 	for _, s := range ips {
 		ip := net.ParseIP(s)
@@ -85,10 +86,10 @@ func newProxier(node string, ips []string, healthz string, c config.KubeProxyWin
 		nodeIPs[family] = ip
 	}
 	recorder := events.NewFakeRecorder(1000)
-	if (winkernel.DualStackCompatTester{}).DualStackCompatible(c.NetworkName) {
-		return winkernel.NewDualStackProxier(time.Hour, 0, node, nodeIPs, recorder, nil, healthz, c)
+	if (winkernel.DualStackCompatTester{}).DualStackCompatible(c.Winkernel.NetworkName) {
+		return winkernel.NewDualStackProxier(c, node, nodeIPs, recorder, nil)
 	}
-	return winkernel.NewProxier(v1.IPv4Protocol, time.Hour, 0, node, nodeIPs[v1.IPv4Protocol], recorder, nil, healthz, c)
+	return winkernel.NewProxier(c, v1.IPv4Protocol, node, nodeIPs[v1.IPv4Protocol], recorder, nil)
 }
 
 // state is what a file has, by namespace and name.
