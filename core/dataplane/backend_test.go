@@ -534,39 +534,3 @@ func TestTheFirstFailureOfAPortCounts(t *testing.T) {
 		}
 	})
 }
-
-// A slow driver leaves what there is no time for to the next Sync, where it comes after what is new. It is
-// no failure, and each op is written once.
-func TestWhatASlowDriverLeavesComesAfterWhatIsNew(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, dataplane.Limits{Slow: true, Batch: 4})
-		b.start()
-		b.sync("create 0 base")
-		b.kernel.Fail = func(op ledger.Op[string, string]) error {
-			time.Sleep(4 * time.Millisecond)
-			b.log = append(b.log, op.Key)
-			return nil
-		}
-		var deltas []model.Delta
-		for i := range 20 {
-			deltas = append(deltas, model.Delta{New: port(fmt.Sprint("s", i), fmt.Sprint("10.96.1.", i), "10.0.0.1")})
-		}
-		b.log = nil
-		b.Update(deltas)
-		if w, err := b.Sync(t.Context()); err != nil || w.Ops != 3 || w.Deferred != 1+2*20-3 || w.Failed != 0 || b.Next().After(time.Now()) {
-			t.Fatalf("%+v, %v; next at %s", w, err, b.Next())
-		}
-		begin := len(b.log)
-		b.Update([]model.Delta{{New: port("new", "10.96.2.1", "10.0.0.1")}})
-		if w, err := b.Sync(t.Context()); err != nil || !slices.Contains(b.log[begin:], "3 10.96.2.1:80") {
-			t.Errorf("%+v, %v: %q", w, err, b.log[begin:])
-		}
-		if _, err := dataplane.SyncAll(t.Context(), b); err != nil || len(b.Health().Failures) > 0 {
-			t.Errorf("%v: %v", err, b.Health().Failures)
-		}
-		slices.Sort(b.log)
-		if want := 1 + 2*21; len(b.log) != want || len(slices.Compact(b.log)) != want || len(b.kernel.Objects) != 1+want {
-			t.Errorf("%d ops, %d objects, want %d ops", len(b.log), len(b.kernel.Objects), want)
-		}
-	})
-}

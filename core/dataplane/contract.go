@@ -211,9 +211,9 @@ type Driver[K comparable, V any] interface {
 	//     failed, though none of the ops has;
 	//   - ErrUnknown: the outcome is not known;
 	//   - ConflictError, where Limits.Get: the ledger is wrong about the op's key;
-	//   - ErrDeferred: there was no time for it (Limits.Slow), so that changes of others and
-	//     probes need not wait for thousands of ops. At least one op is tried, and none
-	//     after it is done;
+	//   - ErrDeferred: there was no time for it. Where single ops are slow, a Commit
+	//     ends after a second or two, so that changes and probes need not wait for
+	//     thousands of them. At least one op is tried;
 	//   - any other error: it was not done.
 	Commit(context.Context, []ledger.Op[K, V]) []error
 
@@ -280,20 +280,9 @@ type Limits struct {
 	// audit, and corrects the ledger without an audit after ConflictError and ErrUnknown. Others
 	// are read as a whole instead.
 	Get bool
-	// Slow means that ops take long and are done one by one: a Sync, and a Commit, leave to the next Sync what
-	// there is no time for (CommitTime).
-	Slow bool
 	// Certain means that Disturbed misses no write of others: while it reports none, everything
 	// is as it was read and has been written since.
 	Certain bool
-}
-
-// CommitTime is how long the writing of so many ops that are not one transaction may take until the rest is
-// left to the next Sync: a fifth of what one object may take of others' time (law 11), but enough for a share
-// of all that is left, as each Sync plans and accounts for that again, some 2 µs an op.
-func CommitTime(ops int) time.Duration {
-	const perOp = 10 * time.Microsecond
-	return max(10*time.Millisecond, time.Duration(ops)*perOp)
 }
 
 // ReadLimit is how long a reading of the data plane may take unless its driver sets

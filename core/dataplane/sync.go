@@ -28,13 +28,7 @@ func (b *backend[K, V]) Sync(ctx context.Context) (Work, error) {
 	}
 	for s.again = true; s.again; {
 		s.again = false
-		begin := time.Now()
-		batches := s.plan()
-		if b.driver.Limits().Slow {
-			planned := time.Now() // on a slow machine that takes longer, too
-			s.until = planned.Add(max(CommitTime(opsIn(batches)), 8*planned.Sub(begin)))
-		}
-		for _, batch := range batches {
+		for _, batch := range s.plan() {
 			s.commit(batch)
 		}
 	}
@@ -59,7 +53,6 @@ type run[K comparable, V any] struct {
 	budget int
 	now    time.Time // the same for all ops, so that those that fail together are retried together
 	again  bool      // ops were returned to be planned again
-	until  time.Time // when no further Commit begins; zero for never
 }
 
 // readBack reads the installed objects after a commit with an unknown outcome. Nothing is
@@ -103,13 +96,6 @@ func (s *run[K, V]) reread(keys []K) error {
 	return nil
 }
 
-func opsIn[K comparable, V any](batches [][]ledger.Op[K, V]) (n int) {
-	for _, b := range batches {
-		n += len(b)
-	}
-	return n
-}
-
 func (s *run[K, V]) plan() [][]ledger.Op[K, V] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,10 +114,6 @@ func (s *run[K, V]) commit(batch []ledger.Op[K, V]) {
 	}
 	if s.unknown {
 		s.recordAll(batch, ledger.ErrUnknown)
-		return
-	}
-	if s.work.Commits > 0 && !s.until.IsZero() && !time.Now().Before(s.until) {
-		s.recordAll(batch, ledger.ErrDeferred)
 		return
 	}
 	errs := s.driver.Commit(s.ctx, batch)

@@ -158,7 +158,7 @@ func TestEachWriteOfPassing(t *testing.T) { suite().EachWriteOfPassing(t, model.
 
 func suite() conformance.Suite[Key, Value] {
 	return conformance.Suite[Key, Value]{
-		Mode: "ipvs", Compiler: NewCompiler(Options{}), Slow: true,
+		Mode: "ipvs", Compiler: NewCompiler(Options{}),
 		Sim: func(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
 			return NewSim(Options{}, objects, host).Decide
 		},

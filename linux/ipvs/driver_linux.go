@@ -102,44 +102,22 @@ func (d *Driver) sweep(ctx context.Context) error {
 	})
 }
 
-// Limits: a Commit of commitOps at once, mostly of several ports, so that what is new comes before what an earlier
-// Sync has left.
-func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{Batch: commitOps, Slow: true} }
-
-const (
-	commitOps = 100
-	// togetherOps is how many ops on entries or chains are written together: they take a millisecond or two.
-	togetherOps = 1000
-)
+func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{} }
 
 // Commit goes op by op, except that consecutive ops on
 // entries, or on chains, are written together.
 func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []error {
-	until := time.Now().Add(dataplane.CommitTime(len(ops)))
-	large := len(ops) > commitOps // a single port's
 	errs := make([]error, len(ops))
 	c := commit{d, ctx, d.servers.begin(ops)}
 	for i := 0; i < len(ops); {
-		if large && i > 0 && !time.Now().Before(until) {
-			c.leave(ops[i:], errs[i:])
-			break
-		}
-		n, kind := 1, batchKind(ops[i].Key.Kind)
-		for i+n < len(ops) && n < togetherOps && kind != 0 && batchKind(ops[i+n].Key.Kind) == kind {
+		n := 1
+		for i+n < len(ops) && batchKind(ops[i].Key.Kind) != 0 && batchKind(ops[i+n].Key.Kind) == batchKind(ops[i].Key.Kind) {
 			n++
 		}
 		c.apply(ops[i:i+n], errs[i:i+n])
 		i += n
 	}
-	c.servers.end(errs)
 	return errs
-}
-
-// leave leaves ops to a later Commit.
-func (c *commit) leave(ops []ledger.Op[Key, Value], errs []error) {
-	for i := range ops {
-		errs[i] = ledger.ErrDeferred
-	}
 }
 
 // commit is one Commit.

@@ -35,7 +35,7 @@ func TestLeftoversNeedNoTools(t *testing.T) {
 		}
 		b.SetHost(testHost())
 		b.Update([]model.Delta{{New: web(first)}})
-		_, err = dataplane.SyncAll(t.Context(), b)
+		_, err = b.Sync(t.Context())
 		return errors.Join(err, b.Close())
 	}
 	other := config.Default()

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/config"
-	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/linux/netns"
@@ -223,7 +222,7 @@ func serveOnce(t *testing.T) error {
 	}
 	b.SetHost(testHost())
 	b.Update([]model.Delta{{New: web(first)}})
-	if _, err := dataplane.SyncAll(t.Context(), b); err != nil {
+	if _, err := b.Sync(t.Context()); err != nil {
 		return err
 	}
 	out, err := exec.CommandContext(t.Context(), "ipvsadm", "-Sn").CombinedOutput()

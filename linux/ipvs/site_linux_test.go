@@ -3,8 +3,6 @@
 package ipvs
 
 import (
-	"cmp"
-	"context"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -112,18 +110,6 @@ func (s *site) close() {
 		_ = s.Backend.Close()
 		s.Backend = nil
 	}
-}
-
-// Sync syncs until nothing is left to a later Sync: guests are slow. Its Ops are those of all.
-func (s *site) Sync(ctx context.Context) (dataplane.Work, error) {
-	w, first := s.Backend.Sync(ctx)
-	for w.Deferred > 0 && w.Held == nil {
-		ops := w.Ops
-		var err error
-		w, err = s.Backend.Sync(ctx)
-		w.Ops, first = w.Ops+ops, cmp.Or(first, err)
-	}
-	return w, first
 }
 
 // set makes these ports all there are, and returns how many ops that took.

@@ -51,9 +51,6 @@ type Suite[K comparable, V any] struct {
 	// goldens.
 	Golden func(objects map[K]V) string
 
-	// Slow is set for a driver that leaves ops to later Syncs (dataplane.Limits): see EachWrite.
-	Slow bool
-
 	// Dir holds the scenarios; empty is ci/scenarios of this module.
 	Dir string
 	// Worlds is how many random worlds are tried; 0 uses the flag's value (100 by default).
