@@ -90,6 +90,23 @@ func TestAnAuditBesideChangesFindsDriftAlone(t *testing.T) {
 	}
 }
 
+// A port is not right again while an object that it shares with others was not written for lack of time.
+func TestSharedObjectsAreRepairedFirst(t *testing.T) {
+	b, kernel, ports := manyPorts(t, 10)
+	kernel.Disturb(func(o map[string]string) { delete(o, "1 count 5") })
+	if _, err := b.Audit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	kernel.Fail = func(ledger.Op[string, string]) error { return ledger.ErrDeferred }
+	if w, err := b.Sync(t.Context()); err != nil || w.Deferred != 1 || len(w.Repaired) > 0 {
+		t.Errorf("left to the next Sync: %+v, %v", w, err)
+	}
+	kernel.Fail = nil
+	if w, err := b.Sync(t.Context()); err != nil || len(w.Repaired) != len(ports) {
+		t.Errorf("written: %+v, %v", w, err)
+	}
+}
+
 // What has drifted is known by its port, and the port is reported once it is
 // right again. The base is everybody's.
 func TestRepairedPortsAreReported(t *testing.T) {

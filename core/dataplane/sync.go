@@ -32,7 +32,7 @@ func (b *backend[K, V]) Sync(ctx context.Context) (Work, error) {
 			s.commit(batch)
 		}
 	}
-	if s.work.Held == nil {
+	if s.work.Held == nil && s.work.Deferred == 0 {
 		s.work.Repaired = b.repaired()
 	}
 	return s.work, s.err

@@ -117,6 +117,7 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 		c.apply(ops[i:i+n], errs[i:i+n])
 		i += n
 	}
+	c.servers.end(errs)
 	return errs
 }
 

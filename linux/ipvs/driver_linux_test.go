@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/test/conformance"
 	"github.com/tandem-proxy/tandem/linux/netns"
@@ -274,5 +275,24 @@ func TestAffinityLeavesADrainingEndpoint(t *testing.T) {
 		if got := s.dial(); got != stays {
 			t.Fatalf("reached %s, want %s", got, stays)
 		}
+	}
+}
+
+// Where a server that goes with its destinations stays, they have stayed, too: it may be wanted again before it is
+// deleted, and would have them still.
+func TestDestinationsStayWithTheirServer(t *testing.T) {
+	server := Key{Kind: kindServer, Family: model.IPv4, Proto: model.TCP, Dst: netip.MustParseAddrPort("10.96.0.1:80")}
+	other := server
+	other.Dst = netip.MustParseAddrPort("10.96.0.2:80")
+	ops := []ledger.Op[Key, Value]{
+		{Verb: ledger.Delete, Key: server.dest(netip.MustParseAddrPort("10.244.1.2:80"))},
+		{Verb: ledger.Delete, Key: other.dest(netip.MustParseAddrPort("10.244.1.2:80"))},
+		{Verb: ledger.Delete, Key: other},
+		{Verb: ledger.Delete, Key: server},
+	}
+	errs := []error{nil, nil, nil, ledger.ErrUnknown}
+	(&servers{}).begin(ops).end(errs)
+	if want := []error{ledger.ErrUnknown, nil, nil, ledger.ErrUnknown}; !slices.Equal(errs, want) {
+		t.Errorf("got %v, want %v", errs, want)
 	}
 }

@@ -3,6 +3,7 @@
 package ipvs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -395,6 +396,22 @@ func (s *servers) begin(ops []ledger.Op[Key, Value]) *serverCommit {
 		}
 	}
 	return c
+}
+
+// end corrects the results of destinations that were to go with their servers: those whose server stays have
+// stayed, too.
+func (c *serverCommit) end(errs []error) {
+	stay := map[Key]error{}
+	for i, op := range c.ops {
+		if op.Key.Kind == kindServer && op.Verb == ledger.Delete && errs[i] != nil {
+			stay[op.Key] = errs[i]
+		}
+	}
+	for i, op := range c.ops {
+		if op.Key.Kind == kindDest && op.Verb == ledger.Delete {
+			errs[i] = cmp.Or(errs[i], stay[op.Key.serverOf()])
+		}
+	}
 }
 
 // server creates, changes or deletes a virtual server.
