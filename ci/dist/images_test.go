@@ -8,6 +8,7 @@ import (
 	"io"
 	"log"
 	"net/http/httptest"
+	"path"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -91,6 +92,15 @@ func TestImagesConform(t *testing.T) {
 			conforms(t, "manifest", schema.ValidatorMediaTypeManifest, raw, err)
 			raw, err = img.RawConfigFile()
 			conforms(t, "config", schema.ValidatorMediaTypeImageConfig, raw, err)
+			// By its name alone it is what kubectl tandem runs in a pod: "tandem control" (cmd/tandem, executed).
+			config, err := img.ConfigFile()
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir, program := path.Split("/" + linuxProgram)
+			if in := config.Config.Env; d.Platform.OS == "linux" && (program != "tandem" || len(in) != 1 || !strings.HasPrefix(in[0], "PATH="+path.Clean(dir)+":")) {
+				t.Errorf("%s: %s is not found in %v", image, linuxProgram, in)
+			}
 		}
 		if got := strings.Join(platforms, " "); got != want {
 			t.Errorf("%s is for %s", image, got)

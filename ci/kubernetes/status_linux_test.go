@@ -195,7 +195,7 @@ func serveKubelet(t *testing.T, n *node) error {
 		return err
 	}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if command := r.URL.Query()["command"]; r.URL.Path != "/exec/kube-system/tandem-of-node-1/tandem" || fmt.Sprint(command) != "[/tandem control]" {
+		if command := r.URL.Query()["command"]; r.URL.Path != "/exec/kube-system/tandem-of-node-1/tandem" || fmt.Sprint(command) != "[tandem control]" {
 			t.Errorf("the kubelet is asked for %s", r.URL)
 		}
 		websocket.Server{

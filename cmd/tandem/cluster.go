@@ -433,7 +433,7 @@ const controlVerb = "control"
 
 // executed carries a request through a tandem that the API server runs in the pod, to the control socket there.
 func (c carrier) executed(req *http.Request) (*http.Response, error) {
-	program, container := "/tandem", c.Spec.Containers // as the images have it
+	program, container := "tandem", c.Spec.Containers // in the images' PATH (ci/dist)
 	if c.Spec.NodeSelector["kubernetes.io/os"] == "windows" {
 		program = "tandem.exe"
 	}

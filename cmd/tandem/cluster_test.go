@@ -159,7 +159,7 @@ func (w *worldOfNodes) proxy(rw http.ResponseWriter, r *http.Request) {
 // splits what it sends.
 func (w *worldOfNodes) run(rw http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
-	if got := fmt.Sprint(q["command"], q["container"], q["stdin"], q["stdout"], q["stderr"]); got != "[/tandem control] [tandem] [true] [true] [true]" {
+	if got := fmt.Sprint(q["command"], q["container"], q["stdin"], q["stdout"], q["stderr"]); got != "[tandem control] [tandem] [true] [true] [true]" {
 		w.Errorf("exec of %s", got)
 	}
 	node, done := w.begin(r.PathValue("pod"), viaExec)

@@ -168,6 +168,7 @@ func writePackaging(root *cobra.Command, dir string) error {
 // writeManPages writes the manual page of a command, and those of the commands below it.
 func writeManPages(c *cobra.Command, dir string) error {
 	name := func(c *cobra.Command) string { return strings.ReplaceAll(c.CommandPath(), " ", "-") }
+	c.InitDefaultHelpFlag()
 	var near []*cobra.Command
 	if c.HasParent() {
 		near = append(near, c.Parent())

@@ -270,6 +270,17 @@ func TestStatusOfAnUnhealthyNode(t *testing.T) {
 	}
 }
 
+// Where Services in some states are asked for, what is wrong with them comes before problems of none.
+func TestWhatWasAskedForComesFirst(t *testing.T) {
+	d := question.Status{Version: "v1", Node: "n", Services: []question.Service{{Name: "ns/web", State: "Failing", Problems: []question.Problem{{Detail: "no space left"}}}}}
+	for i := range 25 {
+		d.Problems = append(d.Problems, question.Problem{Object: fmt.Sprint("EndpointSlice ns/s", i), Detail: "rejected"})
+	}
+	if _, stdout, _ := tandem(t, "status", "--address", statusServer(t, d), "--state", "failing"); !strings.Contains(stdout, "! ns/web: no space left") {
+		t.Errorf("not told why it fails:\n%s", stdout)
+	}
+}
+
 // Of many Services the status is a screen: how many are in each state, what is wrong, and the worst.
 func TestStatusOfManyServices(t *testing.T) {
 	d := question.Status{Version: "v1", Node: "n", Healthy: true}

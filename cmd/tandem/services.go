@@ -209,12 +209,17 @@ func writeStatus(s *screen, d question.Status, only *filter, all bool) {
 		most = math.MaxInt
 	}
 	services := slices.SortedStableFunc(slices.Values(d.Services), question.Worst)
-	problems := slices.Clone(d.Problems)
+	var problems []question.Problem
 	for _, svc := range services {
 		for _, p := range svc.Problems {
 			p.Object = svc.Name
 			problems = append(problems, p)
 		}
+	}
+	if only.All() {
+		problems = append(slices.Clone(d.Problems), problems...)
+	} else { // what was asked for comes first
+		problems = append(problems, d.Problems...)
 	}
 	for i, p := range problems {
 		if i == most {

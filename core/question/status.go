@@ -49,7 +49,7 @@ type Status struct {
 
 	Services []Service `json:"services"`
 	Total    int       `json:"total"`              // Services, those included that a filter leaves out
-	Problems []Problem `json:"problems,omitempty"` // of no single Service; none where a filter is not wide
+	Problems []Problem `json:"problems,omitempty"` // of no single Service; none with a filter of namespace or name
 }
 
 // Select leaves only the Services of a filter, and the problems that belong to these.

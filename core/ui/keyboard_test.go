@@ -70,6 +70,12 @@ func openPage(t *testing.T, browser string) *page {
 // ask sends a command and waits for its answer; events are left out.
 func (p *page) ask(method string, params map[string]any, answer any) {
 	p.t.Helper()
+	if err := p.try(method, params, answer); err != nil {
+		p.t.Fatalf("%s: %v", method, err)
+	}
+}
+
+func (p *page) try(method string, params map[string]any, answer any) error {
 	p.asked++
 	command := map[string]any{"id": p.asked, "method": method, "params": params}
 	if p.session != "" {
@@ -94,21 +100,26 @@ func (p *page) ask(method string, params map[string]any, answer any) {
 		case m.Error != nil:
 			err = fmt.Errorf("%s", m.Error.Message)
 		case answer == nil:
-			return
+			return nil
 		default:
-			if err = json.Unmarshal(m.Result, answer); err == nil {
-				return
-			}
+			return json.Unmarshal(m.Result, answer)
 		}
 	}
-	p.t.Fatalf("%s: %v", method, err)
+	return err
 }
 
 // evaluate returns the text that an expression has in the page.
 func (p *page) evaluate(expression string) string {
 	p.t.Helper()
 	var answer struct{ Result struct{ Value any } }
-	p.ask("Runtime.evaluate", map[string]any{"expression": "String(" + expression + ")"}, &answer)
+	err := p.try("Runtime.evaluate", map[string]any{"expression": "String(" + expression + ")"}, &answer)
+	for again := 0; err != nil && again < 100 && strings.Contains(err.Error(), "navigated"); again++ { // meanwhile: another page comes
+		time.Sleep(20 * time.Millisecond)
+		err = p.try("Runtime.evaluate", map[string]any{"expression": "String(" + expression + ")"}, &answer)
+	}
+	if err != nil {
+		p.t.Fatalf("%s: %v", expression, err)
+	}
 	return fmt.Sprint(answer.Result.Value)
 }
 

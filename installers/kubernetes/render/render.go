@@ -162,11 +162,21 @@ func own() map[string]any {
 	}
 }
 
-// texts returns what all templates of a chart become, by their paths.
-func texts(chart *v2.Chart, values map[string]any) (map[string]string, error) {
+// cluster is one of a version of Kubernetes.
+func cluster(version string) *common.Capabilities {
+	c := common.DefaultCapabilities.Copy()
+	c.KubeVersion.Version = version
+	return c
+}
+
+// newest is the version that the manifests are for; they are for older ones, too.
+const newest = "v1.37.2"
+
+// texts returns what all templates of a chart become in a cluster, by their paths.
+func texts(chart *v2.Chart, values map[string]any, kubernetes string) (map[string]string, error) {
 	// The plain manifests are not Helm's to manage.
 	release := common.ReleaseOptions{Name: "tandem", Namespace: namespace, IsInstall: true}
-	all, err := util.ToRenderValues(chart, values, release, common.DefaultCapabilities)
+	all, err := util.ToRenderValues(chart, values, release, cluster(kubernetes))
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +187,7 @@ func texts(chart *v2.Chart, values map[string]any) (map[string]string, error) {
 // render returns the manifests that the templates of a chart become, by the file's
 // name. Those that become nothing are left out.
 func render(chart *v2.Chart, values map[string]any) (map[string]string, error) {
-	all, err := texts(chart, values)
+	all, err := texts(chart, values, newest)
 	if err != nil {
 		return nil, err
 	}

@@ -262,7 +262,7 @@ func TestOptions(t *testing.T) {
 		expect(name == "cleanup", "args: [cleanup, --hold, --config=/var/lib/kube-proxy/config.conf]")
 		expect(name != "cleanup", "- --hostname-override=$(NODE_NAME)")
 		expect(!dsr && name != "Linux only", "enableDSR: false")
-		every, err := texts(load(t), values)
+		every, err := texts(load(t), values, newest)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -316,11 +316,27 @@ func TestHealthPorts(t *testing.T) {
 		}
 		for _, probed := range []int{port, port + 1, 1025, 300} {
 			values := with(with(of(settings), "healthPort", probed), "windows", map[string]any{"enabled": false})
-			if _, err := render(load(t), values); (err == nil) != (probed == port) || err != nil && !strings.Contains(err.Error(), "probes would ask another port") {
+			right := probed == port || address == "-" // without one the chart writes the one that is probed
+			if _, err := render(load(t), values); (err == nil) != right || err != nil && !strings.Contains(err.Error(), "probes would ask another port") {
 				t.Errorf("%s with healthPort=%d: %v", address, probed, err)
 			}
 		}
 	}
+}
+
+// TestHealthPortBesideAnExistingConfigMap: what the chart makes itself, such as the configuration of Windows nodes, answers
+// where the probes ask.
+func TestHealthPortBesideAnExistingConfigMap(t *testing.T) {
+	files, err := render(load(t), map[string]any{"healthPort": 10300})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range files {
+		if strings.Contains(text, "healthzBindAddress: 0.0.0.0:10300") {
+			return
+		}
+	}
+	t.Errorf("the configuration of Windows nodes has another port: %v", files)
 }
 
 // of are values for a configuration of the chart's own.
@@ -354,7 +370,7 @@ func TestConfigurationRollsPods(t *testing.T) {
 // TestOneOrder: the README of the chart, its notes and the guide name the steps of an installation in one order: the
 // image, the end of kube-proxy, the roll-out.
 func TestOneOrder(t *testing.T) {
-	every, err := texts(load(t), nil)
+	every, err := texts(load(t), nil, newest)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -455,5 +471,10 @@ func TestAppArmorProfile(t *testing.T) {
 	}
 	if p := daemonSet(t, nil, "tandem").Spec.Template.Spec.Containers[0].SecurityContext.AppArmorProfile; p != nil {
 		t.Errorf("the default one is %+v", p)
+	}
+	for version, works := range map[string]bool{"v1.29.4": false, "v1.30.0": true, "v1.30.0-gke.1": true} {
+		if _, err := texts(load(t), map[string]any{"linux": map[string]any{"appArmorProfile": "tandem"}}, version); (err == nil) != works {
+			t.Errorf("Kubernetes %s: %v", version, err)
+		}
 	}
 }

@@ -80,6 +80,9 @@ clientConnection:
 {{- if or .Values.podMonitor.enabled .Values.kubectl.enabled }}
 metricsBindAddress: 0.0.0.0:10249
 {{- end }}
+{{- if ne 10256 (int .Values.healthPort) }}
+healthzBindAddress: 0.0.0.0:{{ .Values.healthPort }}
+{{- end }}
 {{- end }}
 
 {{/* The configuration that the chart makes for a system: a dict of root and os. */}}
