@@ -76,9 +76,9 @@ func (r *Result) usable(host *model.Host, svc *model.Service, a Address, again r
 	return false
 }
 
-// healthPort returns the port on which load balancers ask whether this node has
+// HealthPort returns the port on which load balancers ask whether this node has
 // endpoints of a Service, or 0. Only policy Local makes that a question.
-func healthPort(svc *model.Service) uint16 {
+func HealthPort(svc *model.Service) uint16 {
 	if svc.Type == model.LoadBalancer && svc.External == model.Local {
 		return svc.HealthCheckNodePort
 	}
@@ -89,7 +89,7 @@ func healthPort(svc *model.Service) uint16 {
 // ready ones of this node. Those that terminate still serve, but the balancer
 // must send nothing new to them (KEP-1669).
 func (r *Result) countLocal(svc *model.Service, all []endpoint) {
-	if healthPort(svc) == 0 {
+	if HealthPort(svc) == 0 {
 		return
 	}
 	for i := range all {
@@ -106,7 +106,7 @@ func (r *Result) countLocal(svc *model.Service, all []endpoint) {
 // serves several ports counts as one endpoint.
 func (r *Result) setHealth(svc *model.Service, ports []*model.Port) {
 	for _, p := range ports {
-		p.HealthPort, p.LocalReady = healthPort(svc), len(r.local)
+		p.HealthPort, p.LocalReady = HealthPort(svc), len(r.local)
 	}
 	clear(r.local)
 }

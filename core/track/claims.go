@@ -135,15 +135,20 @@ func (c *claims) line(at claim) []*service {
 }
 
 // addressesOf lists what an object, or nil, asks for. Each cluster IP is also claimed as a whole,
-// with port 0.
+// with port 0, and the health check node port like a node port: Tandem itself answers there, maybe later than an
+// external IP of the node with that port is asked for.
 func addressesOf(object *model.Service) (all []resolve.Address) {
 	if object == nil {
 		return nil
 	}
 	asked := resolve.Addresses(object)
-	all = make([]resolve.Address, 0, len(object.ClusterIPs)+len(asked))
+	all = make([]resolve.Address, 0, 2*len(object.ClusterIPs)+len(asked))
+	health := resolve.HealthPort(object)
 	for _, ip := range object.ClusterIPs {
 		all = append(all, resolve.Address{Kind: model.KindClusterIP, At: netip.AddrPortFrom(ip, 0)})
+		if health != 0 {
+			all = append(all, resolve.Address{Kind: model.KindNodePort, Proto: model.TCP, At: netip.AddrPortFrom(model.FamilyOf(ip).Unspecified(), health)})
+		}
 	}
 	return append(all, asked...)
 }
@@ -197,7 +202,11 @@ func (t *Tracker) updateClaims(s *service) {
 	for _, a := range more {
 		t.claim(a, s)
 	}
-	for _, a := range wanted { // policy may have changed
+	if s.claimedFor == t.policies {
+		return
+	}
+	s.claimedFor = t.policies
+	for _, a := range wanted {
 		if isVIP(a) {
 			t.claims.reopen(t.claims.contests[claimOf(a)])
 		}
@@ -429,12 +438,9 @@ func (t *Tracker) decide(found *contest) {
 	before, noticed := found.holder, found.noticed
 	found.open, found.noticed, found.holder = false, false, nil
 	above := t.above(found.at)
-	for i, s := range found.line {
-		if why, _ := above.overrules(s, found.rank(i)); why == 0 {
-			found.holder = s
-			break
-		}
-	}
+	var looked int
+	found.holder, looked = above.first(found)
+	t.stats.Claimants += uint64(looked)
 	if found.holder != before {
 		for _, s := range []*service{before, found.holder} {
 			if s != nil {
@@ -510,6 +516,28 @@ func (t *Tracker) above(at claim) (u above) {
 		return all
 	}
 	return u
+}
+
+// first returns the first in the line for an address who gets it, if anyone. What overrules one overrules all of its
+// namespace with the same rank, and another node's address all of the rest: a long line costs little to walk.
+func (u *above) first(line *contest) (first *service, looked int) {
+	namespace, refused := "", -1
+	for i, s := range line.line {
+		looked++
+		rank := line.rank(i)
+		if rank == refused && s.name.Namespace == namespace && s != u.cluster && s != u.nodePort {
+			continue
+		}
+		why, _ := u.overrules(s, rank)
+		switch why {
+		case 0:
+			return s, looked
+		case model.WhyOtherNode:
+			return nil, looked
+		}
+		namespace, refused = s.name.Namespace, rank
+	}
+	return nil, looked
 }
 
 // overrules states why a Service does not get an address that it has by a field of some rank (resolve.Authority),

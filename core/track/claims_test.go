@@ -329,6 +329,72 @@ func TestSharedExternalIPs(t *testing.T) {
 	}
 }
 
+// Nobody gets an address of another node, however many ask for it: their edits look at no line, and one that comes or
+// goes at the first of it.
+func TestALineThatNobodyWinsIsNotWalked(t *testing.T) {
+	const n = 300
+	tr := shared(n)
+	tr.SetOtherNode("n2", sharedIPs)
+	tr.Flush()
+	for _, step := range []struct {
+		what   string
+		do     func()
+		looked uint64
+	}{
+		{"an edit of one", func() {
+			s := sharing(200, 0)
+			s.SessionAffinity = time.Hour
+			tr.SetService(s)
+		}, 0},
+		{"one gives all up", func() {
+			s := sharing(200, 0)
+			s.ExternalIPs = nil
+			tr.SetService(s)
+		}, 999},
+		{"and asks again", func() { tr.SetService(sharing(200, 0)) }, 999},
+	} {
+		before := tr.Stats().Claimants
+		step.do()
+		tr.Flush()
+		if looked := tr.Stats().Claimants - before; looked > step.looked {
+			t.Errorf("%s: %d Services were looked at, want %d", step.what, looked, step.looked)
+		}
+	}
+	if got := at(tr, "evil", "s200"); strings.Contains(got, ":") {
+		t.Errorf("it has %q", got)
+	}
+}
+
+// The port on which this node answers load balancers about a Service is nobody else's, also before it is open.
+func TestHealthCheckNodePortsAreClaimed(t *testing.T) {
+	s := &sockets{}
+	tr := track.New()
+	tr.KeepListeners(s.ask)
+	h := ownHost()
+	h.NodePorts.Prefixes = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}
+	tr.SetHost(h)
+	tr.SetService(in("evil", 1, external(service("web", "10.96.0.1", 32000), "192.0.2.1")))
+	tr.Flush()
+	if got := at(tr, "evil", "web"); got != "192.0.2.1:32000" {
+		t.Errorf("alone it has %q", got)
+	}
+	victim := in("shop", 2, balanced(service("lb", "10.96.0.2", 80), "203.0.113.1"))
+	victim.External, victim.HealthCheckNodePort = model.Local, 32000
+	tr.SetService(victim)
+	tr.Flush()
+	if got := at(tr, "evil", "web"); got != "FrontendTaken" {
+		t.Errorf("beside the Service that has the health check node port, it has %q", got)
+	}
+	if ps := tr.Service(victim.Name).Problems; len(ps) > 0 {
+		t.Errorf("and that one has problems: %v", ps)
+	}
+	tr.DeleteService(victim.Name)
+	tr.Flush()
+	if got := at(tr, "evil", "web"); got != "192.0.2.1:32000" {
+		t.Errorf("after that it has %q", got)
+	}
+}
+
 // A Service that only stands in line takes a place in each line, and its objects.
 func TestMemoryOfSharedExternalIPs(t *testing.T) {
 	heap := func() int64 {

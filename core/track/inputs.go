@@ -109,6 +109,7 @@ func (t *Tracker) setHost(host *model.Host) {
 	if !zone && !policy {
 		return
 	}
+	t.policies++
 	for _, s := range t.services {
 		if all || policy && s.Object != nil && resolve.Affects(old, host, s.Object, s.Slices) {
 			s.claimsStale = true

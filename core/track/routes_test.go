@@ -364,6 +364,14 @@ func TestManyRoutesOfAParent(t *testing.T) {
 	if r := v.Ports[0].Route; r == nil || r.Name != fmt.Sprintf("r%04d", n-1) {
 		t.Errorf("the port has %v, want the oldest route", r)
 	}
+	var names []string // of the slices behind it: a backend that many routes name counts once
+	for _, s := range tr.Backing(v.Object.Name) {
+		names = append(names, s.Name.Name)
+	}
+	slices.Sort(names)
+	if len(names) == 0 || len(slices.Compact(slices.Clone(names))) != len(names) {
+		t.Errorf("the EndpointSlices behind it are %v", names)
+	}
 }
 
 // BenchmarkManyRoutesOfAParent is a change of an endpoint of a backend of 3,000 routes of one Service.

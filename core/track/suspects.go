@@ -131,14 +131,16 @@ func (t *Tracker) Backing(name model.ServiceName) []*model.Slice {
 // backing returns the slices whose endpoints a Service may use: its own, and those of
 // the backends of its routes.
 func (t *Tracker) backing(s *service) []*model.Slice {
-	all := s.Slices
+	all := slices.Clip(s.Slices)
 	if len(t.routes.all) == 0 {
 		return all
 	}
+	var seen model.Unique[model.ServiceName] // many routes may name one backend
+	seen.Add(s.name)
 	for _, route := range t.routes.of(s.name) {
 		for _, b := range route.Backends {
-			if of := t.services[b.Service]; of != nil {
-				all = append(all[:len(all):len(all)], of.Slices...)
+			if of := t.services[b.Service]; of != nil && seen.Add(b.Service) {
+				all = append(all, of.Slices...)
 			}
 		}
 	}

@@ -54,6 +54,7 @@ type Tracker struct {
 	fresh      []model.Problem
 	now        func() time.Time
 	routes     routes
+	policies   uint64                 // how often the host changed
 	warming    map[*service]time.Time // Services with new endpoints, and when those are due for the next step
 }
 
@@ -63,6 +64,7 @@ type Stats struct {
 	Resolved  uint64 // Services resolved
 	Deltas    uint64 // ports that changed
 	Backends  uint64 // of routes that were looked up
+	Claimants uint64 // Services in lines for addresses that were looked at
 }
 
 // New returns an empty Tracker. Nothing resolves before SetHost.
@@ -178,6 +180,7 @@ type service struct {
 	claimed     *model.Service    // what it has claims for
 	rejected    []resolve.Address // of those, what policy rejects
 	claimsStale bool              // the claims must be updated
+	claimedFor  uint64            // Tracker.policies when they were
 	dirty       bool              // it is in Tracker.dirty
 	entailed    bool              // it is in Tracker.entailed
 }
