@@ -20,7 +20,7 @@
 // config check --here FILE` shows the errors. Programmed load balancers stay: see
 // `tandem cleanup`.
 //
-//	msiexec /i tandem-1.2.3-windows-amd64.msi /qn
+//	start /wait msiexec /i tandem-1.2.3-windows-amd64.msi /qn
 //	notepad C:\ProgramData\Tandem\config.yaml
 //	sc.exe start tandem
 //
