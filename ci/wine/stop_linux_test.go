@@ -16,6 +16,23 @@ import (
 // network exits normally and at once when it is stopped.
 func TestStopBeforeTheNetwork(t *testing.T) {
 	p := open(t)
+	// A program that has exited is killed by Wine where its threads do not end within half a second (process_sigkill
+	// in Wine's server/process.c), as on a busy machine: then its exit code is not known, and it is tried again.
+	const attempts = 5
+	for attempt := 1; ; attempt++ {
+		err := stopBeforeTheNetwork(t, p)
+		if err == nil {
+			return
+		}
+		if attempt == attempts || err.Error() != "signal: killed" {
+			t.Fatal(err)
+		}
+		t.Logf("attempt %d: Wine has killed it", attempt)
+	}
+}
+
+// stopBeforeTheNetwork returns how the program ended.
+func stopBeforeTheNetwork(t *testing.T, p *prefix) error {
 	n := newNode(t, p, hnsemu.WS2025)
 	n.emu.RemoveNetwork(n.network)
 	n.start()
@@ -26,12 +43,13 @@ func TestStopBeforeTheNetwork(t *testing.T) {
 	}
 	err := n.proxy.Wait()
 	n.proxy = nil
-	if took := time.Since(begun); err != nil || took > 20*time.Second {
-		t.Errorf("it ended after %v: %v", took, err)
+	if took := time.Since(begun); took > 20*time.Second {
+		t.Errorf("it ended after %v", took)
 	}
 	if log := n.log.String(); !strings.Contains(log, "stopped during start") {
 		t.Errorf("log:\n%s", log)
 	}
+	return err
 }
 
 // TestStopWhileABalancerIsMade: a program that is stopped while HNS makes a load balancer waits
