@@ -202,11 +202,14 @@ func (t *Tracker) updateClaims(s *service) {
 	for _, a := range more {
 		t.claim(a, s)
 	}
-	if s.claimedFor == t.policies {
-		return
-	}
-	s.claimedFor = t.policies
-	for _, a := range wanted {
+}
+
+// affected has a Service that may come out differently by the host looked at, and the holders of what it has asked for
+// found again.
+func (t *Tracker) affected(s *service) {
+	s.claimsStale = true
+	t.mark(s)
+	for _, a := range except(addressesOf(s.claimed), s.rejected) {
 		if isVIP(a) {
 			t.claims.reopen(t.claims.contests[claimOf(a)])
 		}

@@ -109,11 +109,9 @@ func (t *Tracker) setHost(host *model.Host) {
 	if !zone && !policy {
 		return
 	}
-	t.policies++
 	for _, s := range t.services {
 		if all || policy && s.Object != nil && resolve.Affects(old, host, s.Object, s.Slices) {
-			s.claimsStale = true
-			t.mark(s)
+			t.affected(s)
 		} else if zone && s.hinted() {
 			t.mark(s)
 		}
@@ -319,8 +317,7 @@ func (t *Tracker) hold(held []model.Listener) (changed bool) {
 	t.configured, t.host = t.withListeners(t.configured), t.withListeners(t.host)
 	for s := range t.listening.own {
 		if s.Object != nil && resolve.Affects(old, t.host, s.Object, nil) {
-			s.claimsStale = true
-			t.mark(s)
+			t.affected(s)
 			changed = true
 		}
 	}

@@ -54,7 +54,6 @@ type Tracker struct {
 	fresh      []model.Problem
 	now        func() time.Time
 	routes     routes
-	policies   uint64                 // how often the host changed
 	warming    map[*service]time.Time // Services with new endpoints, and when those are due for the next step
 }
 
@@ -180,7 +179,6 @@ type service struct {
 	claimed     *model.Service    // what it has claims for
 	rejected    []resolve.Address // of those, what policy rejects
 	claimsStale bool              // the claims must be updated
-	claimedFor  uint64            // Tracker.policies when they were
 	dirty       bool              // it is in Tracker.dirty
 	entailed    bool              // it is in Tracker.entailed
 }
