@@ -58,7 +58,7 @@ func thisSystem() system {
 	s.listeners = func() (Listening, error) { return host.OpenListeners() }
 	s.observe = func() (tracked, error) { return conntrack.Follow() }
 	s.flows = func() (flowTable, error) { return conntrack.Open() }
-	s.threadTime = conntrack.ThreadTime
+	s.account = conntrack.Account
 	s.live = followLive
 	s.writers = openWriters
 	s.listFlows = func() flowLister { return conntrack.NewReader() }

@@ -340,7 +340,7 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 func (p *Proxy) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, p.stop)()
 	ctx = p.running
-	hooks := flows.Hooks{Cleaned: p.report.flowsCleaned, Dropped: p.report.flowsDropped, ThreadTime: p.system.threadTime}
+	hooks := flows.Hooks{Cleaned: p.report.flowsCleaned, Dropped: p.report.flowsDropped, Account: p.system.account}
 	for i, start := range []func(context.Context, flows.Table, flows.Hooks) *flows.Cleaner{flows.Start, flows.StartHandshakes} {
 		if p.flows[i] != nil {
 			p.cleaners[i] = start(ctx, p.flows[i], hooks)

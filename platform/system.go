@@ -44,7 +44,7 @@ type system struct {
 	knownSalt   func() uint64             // the same, made by nothing; 0 where there is none
 	listeners   func() (Listening, error) // nil where they cannot be told
 	flows       func() (flowTable, error)
-	threadTime  func() time.Duration                                                            // see flows.Hooks; nil where the clock has to do
+	account     func() (spent func() time.Duration)                                             // see flows.Hooks; nil where the clock has to do
 	listFlows   func() flowLister                                                               // nil where they are not listed
 	live        func(ctx context.Context, t question.Trace, from string) (question.Live, error) // follows a real packet
 	writers     func() (writers, error)                                                         // other writers to the data plane; nil where the system does not report them

@@ -5,7 +5,6 @@ package flows
 import (
 	"context"
 	"maps"
-	"runtime"
 	"sync"
 	"time"
 
@@ -37,10 +36,10 @@ type Report struct {
 type Hooks struct {
 	Cleaned func(Report)      // after each attempt, on the Cleaner's goroutine
 	Dropped func(matches int) // matches were dropped because the queue is full
-	// ThreadTime is the processor's time that the calling thread has had. It is what the budget counts: on a
-	// busy machine a look takes long because it waits for a processor, and then flows must not wait for that, too.
-	// Where it is nil the clock counts.
-	ThreadTime func() time.Duration
+	// Account begins to count the processor's time that the calling goroutine takes until its result is called. It is
+	// what the budget counts: on a busy machine a look takes long because it waits for a processor, and then flows must
+	// not wait for that, too. Where it is nil the clock counts.
+	Account func() (spent func() time.Duration)
 }
 
 const (
@@ -61,7 +60,7 @@ type Cleaner struct {
 	stale func(*model.Host, []model.Delta) []Match
 	grace time.Duration // before stale flows are looked for: some may get an answer
 	spare budget
-	took  time.Duration // by the table, since the last pause: see Hooks.ThreadTime
+	took  time.Duration // by the table, since the last pause: see Hooks.Account
 	table Table
 	hooks Hooks
 	stop  context.CancelFunc
@@ -135,6 +134,9 @@ func StartHandshakes(ctx context.Context, table Table, hooks Hooks) *Cleaner {
 }
 
 func start(ctx context.Context, c *Cleaner) *Cleaner {
+	if c.hooks.Account == nil {
+		c.hooks.Account = byClock
+	}
 	ctx, c.stop = context.WithCancel(ctx)
 	c.done, c.wake = make(chan struct{}), make(chan struct{}, 1)
 	c.waiting, c.running = &Index{}, &Index{}
@@ -323,7 +325,7 @@ func (c *Cleaner) delete(ctx context.Context, f model.Family, stale []Match, pau
 	if len(stale) == 0 {
 		return nil
 	}
-	start, spent := time.Now(), c.account()
+	start, spent := time.Now(), c.hooks.Account()
 	deleted, err := c.table.Delete(ctx, stale, c.staleNow)
 	c.took += spent()
 	r := Report{Family: f, Frontends: len(stale), Deleted: deleted, Took: time.Since(start), Err: err}
@@ -336,19 +338,10 @@ func (c *Cleaner) delete(ctx context.Context, f model.Family, stale []Match, pau
 	return err
 }
 
-// account returns what tells how much time of a processor has been spent since, on this thread.
-func (c *Cleaner) account() (spent func() time.Duration) {
-	now := c.hooks.ThreadTime
-	if now == nil {
-		start := time.Now()
-		return func() time.Duration { return time.Since(start) }
-	}
-	runtime.LockOSThread()
-	start := now()
-	return func() time.Duration {
-		defer runtime.UnlockOSThread()
-		return now() - start
-	}
+// byClock is Hooks.Account by the clock.
+func byClock() (spent func() time.Duration) {
+	start := time.Now()
+	return func() time.Duration { return time.Since(start) }
 }
 
 func ofFamily(all []Match, f model.Family) (some []Match) {

@@ -74,7 +74,7 @@ func TestATenantsChurnKeepsNoStaleFlows(t *testing.T) {
 func TestABusyMachineKeepsNoStaleFlows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := slowTable{&flowtest.Table{}}
-		c := flows.Start(t.Context(), table, flows.Hooks{ThreadTime: func() time.Duration { return 0 }})
+		c := flows.Start(t.Context(), table, flows.Hooks{Account: func() func() time.Duration { return func() time.Duration { return 0 } }})
 		defer c.Close()
 		begin := time.Now()
 		const changes = 5

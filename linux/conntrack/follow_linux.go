@@ -247,18 +247,24 @@ func (f *Follower) dump(ctx context.Context, which filter, each func(*entry)) er
 	return err
 }
 
-// account counts the CPU time until its result is called: the kernel works in this thread's time.
+// account adds the CPU time until its result is called to what was spent.
 func (f *Follower) account() (end func()) {
+	spent := Account()
+	return func() { f.spent += spent() }
+}
+
+// Account counts the CPU time of the calling goroutine until its result is called, once, which keeps its thread until
+// then: the kernel works in this thread's time (flows.Hooks).
+func Account() (spent func() time.Duration) {
 	runtime.LockOSThread()
-	before := ThreadTime()
-	return func() {
-		f.spent += ThreadTime() - before
-		runtime.UnlockOSThread()
+	before := threadTime()
+	return func() time.Duration {
+		defer runtime.UnlockOSThread()
+		return threadTime() - before
 	}
 }
 
-// ThreadTime is the processor's time that the calling thread has had: the kernel works in it.
-func ThreadTime() time.Duration {
+func threadTime() time.Duration {
 	var t unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) != nil {
 		return 0
