@@ -217,9 +217,9 @@ func writeStatus(s *screen, d question.Status, only *filter, all bool) {
 		}
 	}
 	if only.All() {
-		problems = append(slices.Clone(d.Problems), problems...)
+		problems = slices.Concat(d.Problems, problems)
 	} else { // what was asked for comes first
-		problems = append(problems, d.Problems...)
+		problems = slices.Concat(problems, d.Problems)
 	}
 	for i, p := range problems {
 		if i == most {
