@@ -297,6 +297,7 @@ func TestSeedsThatViolated(t *testing.T) {
 		{"kernelspace", "none", 98100164},  // I8: a node port went to a Service with affinity, for which HNS makes another load balancer
 		{"iptables", "F02+F31", 98100181},  // I9: the server had accepted a watch after the ones that it redirected
 		{"iptables", "F30+F02", 98100187},  // I9: the watch had become half-open before its first bookmark
+		{"iptables", "F29", 77100008},      // I4: a restored server passed the version that is known after it was asked what it had
 		{"ipvs", "F10", 9720000050},        // I2: a destination whose virtual server is gone took packets without a mark
 	} {
 		if res := play(t, j, j.plan(), *verbose); len(res.violations) > 0 {

@@ -237,6 +237,39 @@ func TestRestoredBackupThatWentOn(t *testing.T) {
 	}
 }
 
+// The same where the server passes the version that we know just when it is asked, or does not
+// say what it had at that version.
+func TestRestoredBackupThatGoesOn(t *testing.T) {
+	for name, rule := range map[string]apitest.Rule{
+		"while the watch is opened": {Resource: "services", Verb: "watch", Delay: time.Second, Times: 1},
+		"while it is asked":         {Resource: "services", Verb: "list", Delay: time.Second, Times: 1},
+		"and fails":                 {Resource: "services", Verb: "list", Status: 500, Message: "boom", Times: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, apitest.Options{})
+			w.run().synced()
+			restore := w.server.Backup()
+			w.server.Put(service("late", 1), service("web", 90))
+			w.until("the change", func() bool { return strings.Contains(w.sink.state(), "web 90") })
+			w.server.Stop()
+			restore()
+			defer w.server.Fail(rule)()
+			asked := func() int {
+				return len(w.server.Requests("watch", "services")) + len(w.server.Requests("list", "services"))
+			}
+			before := asked()
+			if err := w.server.Restart(); err != nil {
+				t.Fatal(err)
+			}
+			w.until("the first request", func() bool { return asked() > before })
+			w.server.Put(service("web", 70), nodeIn("a"), nodeIn("a"), nodeIn("a"), service("web", 80)) // numbers of lost versions again
+			w.becomes(initial)
+			w.change()
+		})
+	}
+}
+
 // The same where a list has shown that an object was deleted, and nothing else tells the two
 // histories apart.
 func TestRestoredBackupOfWhatAListLacked(t *testing.T) {

@@ -86,12 +86,6 @@ func (f *follower) request(ctx context.Context) error {
 		if f.unary {
 			return f.list(ctx)
 		}
-	} else if f.doubtful {
-		err := f.sameHistory(ctx)
-		if errors.Is(err, errRestored) {
-			return err
-		}
-		f.doubtful = err != nil
 	}
 	return f.stream(ctx)
 }
@@ -369,6 +363,12 @@ func (f *follower) stream(ctx context.Context) error {
 	}
 	if f.listing {
 		f.status.list()
+	} else if f.doubtful { // asked once the watch is open: until then, the server may still be restored
+		err := f.sameHistory(ctx)
+		if errors.Is(err, errRestored) || err != nil && f.backoff.rejected < startRejections {
+			return err
+		}
+		f.doubtful = err != nil
 	}
 	works := time.AfterFunc(steadyTime, f.status.works)
 	defer works.Stop()
@@ -620,8 +620,9 @@ func jitter(d time.Duration, part float64) time.Duration {
 // A server whose etcd was restored from a backup uses the numbers of lost versions again,
 // for other changes. Once it has passed the version that is known here, it resumes a watch
 // as if nothing had been lost; Kubernetes advises to start all of its components again. So
-// when a watch ended before its time, the object that changed last is read as it was at
-// that version, and one that was deleted still later: one or two objects, not a list.
+// when a watch ended before its time, the next one is read only after the object that changed
+// last was read as it was at that version, and one that was deleted still later: one or two
+// objects, not a list. A server that keeps failing to say what it had is watched all the same.
 
 // historyTime is for reading one object. Without an answer the server is asked again.
 const historyTime = 5 * time.Second

@@ -235,6 +235,9 @@ const maxItem = maxEvent
 // eachItem passes the items of a list on, and returns the list's own metadata. All of the items
 // that were passed on are objects of the server, also where an error follows.
 func (k *kind) eachItem(result rest.Result, each func(runtime.Object, metav1.Object) error) (list metav1.ListMeta, err error) {
+	if err := result.Error(); err != nil { // Raw's error lacks what the server says in its Status
+		return list, err
+	}
 	body, err := result.Raw()
 	if err != nil {
 		return list, err
