@@ -111,3 +111,51 @@ func TestRefusalIsAnAnswer(t *testing.T) {
 		t.Error("no refusal was remembered")
 	}
 }
+
+// A flood of tries in one namespace takes no other's place.
+func TestAFloodForgetsNoOthersTries(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := l.Addr().(*net.TCPAddr).AddrPort()
+	s := relay.NewServer(relay.Options{})
+	defer s.Close(0)
+	listen := func(namespace string, endpoint netip.AddrPort) string {
+		p := relay.Same(relay.Answer{Verdict: model.Balance, Endpoints: []netip.AddrPort{endpoint}})
+		p.Port = model.PortID{Service: model.ServiceName{Namespace: namespace, Name: "web"}}
+		r, err := s.Listen(model.TCP, netip.MustParseAddrPort("127.0.0.1:0"), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Addr().String()
+	}
+	shop, evil := listen("shop", answers), listen("evil", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), answers.Port()))
+	dial := func(to string) {
+		if c, err := net.Dial("tcp", to); err == nil { // else the relay's reset was quicker
+			_, _ = c.Read(make([]byte, 1)) // until the relay gives up, or the endpoint closes
+			_ = c.Close()
+		}
+	}
+	a := s.Attempts()
+	_, _ = a.New(t.Context(), func(suspect.Flow, suspect.State, time.Time) {})
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	}()
+	defer l.Close()
+	dial(shop)
+	for range 600 { // more than are remembered
+		dial(evil)
+	}
+	seen := map[string]int{}
+	all, err := a.New(t.Context(), func(f suspect.Flow, _ suspect.State, _ time.Time) { seen[f.Port.Service.Namespace]++ })
+	if all || err != nil || seen["shop"] != 1 || seen["evil"] < 400 || seen["evil"] > 511 {
+		t.Errorf("new tries: all %t, %v, %v", all, err, seen)
+	}
+}

@@ -242,15 +242,18 @@ func (c *choice) connected(now time.Time) {
 }
 
 // attempts remember the latest tries to reach endpoints, for core/suspect, once a caller
-// has asked for them. They are safe for concurrent use.
+// has asked for them. Namespaces share the places: when all are taken, the one with the most
+// loses its earliest. They are safe for concurrent use.
 type attempts struct {
 	on   atomic.Bool
 	news chan struct{} // holds a token after a try, once it is made
 
-	mu   sync.Mutex
-	last uint32    // the number of the latest one
-	ring []attempt // at most maxAttempts, the latest last
-	told uint32    // the number of the last one that New has shown
+	mu     sync.Mutex
+	last   uint32         // the number of the latest one
+	latest []attempt      // at most maxAttempts, the latest last
+	of     map[string]int // how many of these each namespace has
+	told   uint32         // the number of the last one that New has shown
+	lost   bool           // one that New has not shown
 }
 
 type attempt struct {
@@ -275,17 +278,38 @@ func (a *attempts) note(to *choice, answered bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.last++
-	one := attempt{suspect.Flow{ID: a.last, Client: to.client, Port: &port, Endpoint: to.endpoint()}, time.Now(), answered}
-	if len(a.ring) == maxAttempts {
-		copy(a.ring, a.ring[1:])
-		a.ring = a.ring[:maxAttempts-1]
+	if len(a.latest) == maxAttempts {
+		a.forgetOne(port.Service.Namespace)
 	}
-	a.ring = append(a.ring, one)
+	a.latest = append(a.latest, attempt{suspect.Flow{ID: a.last, Client: to.client, Port: &port, Endpoint: to.endpoint()}, time.Now(), answered})
+	if a.of == nil {
+		a.of = map[string]int{}
+	}
+	a.of[port.Service.Namespace]++
 	select {
 	case a.news <- struct{}{}:
 	default: // already signalled, or no reader
 	}
 }
+
+// forgetOne makes room for a try of a namespace: that gives one up itself, unless another has more.
+func (a *attempts) forgetOne(asks string) {
+	most := asks
+	for namespace, n := range a.of {
+		if n > a.of[most] {
+			most = namespace
+		}
+	}
+	i := slices.IndexFunc(a.latest, func(one attempt) bool { return one.flow.Port.Service.Namespace == most })
+	a.lost = a.lost || a.after(a.latest[i].flow.ID, a.told)
+	a.latest = slices.Delete(a.latest, i, i+1)
+	if a.of[most]--; a.of[most] == 0 {
+		delete(a.of, most)
+	}
+}
+
+// after reports whether a number is later than another one; they may have wrapped around.
+func (*attempts) after(n, other uint32) bool { return int32(n-other) > 0 }
 
 // Attempts are the latest tries of a Server to reach endpoints. They are remembered
 // from the first call on.
@@ -300,16 +324,17 @@ func (a *Attempts) New(_ context.Context, each func(f suspect.Flow, s suspect.St
 	if a.news == nil {
 		a.news = make(chan struct{}, 1)
 	}
-	fresh := min(int(a.last-a.told), len(a.ring))
-	all = !first && fresh == int(a.last-a.told)
-	for _, one := range a.ring[len(a.ring)-fresh:] {
-		if one.answered {
+	for _, one := range a.latest {
+		switch {
+		case !a.after(one.flow.ID, a.told):
+		case one.answered:
 			each(one.flow, suspect.Answered, one.at)
-		} else {
+		default:
 			each(one.flow, suspect.Waiting, one.at.Add(-dialTimeouts[0]))
 		}
 	}
-	a.told = a.last
+	all = !first && !a.lost
+	a.told, a.lost = a.last, false
 	return all, nil
 }
 
@@ -320,7 +345,8 @@ func (a *Attempts) States(_ context.Context, flows []suspect.Flow, each func(i i
 	defer a.mu.Unlock()
 	for i, f := range flows {
 		state := suspect.Gone
-		if back := int(a.last - f.ID); back < len(a.ring) && time.Since(a.ring[len(a.ring)-1-back].at) < silentFor {
+		at, known := slices.BinarySearchFunc(a.latest, f.ID, func(one attempt, id uint32) int { return int(int32(one.flow.ID - id)) })
+		if known && time.Since(a.latest[at].at) < silentFor {
 			state = suspect.Waiting
 		}
 		each(i, state)
