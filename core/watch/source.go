@@ -197,11 +197,6 @@ func (s *Source) Stale(now time.Time) []string {
 	return reasons
 }
 
-// mostProblems bounds the problems that are kept and passed to a sink: a faulty controller
-// may write thousands of invalid objects. Of those beyond it only their number is known, and
-// which objects have them: these are named when the problems of others are gone.
-const mostProblems = 1000
-
 // dispatcher receives the objects that followers read. It serializes the calls of the
 // sink, collects the problems of all objects, and decides when to call Synced. It is
 // safe for concurrent use.
@@ -215,11 +210,8 @@ type dispatcher struct {
 	changed                chan struct{}     // problems or rejected objects changed
 
 	mu         sync.Mutex // also held during calls of the sink
-	problems   map[objectKey][]model.Problem
-	kept       int                    // how many problems there are in it
-	waiting    map[objectKey]omission // objects with problems none of which is kept: no more than followers know
-	omitted    int                    // problems of these
-	rejected   map[objectKey]bool     // objects without any usable version
+	problems   problems
+	rejected   map[objectKey]bool // objects without any usable version
 	hasNode    bool
 	nodeRead   bool                 // it is known whether there is one
 	lastSynced *bool                // the last Synced; nil before the first
@@ -235,27 +227,6 @@ const (
 	forbidden                  // the server refuses it, and not only while it starts
 	read                       // complete, or the server has no such kind
 )
-
-// objectKey names an object with problems.
-type objectKey struct {
-	resource string
-	name     name
-}
-
-// omission is what is kept of the problems of an object that waits for room.
-type omission struct {
-	count int
-	first model.Problem // without its detail
-}
-
-// problem names the object.
-func (o omission) problem() model.Problem {
-	p := o.first
-	if p.Detail = "details omitted until the object changes"; o.count > 1 {
-		p.Detail = fmt.Sprintf("the first of %d problems, which are listed when the object changes", o.count)
-	}
-	return p
-}
 
 // latch is a channel that is closed once.
 type latch struct {
@@ -280,7 +251,7 @@ func newDispatcher(sink Sink, nodeName string, l limits) *dispatcher {
 	return &dispatcher{
 		sink: sink, nodeName: nodeName, limits: l,
 		services: newLatch(), slices: newLatch(), node: newLatch(), optional: map[string]*latch{}, changed: make(chan struct{}, 1),
-		problems: map[objectKey][]model.Problem{}, waiting: map[objectKey]omission{}, rejected: map[objectKey]bool{}, unread: map[string]readiness{},
+		rejected: map[objectKey]bool{}, unread: map[string]readiness{},
 	}
 }
 
@@ -320,49 +291,16 @@ func (d *dispatcher) drop(k *kind, n name, served bool) {
 }
 
 // note replaces the problems of an object.
-func (d *dispatcher) note(s objectKey, problems []model.Problem, rejected bool) {
-	_, waits := d.waiting[s]
-	if slices.Equal(d.problems[s], problems) && !waits && d.rejected[s] == rejected {
+func (d *dispatcher) note(s objectKey, all []model.Problem, rejected bool) {
+	if d.problems.has(s, all) && d.rejected[s] == rejected {
 		return
 	}
-	d.kept -= len(d.problems[s])
-	d.omitted -= d.waiting[s].count
-	delete(d.problems, s)
-	delete(d.waiting, s)
+	d.problems.set(s, all)
 	delete(d.rejected, s)
-	switch room := mostProblems - d.kept; {
-	case len(problems) == 0:
-	case room > 0:
-		kept := slices.Clone(problems[:min(len(problems), room)])
-		d.problems[s] = model.More(kept, len(problems)-len(kept))
-		d.kept += len(kept)
-	default:
-		first := problems[0]
-		first.Detail, first.Fix = "", ""
-		d.waiting[s] = omission{len(problems), first}
-		d.omitted += len(problems)
-	}
 	if rejected {
 		d.rejected[s] = true
 	}
-	d.promote()
 	d.signal()
-}
-
-// promote names objects that wait, as far as there is room: mostly for as many as one object had
-// problems.
-func (d *dispatcher) promote() {
-	if d.kept == mostProblems {
-		return
-	}
-	for s, o := range d.waiting {
-		delete(d.waiting, s)
-		d.omitted -= o.count
-		d.problems[s] = []model.Problem{o.problem()}
-		if d.kept++; d.kept == mostProblems {
-			return
-		}
-	}
 }
 
 func (d *dispatcher) signal() {
@@ -485,16 +423,13 @@ func (d *dispatcher) flush() {
 
 // list returns the problems that are kept, in the order of their objects.
 func (d *dispatcher) list() []model.Problem {
-	var all []model.Problem
-	for _, ps := range d.problems {
-		all = append(all, ps...)
-	}
+	all := d.problems.all()
 	slices.SortFunc(all, func(a, b model.Problem) int {
 		return cmp.Or(cmp.Compare(a.Object, b.Object), cmp.Compare(a.Detail, b.Detail))
 	})
-	if d.omitted > 0 {
+	if more := d.problems.omitted; more > 0 {
 		all = append(all, model.Problem{
-			Object: "API server", Why: model.WhyInvalid, Detail: fmt.Sprintf("%d more problems with its objects", d.omitted),
+			Object: "API server", Why: model.WhyInvalid, Detail: fmt.Sprintf("%d more problems with its objects", more),
 		})
 	}
 	if !d.hasNode {
