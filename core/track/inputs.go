@@ -5,6 +5,7 @@ package track
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -230,13 +231,17 @@ type Ask func(places []model.Listener) ([]model.Listener, error)
 type listening struct {
 	ask  Ask                   // nil where nobody can tell: the host may know
 	own  map[*service]struct{} // that ask for such addresses
+	turn map[string][]*service // those, by namespace, in the order in which Recheck asks about them
 	held []model.Listener      // sorted
 }
+
+// mostPlaces is about how many places Recheck asks: some milliseconds, which changes wait for.
+const mostPlaces = 1 << 14
 
 // KeepListeners has the places asked about: those of a Service when it changes, and all at Recheck. What
 // a resumed host knows is kept.
 func (t *Tracker) KeepListeners(ask Ask) {
-	t.listening = listening{ask: ask, own: map[*service]struct{}{}}
+	t.listening = listening{ask: ask, own: map[*service]struct{}{}, turn: map[string][]*service{}}
 	if t.host != nil && t.host.Guard.Listeners != nil {
 		t.listening.held = t.host.Guard.Listeners.All
 	}
@@ -254,11 +259,17 @@ func (t *Tracker) checkNew() {
 			continue
 		}
 		asked := resolve.AsksOwn(t.host, s.Object)
-		if len(asked) == 0 {
+		_, known := l.own[s]
+		switch n := s.name.Namespace; {
+		case len(asked) > 0 && !known:
+			l.own[s] = struct{}{}
+			l.turn[n] = append(l.turn[n], s)
+		case len(asked) == 0 && known:
 			delete(l.own, s)
-			continue
+			if l.turn[n] = slices.DeleteFunc(l.turn[n], func(o *service) bool { return o == s }); len(l.turn[n]) == 0 {
+				delete(l.turn, n)
+			}
 		}
-		l.own[s] = struct{}{}
 		places = append(places, asked...)
 	}
 	if len(places) == 0 {
@@ -289,22 +300,48 @@ func merged(held, asked, found []model.Listener) []model.Listener {
 	return slices.CompactFunc(all, func(a, b model.Listener) bool { return a.Compare(b) == 0 })
 }
 
-// Recheck asks again about all places, and reports whether a Service may come out differently. After
+// Recheck asks again about places, and reports whether a Service may come out differently: about all, unless
+// they are many. Then the Services of each namespace take turns, and the next Recheck goes on. After
 // an error what was known stays.
 func (t *Tracker) Recheck() (changed bool, err error) {
 	l := &t.listening
 	if len(l.own) == 0 {
 		return false, nil
 	}
-	var places []model.Listener
-	for s := range l.own {
-		places = append(places, resolve.AsksOwn(t.host, s.Object)...)
+	most := mostPlaces
+	if len(l.held) > most { // mostly at places that nobody asks for any more
+		most = math.MaxInt
 	}
+	places, all := l.next(t.host, most)
 	found, err := l.ask(places)
 	if err != nil {
 		return false, err
 	}
-	return t.hold(merged(nil, nil, found)), nil
+	if all {
+		return t.hold(merged(nil, nil, found)), nil
+	}
+	return t.hold(merged(l.held, places, found)), nil
+}
+
+// next returns places to ask about, and whether those are all: those of one Service of each namespace, then of
+// the next of each, until they are enough.
+func (l *listening) next(host *model.Host, enough int) (places []model.Listener, all bool) {
+	for turn := 0; !all; turn++ {
+		all = true
+		for n, waiting := range l.turn {
+			if turn >= len(waiting) {
+				continue
+			}
+			if len(places) >= enough {
+				return places, false
+			}
+			s := waiting[0]
+			places = append(places, resolve.AsksOwn(host, s.Object)...)
+			l.turn[n] = append(waiting[1:], s)
+			all = false
+		}
+	}
+	return places, true
 }
 
 // hold takes what is held, and marks the Services that can come out differently.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -133,5 +134,55 @@ func TestOwnAddressesCostTheirChange(t *testing.T) {
 		if _, err := tr.Recheck(); err != nil || s.asked != n {
 			t.Errorf("an audit asks about %d places: %v", s.asked, err)
 		}
+	}
+}
+
+// However many places a namespace asks for, an audit asks about some, and about all of others that have few.
+func TestRecheckAsksInTurns(t *testing.T) {
+	s := &sockets{at: map[netip.AddrPort]string{}}
+	tr := track.New()
+	tr.KeepListeners(s.ask)
+	tr.SetHost(ownHost())
+	const services, ports = 400, 100
+	for i := range services {
+		numbers := make([]uint16, ports)
+		for p := range numbers {
+			numbers[p] = uint16(1000 + i*ports + p)
+		}
+		svc := in("evil", 1, external(service(fmt.Sprint("s", i), fmt.Sprintf("10.97.%d.%d", i/250, 1+i%250), numbers...), "192.0.2.1"))
+		tr.SetService(svc)
+	}
+	tr.SetService(in("shop", 2, external(service("web", "10.96.0.1", 80), "192.0.2.1")))
+	tr.SetService(in("shop", 2, external(service("db", "10.96.0.2", 81), "192.0.2.1")))
+	tr.Flush()
+	of := func(name string) string { tr.Flush(); return at(tr, "shop", name) }
+	first := netip.MustParseAddrPort("192.0.2.1:1000")
+	for _, listens := range []bool{true, false} {
+		if listens {
+			s.at[netip.MustParseAddrPort("192.0.2.1:80")], s.at[first] = "sshd", "sshd"
+		} else {
+			clear(s.at)
+		}
+		before := s.asked
+		if _, err := tr.Recheck(); err != nil {
+			t.Fatal(err)
+		}
+		if asked := s.asked - before; asked < 10_000 || asked > 17_000 {
+			t.Errorf("an audit asks about %d of %d places", asked, services*ports+2)
+		}
+		want := map[bool]string{true: "NodeAddress", false: "192.0.2.1:80"}[listens]
+		if web, db := of("web"), of("db"); web != want || db != "192.0.2.1:81" {
+			t.Errorf("with a process %t, web has %q and db %q", listens, web, db)
+		}
+	}
+	s.at[first] = "sshd"
+	for range 3 { // audits
+		if _, err := tr.Recheck(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tr.Flush()
+	if got := at(tr, "evil", "s0"); got == "192.0.2.1:1000" || !strings.Contains(got, "NodeAddress") {
+		t.Errorf("after three audits it has %q", got)
 	}
 }

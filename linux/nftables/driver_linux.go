@@ -69,20 +69,23 @@ func (d *Driver) Full() (full []model.Problem) {
 // crowded are the ports whose clients found no room to be remembered. Rules note them in a set
 // that is mostly empty: it is read every few seconds, as nothing tells when they do.
 type crowded struct {
-	at    time.Time // when it was read last
+	next  time.Time // when it is read again
 	ports [2][]netip.Addr
 	found []model.Problem
 }
 
 const crowdedEvery = 2 * time.Second
 
+// crowdedParts is of how many parts of the time reading may take one: changes wait for it.
+const crowdedParts = 200
+
 // read returns a Problem for each Service. While the set cannot be read, what is known stays. Names
 // are looked up when other ports are crowded than before.
 func (c *crowded) read(d *Driver, now time.Time) []model.Problem {
-	if now.Sub(c.at) < crowdedEvery {
+	if now.Before(c.next) {
 		return c.found
 	}
-	c.at = now
+	defer func() { c.next = now.Add(max(crowdedEvery, crowdedParts*time.Since(now))) }()
 	var ports [2][]netip.Addr
 	for _, f := range d.families {
 		if err := d.Filled(context.Background(), f, setAffinityFull, func(a netip.Addr) { ports[f] = append(ports[f], a) }); err != nil {
