@@ -357,7 +357,8 @@ type Route struct {
 }
 
 // At most so many routes, with at most so many parents together, may use one Service as a backend: whatever
-// changes its endpoints changes all their parents. The first by precedence do, the older ones.
+// changes its endpoints changes all their parents. The namespaces of the routes share them, and of each the first by
+// precedence do, the older ones.
 const (
 	MaxRoutesOf  = 32
 	MaxParentsOf = 64
@@ -464,7 +465,7 @@ func (route *Route) invalid(i int, proto model.Proto) (at int, why string) {
 	case !b.Granted:
 		why = fmt.Sprintf("no ReferenceGrant in namespace %s lets %ss of namespace %s refer to it", of.Service.Namespace, route.Name.Kind(), route.Name.Namespace)
 	case b.Excess:
-		why = fmt.Sprintf("limit reached: a Service can be the backend of at most %d routes with %d parentRefs in all; older routes come first", MaxRoutesOf, MaxParentsOf)
+		why = fmt.Sprintf("limit reached: a Service can be the backend of at most %d routes with %d parentRefs in all; namespaces share them, and older routes come first", MaxRoutesOf, MaxParentsOf)
 	case b.Service == nil:
 		why = "no such Service with an address"
 	case at < 0:

@@ -197,8 +197,9 @@ func (t *Tracker) routesOf(s *service) (all []resolve.Route) {
 // backend returns what a backend of a route is now.
 func (t *Tracker) backend(route *model.Route, name model.ServiceName) (b resolve.Backend) {
 	t.stats.Backends++
-	place, granted := t.routes.find(name, route)
-	b.Granted, b.Excess = granted, place >= t.routes.allowed(name)
+	referring := t.routes.backends[name]
+	b.Granted = referring.may(route)
+	b.Excess = b.Granted && !slices.Contains(referring.allowed, route)
 	if s := t.services[name]; s != nil && s.Object != nil {
 		b.Service = s.Object
 		b.Slices = t.warmed(s, resolve.MarkUnanswered(s.Slices, t.suspects))

@@ -153,25 +153,33 @@ func (t *Tracker) DeleteRoute(name model.RouteName) {
 	t.markParents(route)
 }
 
-// refer puts a route among those that may refer to a Service, or takes it out.
+// refer puts a route among those that may refer to a Service, or takes it out, and touches the parents
+// of those that have it as a backend no more, or have it now.
 func (t *Tracker) refer(name model.ServiceName, route *model.Route, may bool) {
-	before := t.routes.allowed(name)
-	switch _, does := t.routes.find(name, route); {
-	case may && !does:
-		insert(t.routes.backends, name, route)
-		t.markDisplaced(name, t.routes.allowed(name), before+1)
-	case does && !may:
-		remove(t.routes.backends, name, route)
-		t.markDisplaced(name, before-1, t.routes.allowed(name))
+	r := t.routes.backends[name]
+	if r.may(route) == may {
+		return
 	}
-}
-
-// markDisplaced touches the parents of the routes at some places among those that may refer
-// to a Service: they have it as a backend no more, or have it now.
-func (t *Tracker) markDisplaced(name model.ServiceName, from, to int) {
-	all := t.routes.backends[name]
-	for _, route := range all[min(max(from, 0), len(all)):max(0, min(to, len(all)))] {
-		t.markParents(route)
+	if may && r == nil {
+		r = &referrers{of: map[string][]*model.Route{}}
+		t.routes.backends[name] = r
+	}
+	before := r.allowed
+	if may {
+		insert(r.of, route.Name.Namespace, route)
+	} else {
+		remove(r.of, route.Name.Namespace, route)
+	}
+	r.allow(name.Namespace)
+	if len(r.of) == 0 {
+		delete(t.routes.backends, name)
+	}
+	for _, all := range [][2][]*model.Route{{before, r.allowed}, {r.allowed, before}} {
+		for _, other := range all[0] {
+			if other != route && !slices.Contains(all[1], other) {
+				t.markParents(other)
+			}
+		}
 	}
 }
 
@@ -380,16 +388,62 @@ type routes struct {
 	needing map[string]map[model.RouteName]*model.Route // routes that have a backend in another namespace, by that
 
 	parents map[model.ServiceName][]*model.Route // of each Service, in the order of precedence
-	// backends are the routes that have a Service as a backend, in the same order: those that may refer to it.
+	// backends are the routes that have a Service as a backend: those that may refer to it.
 	// What others lack a grant for costs nothing, and takes no place among those that the limits allow.
-	backends map[model.ServiceName][]*model.Route
+	backends map[model.ServiceName]*referrers
+}
+
+// referrers are the routes that may refer to one Service; nil is none.
+type referrers struct {
+	of      map[string][]*model.Route // by their namespace, in the order of precedence
+	allowed []*model.Route            // that have it as a backend, as many as the limits allow
+}
+
+// may reports whether a route is one of them.
+func (r *referrers) may(route *model.Route) bool {
+	if r == nil {
+		return false
+	}
+	_, is := slices.BinarySearchFunc(r.of[route.Name.Namespace], route, (*model.Route).Compare)
+	return is
+}
+
+// allow shares what the limits allow among namespaces: next is always the one that has the fewest parents with
+// its next route; of several the Service's own, and then the one with the oldest route.
+func (r *referrers) allow(own string) {
+	parents, of, next := 0, map[string]int{}, map[string]int{}
+	for r.allowed = nil; len(r.allowed) < resolve.MaxRoutesOf; {
+		var first *model.Route
+		for namespace, all := range r.of {
+			if next[namespace] == len(all) {
+				continue
+			}
+			route := all[next[namespace]]
+			if first == nil {
+				first = route
+				continue
+			}
+			switch with, least := of[namespace]+len(route.Parents), of[first.Name.Namespace]+len(first.Parents); {
+			case with > least:
+			case with < least, namespace == own, first.Name.Namespace != own && route.Compare(first) < 0:
+				first = route
+			}
+		}
+		if first == nil || parents+len(first.Parents) > resolve.MaxParentsOf {
+			return
+		}
+		parents += len(first.Parents)
+		of[first.Name.Namespace] += len(first.Parents)
+		next[first.Name.Namespace]++
+		r.allowed = append(r.allowed, first)
+	}
 }
 
 func newRoutes() routes {
 	return routes{
 		all: map[model.RouteName]*model.Route{}, grants: map[model.GrantName]*model.Grant{},
 		granted: map[string]map[model.GrantName]*model.Grant{}, needing: map[string]map[model.RouteName]*model.Route{},
-		parents: map[model.ServiceName][]*model.Route{}, backends: map[model.ServiceName][]*model.Route{},
+		parents: map[model.ServiceName][]*model.Route{}, backends: map[model.ServiceName]*referrers{},
 	}
 }
 
@@ -434,23 +488,6 @@ func (r *routes) mayRefer(route *model.Route, name model.ServiceName) bool {
 	return resolve.Granted(route.Name, name, maps.Values(r.granted[name.Namespace]))
 }
 
-// find returns the place of a route among those that may refer to a Service, or where it would be.
-func (r *routes) find(name model.ServiceName, route *model.Route) (at int, found bool) {
-	return slices.BinarySearchFunc(r.backends[name], route, (*model.Route).Compare)
-}
-
-// allowed returns how many of the routes that may refer to a Service have it as a backend: the first.
-func (r *routes) allowed(name model.ServiceName) (n int) {
-	parents := 0
-	for _, route := range r.backends[name] {
-		if parents += len(route.Parents); n == resolve.MaxRoutesOf || parents > resolve.MaxParentsOf {
-			break
-		}
-		n++
-	}
-	return n
-}
-
 // place puts an object into a map of maps.
 func place[K, N comparable, V any](into map[K]map[N]V, k K, n N, v V) {
 	if into[k] == nil {
@@ -466,12 +503,12 @@ func take[K, N comparable, V any](from map[K]map[N]V, k K, n N) {
 	}
 }
 
-func insert(into map[model.ServiceName][]*model.Route, name model.ServiceName, route *model.Route) {
+func insert[K comparable](into map[K][]*model.Route, name K, route *model.Route) {
 	i, _ := slices.BinarySearchFunc(into[name], route, (*model.Route).Compare)
 	into[name] = slices.Insert(into[name], i, route)
 }
 
-func remove(from map[model.ServiceName][]*model.Route, name model.ServiceName, route *model.Route) {
+func remove[K comparable](from map[K][]*model.Route, name K, route *model.Route) {
 	left := slices.DeleteFunc(from[name], func(r *model.Route) bool { return r == route })
 	if from[name] = left; len(left) == 0 {
 		delete(from, name)

@@ -145,7 +145,8 @@ func TestMostRoutesOfABackend(t *testing.T) {
 }
 
 // Routes of other namespaces that no grant lets refer to a Service take no place among those that may have it as
-// a backend, however old they are, and cost its changes nothing; with a grant they do.
+// a backend, however old they are, and cost its changes nothing; with a grant they do, and leave the Service's
+// own namespace its share.
 func TestRoutesWithoutAGrantTakeNoPlace(t *testing.T) {
 	tr := routed(t)
 	for i := range resolve.MaxRoutesOf {
@@ -174,11 +175,67 @@ func TestRoutesWithoutAGrantTakeNoPlace(t *testing.T) {
 	is("without a grant", "a: 7=1.00; c: 7=1.00", 2)
 	grant := &model.Grant{Name: model.GrantName{Namespace: "ns", Name: "g"}, From: []model.GrantFrom{{Proto: model.TCP, Namespace: "foreign"}}, All: true}
 	tr.SetGrant(grant)
-	is("with a grant", "a: reject; x00: 7=1.00; x01: 7=1.00", resolve.MaxRoutesOf+1)
+	is("with a grant", "x00: 7=1.00; x01: 7=1.00", resolve.MaxRoutesOf)
+	last := model.ServiceName{Namespace: "foreign", Name: fmt.Sprintf("x%02d", resolve.MaxRoutesOf-1)}
+	if all := tr.Service(last).Problems; len(all) != 1 || !strings.Contains(all[0].Detail, "namespaces share them") {
+		t.Errorf("problems of the one without a place: %v", all)
+	}
 	tr.SetSlice(endpointsOf("c", 8))
-	is("an endpoint", "c: 8=1.00; x00: 8=1.00", resolve.MaxRoutesOf+1)
+	is("an endpoint", "a: 8=1.00; c: 8=1.00; x00: 8=1.00", resolve.MaxRoutesOf+1)
+	tr.DeleteRoute(own.Name)
+	is("its own has gone", "a: ", 2)
+	if all := tr.Service(last).Problems; len(all) != 0 {
+		t.Errorf("problems of the one that has its place: %v", all)
+	}
+	tr.SetRoute(own)
+	is("and is back", "a: 8=1.00; "+last.Name+": reject", 2)
 	tr.DeleteGrant(grant.Name)
-	is("without it again", "a: 8=1.00; x00: reject", resolve.MaxRoutesOf+1)
+	is("without it again", "x00: reject", resolve.MaxRoutesOf)
+}
+
+// Namespaces share what the limits allow: routes that are older, or have many parents, leave others their share.
+func TestNamespacesShareTheRoutesOfABackend(t *testing.T) {
+	for name, parents := range map[string]int{"many routes": 1, "many parents": 30} {
+		t.Run(name, func(t *testing.T) {
+			tr := routed(t)
+			grant := &model.Grant{Name: model.GrantName{Namespace: "ns", Name: "g"}, All: true}
+			add := func(namespace string, i, parents int, age int64) {
+				var r *model.Route
+				for j := range parents {
+					s := serviceOf(fmt.Sprintf("p%02d-%02d", i, j), 0)
+					s.Name.Namespace = namespace
+					s.ClusterIPs[0] = netip.AddrFrom4([4]byte{10, 97 + namespace[0]%8, byte(i), byte(j)})
+					tr.SetService(s)
+					if r == nil {
+						r = routeOf(s.Name.Name, "c")
+						r.Name.Namespace, r.Created = namespace, time.Unix(age, 0)
+						continue
+					}
+					r.Parents = append(r.Parents, model.RouteParent{Service: s.Name.Name})
+				}
+				tr.SetRoute(r)
+			}
+			for _, namespace := range []string{"evil", "shop"} {
+				grant.From = append(grant.From, model.GrantFrom{Proto: model.TCP, Namespace: namespace})
+			}
+			tr.SetGrant(grant)
+			for i := range resolve.MaxRoutesOf {
+				add("evil", i, parents, 0)
+			}
+			for i := range 10 {
+				add("shop", i, 1, 1)
+			}
+			tr.Flush()
+			for i := range 10 {
+				if all := tr.Service(model.ServiceName{Namespace: "shop", Name: fmt.Sprintf("p%02d-00", i)}).Problems; len(all) != 0 {
+					t.Errorf("shop's route %d: %v", i, all)
+				}
+			}
+			if all := tr.Service(model.ServiceName{Namespace: "evil", Name: "p31-00"}).Problems; len(all) != 1 {
+				t.Errorf("evil's last route: %v", all)
+			}
+		})
+	}
 }
 
 // Routes with many parents each do not multiply: a change of a Service costs a bounded number

@@ -153,9 +153,10 @@ func (t *Tracker) Triggered() (all []Trigger) {
 
 // markBackend entails the parents of the routes that have a Service as a backend.
 func (t *Tracker) markBackend(name model.ServiceName) {
-	all := t.routes.backends[name]
-	for _, route := range all[:t.routes.allowed(name)] {
-		t.markParents(route)
+	if r := t.routes.backends[name]; r != nil {
+		for _, route := range r.allowed {
+			t.markParents(route)
+		}
 	}
 }
 
