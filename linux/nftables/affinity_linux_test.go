@@ -478,7 +478,7 @@ func TestAffinityFull(t *testing.T) {
 		for _, diff := range differences(objects, mustObserve(t, d)) {
 			t.Error(diff)
 		}
-		d.crowded.at = time.Time{} // it is read at once
+		d.crowded.next = time.Time{} // it is read at once
 		return d.Full()
 	}
 	connect(t, net, p.Frontends[0].At, server)
