@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestCgroupMemory(t *testing.T) {
@@ -115,4 +116,15 @@ func resident(t *testing.T) (kb int) {
 	}
 	t.Skip("this kernel does not tell RssFile")
 	return 0
+}
+
+// The use of CPU and memory is that of this process.
+func TestUsage(t *testing.T) {
+	before := usage()
+	for begin := time.Now(); time.Since(begin) < 50*time.Millisecond; {
+	}
+	after := usage()
+	if cpu := after.CPU - before.CPU; cpu <= 0 || cpu > time.Minute || after.Memory < 1<<20 || after.Memory > 1<<40 {
+		t.Errorf("%+v, then %+v", before, after)
+	}
 }

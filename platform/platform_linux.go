@@ -28,6 +28,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/diagnosis"
 	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/linux/conntrack"
 	"github.com/tandem-proxy/tandem/linux/host"
@@ -64,6 +65,7 @@ func thisSystem() system {
 	s.listFlows = func() flowLister { return conntrack.NewReader() }
 	s.facts = linuxFacts
 	s.prepare = prepare
+	s.usage = usage
 	s.limitMemory = limitMemoryToCgroup
 	s.releaseText = releaseMappedText
 	s.handover = func(log *slog.Logger) func() relay.Handover { return host.OpenHandover(log).User }
@@ -313,6 +315,20 @@ func namespaceName() (string, error) {
 		return "", err
 	}
 	return strings.NewReplacer(":[", "-", "]", "").Replace(link), nil
+}
+
+// usage reads what this process has used, and its resident memory.
+func usage() (u history.Usage) {
+	var r unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err == nil {
+		u.CPU = time.Duration(r.Utime.Nano() + r.Stime.Nano())
+	}
+	text, err := os.ReadFile("/proc/self/statm") // pages: size, resident, ...
+	if fields := strings.Fields(string(text)); err == nil && len(fields) > 1 {
+		pages, _ := strconv.ParseUint(fields[1], 10, 64) // 0 is unknown
+		u.Memory = pages * uint64(os.Getpagesize())
+	}
+	return u
 }
 
 // limitMemoryToCgroup has the garbage collector work harder when this process comes

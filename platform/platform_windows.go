@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/Microsoft/go-winio"
 	"golang.org/x/sys/windows"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/diagnosis"
+	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/windows/host"
 )
 
@@ -23,7 +25,20 @@ func thisSystem() system {
 	s.dialControl = dialPipe
 	s.addresses = func() (addresses, error) { return &host.Addresses{}, nil }
 	s.facts = func(context.Context, *config.Config) *diagnosis.Facts { return host.Facts() }
+	s.usage = usage
 	return s
+}
+
+// usage reads what this process has used, and the memory that Go has of the system.
+func usage() (u history.Usage) {
+	var created, exited, kernel, user windows.Filetime
+	if err := windows.GetProcessTimes(windows.CurrentProcess(), &created, &exited, &kernel, &user); err == nil {
+		for _, of := range []windows.Filetime{kernel, user} { // durations, in units of 100 ns
+			u.CPU += time.Duration(int64(of.HighDateTime)<<32|int64(of.LowDateTime)) * 100
+		}
+	}
+	u.Memory = heap("/memory/classes/total:bytes") - heap("/memory/classes/heap/released:bytes")
+	return u
 }
 
 // systemPipe is a named pipe that only administrators and the system can make:

@@ -327,6 +327,7 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 		options.Listeners = p.listeners.At
 	}
 	p.engine = engine.New(options)
+	p.engine.History().Measure(p.system.usage)
 	p.failover = newFailover(p.config.Failover, p.engine, p.network, p.machine.local, p.report, p.log)
 	p.switcher = &switcher{
 		engine: p.engine, network: p.network, log: p.log, switched: p.switched, running: p.running, group: &p.group,

@@ -22,6 +22,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/diagnosis"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
+	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/relay"
@@ -51,6 +52,7 @@ type system struct {
 	observe     func() (tracked, error)                                                         // TCP flows in the same table
 	facts       func(context.Context, *config.Config) *diagnosis.Facts
 	prepare     func(*config.Config, *slog.Logger) []error
+	usage       func() history.Usage // of this process; nil where it is not known
 	limitMemory func(*slog.Logger)
 	releaseText func() error                             // unmaps the program's pages: those in use come back
 	handover    func(*slog.Logger) func() relay.Handover // opens what passes sockets between the modes of a proxy, and to the next process

@@ -18,8 +18,9 @@ import (
 // Document is a part of a history. Its JSON form is stable: fields are added, not
 // changed.
 type Document struct {
-	Total   uint64  `json:"total" nodes:"-"` // changes since the start
-	Entries []Entry `json:"entries"`
+	Total   uint64   `json:"total" nodes:"-"` // changes since the start
+	Entries []Entry  `json:"entries"`
+	Hour    []Minute `json:"hour,omitempty" nodes:"-"` // the last minutes, oldest first; with a filter of Service or number none
 }
 
 // Entry is a change, with the sync that applied it. A sync without a change, such as
@@ -127,6 +128,13 @@ func (r *Recorder) List(f Filter) (d Document, n int, each iter.Seq[*Entry]) {
 	longer := slices.Concat(r.kept[r.keptAt:], r.kept[:r.keptAt])
 	r.mu.Unlock()
 	d = Document{Total: firstChange + uint64(len(changes)) - 1, Entries: []Entry{}}
+	if all && f.After == 0 {
+		now := time.Now().UnixNano()
+		r.measure(now, true)
+		r.mu.Lock()
+		d.Hour = r.hour.list(now)
+		r.mu.Unlock()
+	}
 	syncAt := func(i int) *synced { return &syncs[i] }
 	records := make([]record, 0, len(changes))
 	for i := len(changes) - 1; i >= 0 && !f.filled(len(records)); i-- {
@@ -202,6 +210,9 @@ func (f *Filter) filled(n int) bool { return f.Limit > 0 && n >= f.Limit }
 func (d Document) Select(f Filter) Document {
 	name := f.Service.String()
 	out := Document{Total: d.Total, Entries: []Entry{}}
+	if f.Service == (model.ServiceName{}) && f.After == 0 {
+		out.Hour = d.Hour
+	}
 	for _, e := range d.Entries {
 		of := f.Service == (model.ServiceName{}) || e.Service == name || e.Object == name
 		if of && (f.After == 0 || e.Number > f.After) && (!f.Failed || e.Sync != nil && (e.Sync.Failed > 0 || e.Sync.Err != "")) {

@@ -4,7 +4,8 @@
 // each stage took, and what failed.
 //
 //	engine ──Arrived──▶ ring of Change ┐
-//	       ──Synced───▶ ring of Sync   ┴──Find──▶ Document ──▶ tandem history, snapshot, /ui
+//	       ──Synced───▶ ring of Sync   ┼──Find──▶ Document ──▶ tandem history, snapshot, /ui
+//	              └───▶ the last hour  ┘
 //
 // Both rings are bounded, in number and in bytes, and grow in blocks, so that an idle
 // proxy pays for none of it. An append allocates a block in 500, until the ring is full;
@@ -37,8 +38,11 @@ type Recorder struct {
 	mu      sync.Mutex
 	changes ring[change]
 	syncs   ring[synced]
+	hour    hour
 	kept    []kept // the last that went from changes and are of a namespace with few; in a circle
 	keptAt  int    // the place of the oldest
+
+	usage func() Usage // nil where that is not known
 
 	recent map[subject]*subject // of the writing goroutine
 	each   map[string]*tally    // what namespaces have in changes
@@ -76,6 +80,9 @@ func (r *Recorder) Arrived(c Change) {
 	about.of.changes++
 	r.changes.append(change{at: c.At, about: about, detail: printable.CutBytes(c.Detail, maxDetail), version: c.Version, age: c.Age, count: short(c.Count), kind: c.Kind, deleted: c.Deleted, known: c.Known})
 }
+
+// Measure has the use of CPU and memory recorded, which usage reads. It comes before all else.
+func (r *Recorder) Measure(usage func() Usage) { r.usage = usage }
 
 // retire is called before a change is overwritten.
 func (r *Recorder) retire(number uint64) {
@@ -145,6 +152,9 @@ func (r *Recorder) Synced(s Sync) {
 		kept.rare = new(rare)
 		*kept.rare = few
 	}
+	work := s.Stages[Resolve] + s.Stages[Compile] + s.Stages[Write]
+	end := s.At + int64(work)
+	r.measure(end, false)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	from := uint64(1)
@@ -154,6 +164,27 @@ func (r *Recorder) Synced(s Sync) {
 	kept.to = r.changes.next()
 	kept.changes = short(int(kept.to - from))
 	r.syncs.append(kept)
+	for n := max(from, r.changes.oldest()); n < kept.to; n++ {
+		r.hour.applied(end, work+max(0, time.Duration(s.At-r.changes.get(n).at)))
+	}
+}
+
+// measure reads what the process has used, unless that is not known, or was read in the same minute and need not be
+// of now.
+func (r *Recorder) measure(at int64, now bool) {
+	if r.usage == nil {
+		return
+	}
+	r.mu.Lock()
+	read := r.hour.read
+	r.mu.Unlock()
+	if !now && read == number(at) {
+		return
+	}
+	u := r.usage() // reads files: nobody waits for it
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hour.used(at, u)
 }
 
 // short returns a count in 32 bits, the largest number where it has more.

@@ -236,3 +236,61 @@ func (h *histogram) draw() template.HTML {
 	b.WriteString("</svg>")
 	return template.HTML(b.String())
 }
+
+// graph is a figure of the last hour, with a bar for each minute.
+type graph struct {
+	Title, Figure, Detail string
+	Picture               template.HTML
+}
+
+// hour draws the last minutes: how long changes took, CPU and memory. What is not known is left out.
+func hour(minutes []history.Minute) (all []graph) {
+	if len(minutes) == 0 {
+		return nil
+	}
+	minutes = minutes[max(0, len(minutes)-history.Minutes):] // a snapshot may have any number
+	var changes, memory uint64
+	var cpu, mostCPU, slowest history.Seconds
+	for _, m := range minutes {
+		changes, cpu, memory = changes+m.Changes, cpu+m.CPU, max(memory, m.Memory)
+		mostCPU, slowest = max(mostCPU, m.CPU), max(slowest, m.P99)
+	}
+	draw := func(title, figure, detail string, height func(*history.Minute) float64) {
+		all = append(all, graph{title, figure, detail, bars(title+": "+figure+", "+detail, minutes, height)})
+	}
+	detail := "none"
+	if changes > 0 {
+		detail = "99 % of the slowest minute up to " + history.Short(slowest)
+	}
+	draw("Changes", fmt.Sprint(changes), detail, func(m *history.Minute) float64 {
+		return math.Log10(max(1, float64(m.P99)*1e6)) / 7 // 1 µs to 10 s
+	})
+	if mostCPU > 0 {
+		core := func(s history.Seconds) string { return fmt.Sprintf("%.2g %%", float64(s)/60*100) }
+		draw("CPU", core(cpu/history.Seconds(len(minutes)))+" of a core", "at most "+core(mostCPU)+" in a minute", func(m *history.Minute) float64 { return float64(m.CPU / mostCPU) })
+	}
+	if memory > 0 {
+		size := func(bytes uint64) string { return fmt.Sprintf("%d MB", bytes/1_000_000) }
+		draw("Memory", size(minutes[len(minutes)-1].Memory), "at most "+size(memory), func(m *history.Minute) float64 { return float64(m.Memory) / float64(memory) })
+	}
+	return all
+}
+
+// bars draws a bar for each minute, the last one on the right; heights are parts of the whole.
+func bars(label string, minutes []history.Minute, of func(*history.Minute) float64) template.HTML {
+	const width, height, space = 4, 56, 1
+	var b strings.Builder
+	fmt.Fprintf(&b, `<svg class="histogram" viewBox="0 0 %d %d" role="img" aria-label="%s"><rect class="ground" x="0" y="0" width="%d" height="%d" rx="3"/>`,
+		history.Minutes*(width+space), height+2, html.EscapeString(label), history.Minutes*(width+space), height)
+	for i := range minutes {
+		part := min(1, of(&minutes[i]))
+		if part <= 0 {
+			continue
+		}
+		tall := max(2, height*part)
+		x := (history.Minutes - len(minutes) + i) * (width + space)
+		fmt.Fprintf(&b, `<rect class="bar" x="%d" y="%.1f" width="%d" height="%.1f"><title>%s UTC</title></rect>`, x, height-tall, width, tall, minutes[i].At.UTC().Format("15:04"))
+	}
+	b.WriteString("</svg>")
+	return template.HTML(b.String())
+}

@@ -210,7 +210,7 @@ func (p *pages) overview(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	q := r.URL.Query()
-	p.render(w, http.StatusOK, "overview.html", overviewOf(s, changes.Entries, q.Get("q"), q.Get("state"), q.Get("sort"), number(q.Get("page"))))
+	p.render(w, http.StatusOK, "overview.html", overviewOf(s, changes, q.Get("q"), q.Get("state"), q.Get("sort"), number(q.Get("page"))))
 }
 
 func (p *pages) service(w http.ResponseWriter, r *http.Request) {
@@ -353,6 +353,7 @@ type overview struct {
 	Problematic        int       // Services that have any
 	Rows               []serviceRow
 	Pager              pager
+	Hour               []graph
 	Stages             []histogram
 	Changes            []history.Entry // newest first
 }
@@ -384,8 +385,11 @@ type serviceRow struct {
 	Link string
 }
 
-func overviewOf(s shell, changes []history.Entry, query, state, sort string, page int) overview {
-	v := overview{shell: s, Query: query, State: state, Sort: sort, Stages: histograms(changes), Changes: newest(changes, 8)}
+func overviewOf(s shell, changes history.Document, query, state, sort string, page int) overview {
+	v := overview{
+		shell: s, Query: query, State: state, Sort: sort,
+		Hour: hour(changes.Hour), Stages: histograms(changes.Entries), Changes: newest(changes.Entries, 8),
+	}
 	services, root := s.Status.Services, s.Root+"/ui"
 	counts := map[string]int{}
 	var found []ranked

@@ -84,6 +84,12 @@ func world(services int) *ui.Input {
 		}
 		past.Entries = append(past.Entries, e)
 	}
+	for i := range 50 {
+		past.Hour = append(past.Hour, history.Minute{
+			At: time.Unix(1_789_996_800+60*int64(i), 0), Changes: uint64(i % 9 * 30), Median: 0.000256, P99: 0.000512 * history.Seconds(1+i%5*i%9),
+			CPU: 0.002 * history.Seconds(1+i%9), Memory: uint64(48_000_000 + i%7*1_000_000),
+		})
+	}
 	in.Document = &question.Document{
 		Snapshot: &engine.Snapshot{Host: host, Services: all}, Facts: question.Facts{Node: "node-1", Mode: "nftables"},
 		Plane: question.Plane{Trace: func(_ context.Context, ports []*model.Port, packet oracle.Packet) (dataplane.Trace, error) {
@@ -282,5 +288,30 @@ func TestManyServices(t *testing.T) {
 		if fastest > 100*time.Millisecond {
 			t.Errorf("%s took %s", path, fastest)
 		}
+	}
+}
+
+// The overview has the last hour, a bar for each minute of which something is known; older versions tell none.
+func TestTheLastHour(t *testing.T) {
+	in := world(3)
+	page := get(ui.Handler(source(in)), "/ui").Body.String()
+	for _, want := range []string{
+		"The last hour", "Changes: 5700, 99 % of the slowest minute up to 4.61ms", "CPU: 0.016 % of a core, at most 0.03 % in a minute", "Memory: 48 MB, at most 54 MB",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("no %q", want)
+		}
+	}
+	if n := strings.Count(page, `<title>`); n < 3*40 {
+		t.Errorf("%d bars", n)
+	}
+	list := in.Document.History
+	in.Document.History = func(f history.Filter) (history.Document, int, iter.Seq[*history.Entry]) {
+		d, n, each := list(f)
+		d.Hour = nil
+		return d, n, each
+	}
+	if page := get(ui.Handler(source(in)), "/ui").Body.String(); strings.Contains(page, "The last hour") {
+		t.Error("an hour of which nothing is known")
 	}
 }
