@@ -61,11 +61,16 @@ type kind struct {
 	remove    func(name)                   // passes the removal to the sink
 }
 
-// outcome is what became of an object.
+// outcome is what became of an object. One that is not served, and has problems, is rejected: nobody knows
+// what it means, and what it may have left in the data plane is kept. But one that is moot cannot
+// mean anything for a Service, as it is.
 type outcome struct {
 	served   bool // the sink has it
 	problems []model.Problem
+	moot     bool
 }
+
+func (o outcome) rejected() bool { return !o.served && !o.moot && len(o.problems) > 0 }
 
 // groupResource returns the name that people know a kind by, such as
 // "endpointslices.discovery.k8s.io".
@@ -107,7 +112,7 @@ func services(sink Sink) kind {
 			if s != nil {
 				sink.SetService(s)
 			}
-			return outcome{s != nil, problems}
+			return outcome{served: s != nil, problems: problems}
 		}),
 		remove: func(n name) { sink.DeleteService(model.ServiceName{Namespace: n.namespace, Name: n.name}) },
 	}
@@ -124,7 +129,7 @@ func endpointSlices(sink Sink) kind {
 			if s != nil {
 				sink.SetSlice(s)
 			}
-			return outcome{s != nil, problems}
+			return outcome{served: s != nil, problems: problems}
 		}),
 		remove: func(n name) { sink.DeleteSlice(model.SliceName{Namespace: n.namespace, Name: n.name}) },
 	}
@@ -142,7 +147,7 @@ func ownNode(sink Sink, nodeName string) kind {
 			n, problems := Node(o)
 			last = n
 			sink.SetNode(n)
-			return outcome{true, problems}
+			return outcome{served: true, problems: problems}
 		}),
 		remove: func(name) {
 			gone := *last
@@ -178,7 +183,7 @@ func serviceCIDRs(sink Sink) kind {
 		set: setter(func(o *networkingv1.ServiceCIDR) outcome {
 			c, problems := ServiceCIDR(o)
 			sink.SetServiceCIDR(c)
-			return outcome{true, problems}
+			return outcome{served: true, problems: problems}
 		}),
 		remove: func(n name) { sink.DeleteServiceCIDR(n.name) },
 	}
@@ -191,7 +196,7 @@ func routes(sink Sink) []kind {
 		if r != nil {
 			sink.SetRoute(r)
 		}
-		return outcome{r != nil, problems}
+		return outcome{served: r != nil, problems: problems, moot: r == nil} // no Service of its namespace is its parent
 	}
 	remove := func(p model.Proto) func(name) {
 		return func(n name) { sink.DeleteRoute(model.RouteName{Proto: p, Namespace: n.namespace, Name: n.name}) }
@@ -206,7 +211,7 @@ func routes(sink Sink) []kind {
 				if g != nil {
 					sink.SetGrant(g)
 				}
-				return outcome{g != nil, problems}
+				return outcome{served: g != nil, problems: problems, moot: g == nil} // it grants nothing
 			}),
 			remove: func(n name) { sink.DeleteGrant(model.GrantName{Namespace: n.namespace, Name: n.name}) },
 		},

@@ -77,6 +77,32 @@ func TestFollowRoutes(t *testing.T) {
 	})
 }
 
+// A route that no Service of its own namespace can be the parent of is a problem, and nothing else: whoever may write
+// routes must not have the proxy doubt that it knows everything, which keeps what others have left.
+func TestRoutesThatAreMoot(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, apitest.Options{})
+	w.config.GatewayRoutes = true
+	foreign, nameless := routeTo("a"), routeTo("a")
+	foreign.Name, foreign.Spec.ParentRefs[0].Namespace = "foreign", "other"
+	nameless.Name, nameless.Spec.ParentRefs[0].Name = "nameless", "No Name"
+	w.server.Put(routeTo("a"), foreign, nameless)
+	w.run().synced()
+	if synced, _, _ := w.sink.told(); !synced[0] {
+		t.Error("in doubt for a route that is ignored")
+	}
+	has := func(name string) bool { return strings.Contains(w.sink.complaints(), "TCPRoute default/"+name) }
+	w.until("the problems", func() bool { return has("foreign") && has("nameless") })
+	moved := routeTo("a")
+	moved.Spec.ParentRefs[0].Namespace = "other"
+	w.server.Put(moved)
+	w.becomes(initial)
+	w.server.Delete(foreign, moved)
+	w.until("one problem", func() bool { return !has("foreign") && !has("split") && has("nameless") })
+	w.server.Delete(nameless)
+	w.until("no problem", func() bool { return w.sink.complaints() == "" })
+}
+
 // Servers without the kinds, or that forbid them, are asked a few times and then rarely,
 // and all else works. What appears later is found.
 func TestRoutesAbsent(t *testing.T) {

@@ -262,7 +262,7 @@ func (d *dispatcher) put(k *kind, n name, o runtime.Object, before bool) (served
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	out := k.set(o)
-	rejected := !out.served && len(out.problems) > 0
+	rejected := out.rejected()
 	if before && !out.served && !rejected { // no longer served, such as a Service that became headless
 		k.remove(n)
 	}
@@ -273,7 +273,7 @@ func (d *dispatcher) put(k *kind, n name, o runtime.Object, before bool) (served
 		d.node.open()
 		d.signal()
 	}
-	return served, served || rejected
+	return served, served || len(out.problems) > 0
 }
 
 // drop removes an object from the sink.
