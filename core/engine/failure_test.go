@@ -188,6 +188,31 @@ func TestWhatIsStuck(t *testing.T) {
 	})
 }
 
+// Nor do several of one namespace, as long as there are others.
+func TestOneTenantIsNotTheDataPlane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		of := func(namespace, name, ip string) *model.Service {
+			s := service(name, ip)
+			s.Name.Namespace = namespace
+			return s
+		}
+		b.SetService(of("shop", "a", "10.96.0.1"))
+		b.SetService(of("evil", "b", "10.96.0.2"))
+		b.Synced(true)
+		synctest.Wait()
+		no := errors.New("no")
+		b.fail(map[string]error{"10.96.0.3:80": no, "10.96.0.4:80": no, "10.96.0.5:80": no})
+		for i, s := range []*model.Service{of("evil", "c", "10.96.0.3"), of("evil", "d", "10.96.0.4"), of("shop", "e", "10.96.0.5")} {
+			b.SetService(s)
+			sleep(time.Minute)
+			if got := !b.Status().QueuedAt.IsZero(); got != (i == 2) {
+				t.Errorf("%s: stuck %t", s.Name, got)
+			}
+		}
+	})
+}
+
 // An API server that is away for an hour at the start is no fault of the data
 // plane, also not while that is programmed for the first time.
 func TestWaitingForTheSourceIsNotWaitingForTheDataPlane(t *testing.T) {

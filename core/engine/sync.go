@@ -294,8 +294,8 @@ func (e *Engine) failures(work dataplane.Work, err error) failures {
 // stuck reports whether nothing of a sync could be done for lack of the data plane
 // as a whole. A Service that is rejected while others work is that Service's own
 // problem, and so are those that a start finds rejected with all others in place. But
-// when a second one fails and nothing was written in between, it is no longer the
-// Services.
+// when a second one fails, of another namespace if there are several, and nothing was written in
+// between, it is no longer the Services: one tenant's do not make the node unhealthy.
 func (e *Engine) stuck(r Sync, f failures) bool {
 	failing := f.failed
 	if r.Err == nil || r.Work.Ops > 0 {
@@ -308,13 +308,14 @@ func (e *Engine) stuck(r Sync, f failures) bool {
 	if !e.status.Load().Synced {
 		e.failing = failing
 	}
-	more := 0
+	more, of := 0, map[string]struct{}{}
 	for name := range failing {
 		if _, known := e.failing[name]; !known {
+			of[name.Namespace] = struct{}{}
 			more++
 		}
 	}
-	return more > 1
+	return more > 1 && (len(of) > 1 || e.tracker.Namespaces(2) == 1)
 }
 
 // stateChanges returns the Services whose state a sync has changed. It looks at

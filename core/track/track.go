@@ -384,6 +384,17 @@ func (t *Tracker) Settled(now time.Time) bool {
 // Len returns how many Services there are.
 func (t *Tracker) Len() int { return len(t.list) }
 
+// Namespaces returns in how many namespaces there are Services, most at most. It may walk everything.
+func (t *Tracker) Namespaces(most int) int {
+	seen := map[string]struct{}{}
+	for _, v := range t.list {
+		if seen[v.Object.Name.Namespace] = struct{}{}; len(seen) == most {
+			break
+		}
+	}
+	return len(seen)
+}
+
 // Routes returns the routes there are, by precedence.
 func (t *Tracker) Routes() []*model.Route {
 	return sorted(t.routes.all, (*model.Route).Compare)
