@@ -42,6 +42,34 @@ func TestRedirectKeepsTheToken(t *testing.T) {
 	})
 }
 
+// Lists that are too large for one answer are read in smaller pages: whoever may write many large objects
+// must not keep a proxy from starting, nor from listing again.
+func TestLargeListsAreReadInSmallerPages(t *testing.T) {
+	for name, o := range map[string]apitest.Options{"cached": {NoWatchList: true}, "uncached": {NoWatchList: true, NoCache: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, o)
+			w.limits.answer = 256 << 10
+			for i := range 80 { // 8 KB each
+				large := sliceOf(fmt.Sprint("large", i), "10.0.0.9")
+				large.Annotations = map[string]string{"text": strings.Repeat("x", 8<<10)}
+				w.server.Put(large)
+			}
+			w.run().synced()
+			if got := strings.Count(w.sink.state(), "slice default/large"); got != 80 {
+				t.Errorf("synced with %d of 80 slices", got)
+			}
+			w.server.Stop()
+			w.server.Put(sliceOf("late", "10.0.0.9"))
+			w.server.Compact() // so that it is listed again
+			if err := w.server.Restart(); err != nil {
+				t.Fatal(err)
+			}
+			w.until("the slice that came later", func() bool { return strings.Contains(w.sink.state(), "default/late") })
+		})
+	}
+}
+
 // Answers that do not end are cut off, with an error that names the limit, and
 // cost little memory.
 func TestAnswersAreBounded(t *testing.T) {
@@ -96,7 +124,7 @@ func withResource(r apitest.Rule) apitest.Rule {
 
 // A list that is too large is refused, and not read to its end.
 func TestListsAreBounded(t *testing.T) {
-	body := &boundedBody{io.NopCloser(zeros{}), new(atomic.Int64), maxAnswer, "in one answer"}
+	body := &boundedBody{io.NopCloser(zeros{}), &bound{most: maxAnswer, what: "in one answer"}}
 	n, err := io.Copy(io.Discard, body)
 	if err == nil || !strings.Contains(err.Error(), "response too large: more than 512 MiB in one answer") || n > maxAnswer {
 		t.Errorf("%d bytes, %v", n, err)

@@ -265,37 +265,46 @@ func (b *boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	spent, isStream := r.Context().Value(spentKey{}).(*atomic.Int64)
-	switch {
-	case answer.StatusCode >= http.StatusMultipleChoices:
+	limit, _ := r.Context().Value(boundKey{}).(*bound)
+	if limit == nil {
+		limit = &bound{most: maxAnswer, what: "in one answer"}
+	}
+	if answer.StatusCode >= http.StatusMultipleChoices {
 		answer.Body = struct {
 			io.Reader
 			io.Closer
 		}{io.LimitReader(answer.Body, maxError), answer.Body}
-	case isStream:
-		answer.Body = &boundedBody{answer.Body, spent, maxEvent, "without completing an event"}
-	default:
-		answer.Body = &boundedBody{answer.Body, new(atomic.Int64), maxAnswer, "in one answer"}
+	} else {
+		answer.Body = &boundedBody{answer.Body, limit}
 	}
 	return answer, nil
 }
 
-// spentKey is the key of a context that belongs to a watch: how many bytes were
-// read since its last event, as *atomic.Int64.
-type spentKey struct{}
+// boundKey is the key of a context with a *bound.
+type boundKey struct{}
+
+// bound is how many bytes of an answer are read.
+type bound struct {
+	spent atomic.Int64
+	most  int64
+	what  string
+}
+
+// within returns a context whose request reads so many bytes at most.
+func within(ctx context.Context, most int64) context.Context {
+	return context.WithValue(ctx, boundKey{}, &bound{most: most, what: "in one answer"})
+}
 
 // withByteCount returns a context for a watch and what its events reset to 0.
 func withByteCount(ctx context.Context) (context.Context, *atomic.Int64) {
-	spent := new(atomic.Int64)
-	return context.WithValue(ctx, spentKey{}, spent), spent
+	b := &bound{most: maxEvent, what: "without completing an event"}
+	return context.WithValue(ctx, boundKey{}, b), &b.spent
 }
 
 // boundedBody is a body that fails where it grows beyond a limit.
 type boundedBody struct {
 	io.ReadCloser
-	spent *atomic.Int64
-	most  int64
-	what  string
+	*bound
 }
 
 func (b *boundedBody) Read(p []byte) (int, error) {

@@ -55,12 +55,15 @@ type follower struct {
 	listing   bool
 	older     bool      // the server refuses the kind's newer selector
 	unary     bool      // the next list is one in pages
+	shrunk    int       // how many times a page was too large
 	parted    bool      // the last streaming list ended before it was complete
 	rejected  time.Time // when the server last failed to stream a list
 	at        string    // the resource version up to which all is known; empty when there is none
 	backoff   backoff
 }
 
+// A server's cache does not look at the size of a page, and a few hundred objects may be as large as etcd stores. So
+// where a page is too large the next ones are read from storage, each time with an eighth of the objects.
 const (
 	pageSize = 500             // objects of a page
 	maxPages = 100_000         // of a list; 50 million objects
@@ -147,7 +150,10 @@ func (f *follower) nextDelay(ctx context.Context, err error) time.Duration {
 		if apierrors.IsForbidden(err) && f.backoff.rejected >= startRejections {
 			f.dispatcher.ready(&f.kind, forbidden)
 		}
-		if f.listing && f.unary && answered(err) { // the role may allow watch alone
+		switch {
+		case f.listing && f.unary && errors.Is(err, errTooMuch):
+			f.shrunk = min(f.shrunk+1, 3)
+		case f.listing && f.unary && answered(err): // the role may allow watch alone
 			f.unary = false
 		}
 		f.status.failed(&f.kind, err)
@@ -177,8 +183,11 @@ func (f *follower) list(ctx context.Context) error {
 		return ctx.Err()
 	}
 	options := metav1.ListOptions{LabelSelector: f.label, FieldSelector: f.fields(), ResourceVersion: f.from()}
+	if f.shrunk > 0 {
+		options.ResourceVersion = ""
+	}
 	if options.ResourceVersion == "" || options.ResourceVersion == "0" {
-		options.Limit = pageSize // with any other version a limit would keep the server from using its cache
+		options.Limit = max(1, int64(pageSize)>>(3*f.shrunk)) // with any other version a limit would keep the server from using its cache
 	}
 	var at string
 	for range maxPages {
@@ -218,7 +227,7 @@ func (f *follower) from() string {
 }
 
 func (f *follower) page(ctx context.Context, options *metav1.ListOptions) (metav1.ListInterface, error) {
-	ctx, cancel := context.WithTimeout(ctx, pageTime)
+	ctx, cancel := context.WithTimeout(within(ctx, f.limits.answer), pageTime)
 	defer cancel()
 	result := f.get(options).Do(ctx)
 	if result.Error() == nil {
@@ -530,8 +539,9 @@ func (f *follower) listed(at string) {
 	f.dispatcher.listed(&f.kind)
 }
 
-// limits are times that tests shorten.
+// limits are times, and a size, that tests shorten.
 type limits struct {
+	answer   int64         // bytes of a list, or of a page of one
 	silence  time.Duration // without an event or bookmark a stream is cancelled
 	stale    time.Duration // without an answer, event or bookmark for so long the state is stale
 	nodeWait time.Duration // how long the Node and ServiceCIDRs are waited for, once all else is there
@@ -541,7 +551,7 @@ type limits struct {
 }
 
 func defaultLimits() limits {
-	return limits{silence: 70 * time.Second, stale: 85 * time.Second, nodeWait: 5 * time.Second, flush: 50 * time.Millisecond, absent: 10 * time.Minute, unary: time.Hour}
+	return limits{answer: maxAnswer, silence: 70 * time.Second, stale: 85 * time.Second, nodeWait: 5 * time.Second, flush: 50 * time.Millisecond, absent: 10 * time.Minute, unary: time.Hour}
 }
 
 var (

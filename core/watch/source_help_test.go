@@ -260,7 +260,7 @@ type world struct {
 
 // quick are limits for tests: long enough for a busy machine.
 func quick() limits {
-	return limits{silence: 5 * time.Second, stale: 6 * time.Second, nodeWait: time.Second, flush: time.Millisecond, absent: time.Hour, unary: time.Hour}
+	return limits{answer: maxAnswer, silence: 5 * time.Second, stale: 6 * time.Second, nodeWait: time.Second, flush: time.Millisecond, absent: time.Hour, unary: time.Hour}
 }
 
 // newWorld starts a server with a Service, its slice and our Node.
