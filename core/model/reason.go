@@ -44,7 +44,7 @@ const (
 	WhyNoNode            // the Node object is needed, and there is none
 	WhyOtherProxy        // another proxy handles the same addresses
 	WhySharedRange       // a range of cluster IPs that the node or its pods have addresses in, too
-	WhyTooLarge          // more than one Service may cost
+	WhyTooLarge          // more than one Service, or one namespace, may cost
 	WhyRestart           // a change of the configuration that a running proxy cannot apply
 	WhyOtherFamily       // addresses of an IP family that this node does not have
 	WhyFull              // a bound on what is kept is reached
@@ -91,7 +91,7 @@ var reasons = [...]struct{ name, text string }{
 	WhyNoNode:               {"NoNode", "Node object of this machine not found"},
 	WhyOtherProxy:           {"OtherProxy", "another proxy handles the same addresses"},
 	WhySharedRange:          {"SharedRange", "not exclusive to cluster IPs: unallocated addresses are passed"},
-	WhyTooLarge:             {"TooLarge", "exceeds the limits of one Service"},
+	WhyTooLarge:             {"TooLarge", "exceeds the limits of one Service, or of its namespace"},
 	WhyRestart:              {"RestartNeeded", "takes effect at the next start"},
 	WhyOtherFamily:          {"OtherFamily", "no address of an IP family that this node has"},
 	WhyFull:                 {"Full", "capacity reached"},

@@ -477,8 +477,27 @@ func Entries(svc *model.Service, endpoints int) int {
 	if svc == nil {
 		return 0
 	}
-	entries := min(frontendsOf(svc), MaxFrontends) * (MaxEntries/MaxFrontends + min(endpoints, MaxEntries))
+	entries := min(frontendsOf(svc), MaxFrontends) * (perFrontend + min(endpoints, MaxEntries))
 	return min(entries+rangesOf(svc), MaxEntries)
+}
+
+// perFrontend is how many entries a frontend is worth besides its endpoints.
+const perFrontend = MaxEntries / MaxFrontends
+
+// EntriesOf estimates how many entries of a data plane some ports have.
+func EntriesOf(ports []*model.Port) (n int) {
+	for _, p := range ports {
+		for i := range p.Frontends {
+			f, widest := &p.Frontends[i], 0
+			for _, act := range f.On {
+				if act.Pool != nil {
+					widest = max(widest, len(act.Pool.Endpoints))
+				}
+			}
+			n += perFrontend + widest + len(f.Allow)
+		}
+	}
+	return n
 }
 
 // rangesOf is how many source ranges the frontends of a Service have together.

@@ -66,6 +66,9 @@ func (t *Tracker) FlushTouched() []model.Delta {
 		t.change(s).Queued = false
 		deltas = t.resolve(deltas, s)
 	}
+	for _, s := range t.budget.again() {
+		t.entail(s)
+	}
 	clear(t.flushed) // they may be gone
 	t.flushed, t.dirty = t.dirty, t.flushed[:0]
 	// A queue that once held everything must not stay that large forever.
@@ -91,10 +94,13 @@ func (t *Tracker) settleClaims() {
 
 func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 	var r resolve.Result
-	if s.Object != nil {
+	if s.Object == nil {
+		t.budget.take(s, 0)
+	} else {
 		t.stats.Resolved++
 		r = resolve.Service(t.host, s.Object, t.warmed(s, resolve.MarkUnanswered(s.Slices, t.suspects)), t.routesOf(s)...)
 		t.removeLost(s, &r)
+		t.afford(s, &r)
 		r.Problems = slices.Concat(s.excess, t.routes.excess(s.Object), model.More(r.Problems, r.More))
 	}
 	v := t.change(s)
@@ -236,6 +242,7 @@ func Resume(host *model.Host, all []*View, in *model.Objects, suspects model.Sus
 		if s.Queued {
 			t.change(s).Queued = false
 		}
+		t.budget.take(s, resolve.EntriesOf(s.Ports))
 		t.updateClaims(s)
 	}
 	t.decideClaims()

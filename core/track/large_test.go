@@ -101,7 +101,7 @@ func TestAServiceBeyondTheLimits(t *testing.T) {
 	tr.SetService(over)
 	tr.SetSlice(slice("a-1", "a", 80, "10.0.0.2"))
 	want(t, tr, "~ns/a:p80 10.0.0.2")
-	const text = "Service ns/a: 40001 addresses, limit 1000 (its last valid version is served): exceeds the limits of one Service; split the Service"
+	const text = "Service ns/a: 40001 addresses, limit 1000 (its last valid version is served): exceeds the limits of one Service, or of its namespace; split the Service"
 	if ps := tr.Service(name("a")).Problems; len(ps) != 1 || ps[0].String() != text {
 		t.Errorf("problems: %v", ps)
 	}
@@ -112,7 +112,7 @@ func TestAServiceBeyondTheLimits(t *testing.T) {
 	want(t, tr, "")
 	tr.SetService(over) // and again
 	want(t, tr, "")
-	const nothing = "Service ns/c: 40002 addresses, limit 1000 (nothing of it is served): exceeds the limits of one Service; split the Service"
+	const nothing = "Service ns/c: 40002 addresses, limit 1000 (nothing of it is served): exceeds the limits of one Service, or of its namespace; split the Service"
 	if s := tr.Service(name("c")); len(s.Problems) != 1 || s.Object == nil || len(s.Object.ExternalIPs) > 0 || s.Problems[0].String() != nothing {
 		t.Errorf("problems %v, and the object is kept", s.Problems)
 	}

@@ -15,6 +15,7 @@
 //	track.go      Tracker, and which Services are dirty; one Service; their state, for people
 //	inputs.go     adding, replacing and removing objects; listeners, routes and grants
 //	addresses.go  EndpointSlices by name and by the addresses of their endpoints
+//	budget.go     how many entries of a data plane the Services of a namespace may have
 //	claims.go     which Service holds an address that several ask for, and what that overrules
 //	suspects.go   endpoints that have stopped answering, and those that get their weight in steps
 //	flush.go      from dirty Services to Deltas (Flush, Once); a Tracker with the state of another
@@ -39,6 +40,7 @@ type Tracker struct {
 	services   map[model.ServiceName]*service
 	slices     sliceTable
 	claims     claims
+	budget     budget
 	listening  listening
 	dirty      []*service
 	entailed   []*service // affected by changes of other objects; see Due
@@ -72,6 +74,7 @@ func New() *Tracker {
 		services: map[model.ServiceName]*service{},
 		slices:   newSliceTable(),
 		claims:   newClaims(),
+		budget:   newBudget(),
 		now:      time.Now,
 		warming:  map[*service]time.Time{},
 		routes:   newRoutes(),
@@ -179,6 +182,7 @@ type service struct {
 
 	claimed     *model.Service    // what it has claims for
 	rejected    []resolve.Address // of those, what policy rejects
+	entries     int               // that it has of Tracker.budget
 	claimsStale bool              // the claims must be updated
 	dirty       bool              // it is in Tracker.dirty
 	entailed    bool              // it is in Tracker.entailed
