@@ -79,7 +79,7 @@ func removed(x *Index, host *model.Host, d model.Delta) {
 	now := model.IndexFrontends(d.New)
 	for i := range d.Old.Frontends {
 		at := d.Old.Frontends[i].At
-		if now.Find(i, at) != nil {
+		if now.Find(at, i) != nil {
 			continue
 		}
 		if was == nil {
@@ -103,7 +103,7 @@ func present(x *Index, host *model.Host, d model.Delta) {
 	for i := range d.New.Frontends {
 		f := &d.New.Frontends[i]
 		m := Match{Proto: d.New.ID.Proto, Frontend: f.At, Gone: gone}
-		if old := before.Find(i, f.At); old == nil || !served(old) && served(f) {
+		if old := before.Find(f.At, i); old == nil || !served(old) && served(f) {
 			m.Reach = Everything
 		}
 		if m.Reach == OnlyGone && len(gone) == 0 {

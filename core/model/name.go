@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 )
 
@@ -154,46 +153,3 @@ func (p Proto) String() string {
 	}
 	return "unknown"
 }
-
-// Unique collects values, each once, in the order in which they were first
-// added. The cost of n values is linear in n: lists that come from outside may be
-// as long as an object of the API can hold. The zero value is empty.
-type Unique[T comparable] struct {
-	list  []T
-	known map[T]struct{} // of list, once that is long
-}
-
-const few = 16 // not worth a map
-
-// Expect makes room for so many values. It may be called before the first is added.
-func (u *Unique[T]) Expect(n int) {
-	if n > few {
-		u.list, u.known = make([]T, 0, n), make(map[T]struct{}, n)
-	}
-}
-
-// Add adds a value and reports whether it is new.
-func (u *Unique[T]) Add(v T) bool {
-	if u.known == nil {
-		if slices.Contains(u.list, v) {
-			return false
-		}
-		u.list = append(u.list, v)
-		if len(u.list) > few {
-			u.known = make(map[T]struct{}, 2*few)
-			for _, o := range u.list {
-				u.known[o] = struct{}{}
-			}
-		}
-		return true
-	}
-	if _, again := u.known[v]; again {
-		return false
-	}
-	u.known[v] = struct{}{}
-	u.list = append(u.list, v)
-	return true
-}
-
-// List returns the values. It is nil when there are none.
-func (u *Unique[T]) List() []T { return u.list }

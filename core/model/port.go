@@ -114,40 +114,19 @@ const (
 // String returns a short name for people.
 func (v Verdict) String() string { return [...]string{"balance", "reject", "drop"}[v] }
 
-// FrontendIndex finds frontends of a port by address. It is for comparing two states of
-// one port, of which most frontends are in the same place: a map is made only where
-// many are not. The zero value finds none.
-type FrontendIndex struct {
-	fronts []Frontend
-	at     map[netip.AddrPort]*Frontend
-}
-
-// IndexFrontends returns the index of a port, which may be nil.
-func IndexFrontends(p *Port) (x FrontendIndex) {
+// IndexFrontends finds the frontends of a port, which may be nil, by address. It is for comparing two states of one
+// port, of which most frontends are in the same place.
+func IndexFrontends(p *Port) Index[netip.AddrPort, Frontend] {
+	x := Index[netip.AddrPort, Frontend]{Key: func(f *Frontend) netip.AddrPort { return f.At }}
 	if p != nil {
-		x.fronts = p.Frontends
+		x.List = p.Frontends
 	}
 	return x
 }
 
-// Find returns a frontend, most likely in a place; nil when there is none.
-func (x *FrontendIndex) Find(place int, at netip.AddrPort) *Frontend {
-	const few = 16 // not worth a map
-	switch {
-	case place < len(x.fronts) && x.fronts[place].At == at:
-		return &x.fronts[place]
-	case len(x.fronts) <= few:
-		if i := slices.IndexFunc(x.fronts, func(f Frontend) bool { return f.At == at }); i >= 0 {
-			return &x.fronts[i]
-		}
-		return nil
-	case x.at == nil:
-		x.at = make(map[netip.AddrPort]*Frontend, len(x.fronts))
-		for i := range x.fronts {
-			x.at[x.fronts[i].At] = &x.fronts[i]
-		}
-	}
-	return x.at[at]
+// IndexPorts finds ports by their ids.
+func IndexPorts(all []*Port) Index[PortID, *Port] {
+	return Index[PortID, *Port]{List: all, Key: func(p **Port) PortID { return (*p).ID }}
 }
 
 // Delta is one change of the desired state: Old is nil for a Port that is new,

@@ -22,7 +22,7 @@ import (
 func (r *Result) endpoints(
 	host *model.Host, svc *model.Service, port model.ServicePort, family model.Family, own []Address,
 ) []endpoint {
-	from := r.index.ports.find(portKey{family, port.Name, port.Proto})
+	from := r.index.sourcesOf(portKey{family, port.Name, port.Proto})
 	if from == nil {
 		if r.index.strange[family] {
 			r.Problem(svc, model.WhyNoTargetPort, "port %q (%s %d)", port.Name, port.Proto, port.Port)
@@ -45,7 +45,7 @@ func (r *Result) endpoints(
 
 // sliceIndex is what the slices of a Service have for its ports.
 type sliceIndex struct {
-	ports portIndex
+	ports model.Index[portKey, portSources]
 	// strange reports endpoints of a family for a port that the Service does not have. Without
 	// them a port that no endpoint has yet is an ordinary one: the pods that will are about to start.
 	strange [2]bool
@@ -89,43 +89,16 @@ func (o *portSources) add(s source) {
 	o.from, o.endpoints = append(o.from, s), o.endpoints+len(s.slice.Endpoints)
 }
 
-// portIndex finds what there is for a port.
-type portIndex struct {
-	list []portSources
-	at   map[portKey]int // where in list, once that is long
-}
+// sourcesOf returns what there is for a port, until another one is added; nil for nothing.
+func (s *sliceIndex) sourcesOf(k portKey) *portSources { return s.ports.Find(k, len(s.ports.List)) }
 
-// find returns what there is for a port, until another one is added; nil for nothing.
-func (x *portIndex) find(k portKey) *portSources {
-	i, ok := x.at[k]
-	if x.at == nil {
-		i = slices.IndexFunc(x.list, func(o portSources) bool { return o.key == k })
-		ok = i >= 0
-	}
-	if !ok {
-		return nil
-	}
-	return &x.list[i]
-}
-
-// of is find, and adds a port that there is nothing for.
-func (x *portIndex) of(k portKey) *portSources {
-	const few = 16 // not worth a map
-	if o := x.find(k); o != nil {
+// addPort is sourcesOf, and adds a port that there is nothing for.
+func (s *sliceIndex) addPort(k portKey) *portSources {
+	if o := s.sourcesOf(k); o != nil {
 		return o
 	}
-	x.list = append(x.list, portSources{key: k})
-	last := len(x.list) - 1
-	switch {
-	case x.at != nil:
-		x.at[k] = last
-	case last == few:
-		x.at = make(map[portKey]int, 2*few)
-		for i := range x.list {
-			x.at[x.list[i].key] = i
-		}
-	}
-	return &x.list[last]
+	s.ports.List = append(s.ports.List, portSources{key: k})
+	return &s.ports.List[len(s.ports.List)-1]
 }
 
 // source is a slice that has endpoints for a port, and the number that it gives
@@ -140,14 +113,15 @@ type source struct {
 // indexSlices looks once through the slices of a Service. It costs their ports, and
 // not those of the Service for each of them.
 func (r *Result) indexSlices(host *model.Host, svc *model.Service, from []*model.Slice, routes []Route) (s sliceIndex) {
-	s.ports.list = make([]portSources, 0, len(svc.Ports))
+	s.ports.List = make([]portSources, 0, len(svc.Ports))
+	s.ports.Key = func(o *portSources) portKey { return o.key }
 	for i, slice := range from {
 		if s.listed += len(slice.Ports); s.listed > maxSlicePorts {
 			r.Problem(svc, model.WhyTooLarge, "%d of %d EndpointSlices ignored: together they list more than %d ports", len(from)-i, len(from), maxSlicePorts)
 			break
 		}
 		for _, p := range slice.Ports {
-			o := s.ports.of(portKey{slice.Family, p.Name, p.Proto})
+			o := s.addPort(portKey{slice.Family, p.Name, p.Proto})
 			if n := len(o.from); n > 0 && o.from[n-1].slice == slice {
 				continue // twice in one slice: the first one counts
 			}
@@ -156,12 +130,12 @@ func (r *Result) indexSlices(host *model.Host, svc *model.Service, from []*model
 	}
 	for _, family := range model.Families() {
 		for _, p := range svc.Ports {
-			if o := s.ports.find(portKey{family, p.Name, p.Proto}); o != nil {
+			if o := s.sourcesOf(portKey{family, p.Name, p.Proto}); o != nil {
 				o.wanted = true
 			}
 		}
 	}
-	for _, o := range s.ports.list {
+	for _, o := range s.ports.List {
 		if !o.wanted && o.endpoints > 0 {
 			s.strange[o.key.family] = true
 		}
@@ -180,7 +154,7 @@ func (r *Result) capEndpoints(host *model.Host, svc *model.Service, s *sliceInde
 		for _, port := range svc.Ports {
 			n := frontendCount(svc, port, addresses)
 			fronts += n
-			if o := s.ports.find(portKey{family, port.Name, port.Proto}); o != nil {
+			if o := s.sourcesOf(portKey{family, port.Name, port.Proto}); o != nil {
 				entries += n * o.endpoints
 			}
 		}
@@ -193,8 +167,8 @@ func (r *Result) capEndpoints(host *model.Host, svc *model.Service, s *sliceInde
 	r.Problem(svc, model.WhyTooLarge, "%d entries (each endpoint of a port on each of its frontends, %d in all), limit %d: serving %d endpoints of each port, ready and local ones first",
 		entries, fronts, MaxEntries, s.perPort)
 	s.ranks = map[*model.Slice]*[ranks][]int{}
-	for i := range s.ports.list {
-		for _, src := range s.ports.list[i].from {
+	for i := range s.ports.List {
+		for _, src := range s.ports.List[i].from {
 			if s.ranks[src.slice] == nil {
 				s.ranks[src.slice] = s.rank(host, src.slice)
 			}
@@ -441,7 +415,7 @@ func (r *Result) indexRoutes(svc *model.Service, routes []Route, s *sliceIndex) 
 		}
 		s.routes[routedPort{port.Name, port.Proto}] = route
 		for _, family := range model.Families() {
-			o := s.ports.of(portKey{family, port.Name, port.Proto})
+			o := s.addPort(portKey{family, port.Name, port.Proto})
 			o.from, o.endpoints = nil, 0
 		}
 		for i := range route.Backends {
@@ -507,7 +481,7 @@ func (r *Result) indexBackend(svc *model.Service, port model.ServicePort, route 
 		}
 		for _, p := range slice.Ports {
 			if p.Name == b.Service.Ports[at].Name && p.Proto == port.Proto {
-				s.ports.of(portKey{slice.Family, port.Name, port.Proto}).add(source{slice, p.Port, i, of.Weight == 0})
+				s.addPort(portKey{slice.Family, port.Name, port.Proto}).add(source{slice, p.Port, i, of.Weight == 0})
 				break // twice in one slice: the first one counts
 			}
 		}

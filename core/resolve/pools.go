@@ -462,7 +462,7 @@ func Reslot(port, old *model.Port, installed Slots) {
 
 // predecessor finds the order of the pool that served the same frontend and origin
 // before.
-func predecessor(port *model.Port, pool *model.Pool, old *model.Port, before *model.FrontendIndex, installed Slots) []netip.AddrPort {
+func predecessor(port *model.Port, pool *model.Pool, old *model.Port, before *model.Index[netip.AddrPort, model.Frontend], installed Slots) []netip.AddrPort {
 	for i := range port.Frontends {
 		f := &port.Frontends[i]
 		for origin, act := range slices.Backward(f.On[:]) { // FromOutside first, whose answer is most often that of all
@@ -475,7 +475,7 @@ func predecessor(port *model.Port, pool *model.Pool, old *model.Port, before *mo
 				}
 				continue
 			}
-			if was := before.Find(i, f.At); was != nil && was.On[origin].Pool != nil {
+			if was := before.Find(f.At, i); was != nil && was.On[origin].Pool != nil {
 				return addresses(was.On[origin].Pool)
 			}
 		}

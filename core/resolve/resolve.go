@@ -17,6 +17,7 @@ import (
 // the limits (Excess); of endpoints beyond them some are left out.
 func Service(host *model.Host, svc *model.Service, from []*model.Slice, routes ...Route) Result {
 	var r Result
+	r.known = model.IndexPorts(nil)
 	r.index = r.indexSlices(host, svc, from, routes)
 	if svc.Name == APIService {
 		if _, more := apiServers(from); more {
@@ -38,7 +39,7 @@ func Service(host *model.Host, svc *model.Service, from []*model.Slice, routes .
 
 func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePort, family model.Family, on []vip) {
 	id := model.PortID{Service: svc.Name, Name: port.Name, Proto: port.Proto, Family: family}
-	if !r.first(id) {
+	if r.known.List = r.Ports; r.known.Find(id, len(r.Ports)) != nil {
 		r.Problem(svc, model.WhyDuplicateFrontend, "a second port named %q (%s)", port.Name, port.Proto)
 		return
 	}
@@ -130,29 +131,11 @@ type Result struct {
 	More     int             // problems that there are beside them
 
 	used  seen
-	ids   map[model.PortID]struct{} // of Ports, once they are many
-	local map[netip.Addr]struct{}   // ready endpoints on this node, in the family in work
+	known model.Index[model.PortID, *model.Port] // of Ports
+	local map[netip.Addr]struct{}                // ready endpoints on this node, in the family in work
 	index sliceIndex
 
 	hashed []*model.Pool // that have tables (model.Maglev), no two the same
-}
-
-// first reports whether there is no port of this id yet. It is called once for each
-// that is added.
-func (r *Result) first(id model.PortID) bool {
-	const few = 16 // not worth a map
-	if len(r.Ports) < few {
-		return !slices.ContainsFunc(r.Ports, func(p *model.Port) bool { return p.ID == id })
-	}
-	if r.ids == nil {
-		r.ids = map[model.PortID]struct{}{}
-		for _, p := range r.Ports {
-			r.ids[p.ID] = struct{}{}
-		}
-	}
-	_, again := r.ids[id]
-	r.ids[id] = struct{}{}
-	return !again
 }
 
 // Problem notes a problem of a Service, once. Beyond those that are reported they

@@ -104,7 +104,7 @@ func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 		r.Problems = slices.Concat(s.excess, t.routes.excess(s.Object), model.More(r.Problems, r.More))
 	}
 	v := t.change(s)
-	old := portIndex{ports: v.Ports}
+	old := model.IndexPorts(v.Ports)
 	for _, p := range r.Problems {
 		if !slices.Contains(v.Problems, p) {
 			t.fresh = append(t.fresh, p)
@@ -112,7 +112,10 @@ func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 	}
 	v.Problems, v.Ports = r.Problems, r.Ports
 	for i, port := range r.Ports {
-		before := old.find(port.ID, i)
+		var before *model.Port
+		if p := old.Find(port.ID, i); p != nil {
+			before = *p
+		}
 		resolve.Reslot(port, before, t.slots)
 		if port.Equal(before) {
 			v.Ports[i] = before // keep the old value: pointers stay comparable, memory is shared
@@ -120,9 +123,9 @@ func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 		}
 		deltas = append(deltas, model.Delta{Old: before, New: port})
 	}
-	now := portIndex{ports: v.Ports}
-	for i, port := range old.ports {
-		if now.find(port.ID, i) == nil {
+	now := model.IndexPorts(v.Ports)
+	for i, port := range old.List {
+		if now.Find(port.ID, i) == nil {
 			deltas = append(deltas, model.Delta{Old: port})
 		}
 	}
@@ -133,32 +136,6 @@ func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 		delete(t.services, s.name)
 	}
 	return deltas
-}
-
-// portIndex finds ports of a Service by their ids.
-type portIndex struct {
-	ports []*model.Port
-	ids   map[model.PortID]*model.Port // once they are many and have moved
-}
-
-// find finds a port, most likely at its old place; nil when it is not there.
-func (a *portIndex) find(id model.PortID, place int) *model.Port {
-	const few = 16 // not worth a map
-	switch {
-	case place < len(a.ports) && a.ports[place].ID == id:
-		return a.ports[place]
-	case len(a.ports) <= few:
-		if i := slices.IndexFunc(a.ports, func(p *model.Port) bool { return p.ID == id }); i >= 0 {
-			return a.ports[i]
-		}
-		return nil
-	case a.ids == nil:
-		a.ids = make(map[model.PortID]*model.Port, len(a.ports))
-		for _, p := range a.ports {
-			a.ids[p.ID] = p
-		}
-	}
-	return a.ids[id]
 }
 
 // Once resolves a whole set of inputs at once, for plans and tests. Services
