@@ -11,9 +11,8 @@ import (
 	"testing"
 )
 
-// A backend for a made-up kernel is one folder (testdata/backend) and one line in modes.go,
-// with its import: then it passes the suite, and the program plans with it and names it. Go
-// overlays both, so that the tree does not change.
+// A backend for a made-up kernel is one folder (core/test/table) and one line in modes.go,
+// with its import: then the program plans with it and names it. Go overlays the line, so that the tree does not change.
 func TestBackendIsOneFolderAndOneLine(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the program")
@@ -24,17 +23,10 @@ func TestBackendIsOneFolderAndOneLine(t *testing.T) {
 	}
 	tmp := t.TempDir()
 	replace := map[string]string{}
-	files, err := filepath.Glob("testdata/backend/*.go")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%d files, %v", len(files), err)
-	}
-	for _, f := range files {
-		replace[filepath.Join(root, "linux", "table", filepath.Base(f))] = filepath.Join(root, "platform", f)
-	}
 	modes := read(t, "modes.go")
 	for old, with := range map[string]string{
 		"\t\thns.Mode(),\n": "\t\thns.Mode(),\n\t\ttable.Mode(),\n",
-		"import (\n":        "import (\n\t\"github.com/tandem-proxy/tandem/linux/table\"\n",
+		"import (\n":        "import (\n\t\"github.com/tandem-proxy/tandem/core/test/table\"\n",
 	} {
 		if strings.Count(modes, old) != 1 {
 			t.Fatalf("modes.go has %q %d times", old, strings.Count(modes, old))
@@ -47,7 +39,7 @@ func TestBackendIsOneFolderAndOneLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	overlay := write(t, filepath.Join(tmp, "overlay.json"), string(text))
-	suite, program := filepath.Join(tmp, "suite"), filepath.Join(tmp, "tandem")
+	program := filepath.Join(tmp, "tandem")
 
 	run := func(name string, args ...string) string {
 		t.Helper()
@@ -59,8 +51,6 @@ func TestBackendIsOneFolderAndOneLine(t *testing.T) {
 		}
 		return string(out)
 	}
-	run("go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", suite, "./linux/table")
-	run(suite, "-test.run", "TestCorpus")
 	run("go", "build", "-ldflags=-s -w", "-overlay", overlay, "-o", program, "./cmd/tandem")
 	plan := run(program, "plan", "--manifests", "cmd/tandem/demo", "--node", "node-1", "--proxy-mode", "table", "-o", "native")
 	for _, line := range []string{"from pod: balance 10.244.", "from outside: balance 10.244."} {

@@ -53,21 +53,6 @@
 // A switch of modes runs on the goroutine that requests it: a control request's, or
 // the one that watches the configuration file and calls Reconfigure.
 //
-// # A new backend
-//
-// A backend for a made-up kernel is one folder plus one line:
-//
-//   - the folder, linux/madeup or windows/madeup, exports Mode, a dataplane.Mode
-//     with the system's name and the functions Probe, Open and Plan. `go doc
-//     core/dataplane` describes what a Compiler and a Driver have to do;
-//   - the line, madeup.Mode(), goes into modesOn in modes.go. A mode of Linux is wrapped
-//     there by direct.ServeLoopback, unless it serves node ports on 127.0.0.1 itself.
-//
-// --proxy-mode and its help, auto, fallback, plan, doctor, status, switch and cleanup read
-// that list, and so does the test that every mode is complete. Modes are named besides:
-// where kube-proxy has a section or metrics for one mode alone (core/config/table.go,
-// newModeSet of core/metrics), for what doctor checks of one mode (core/diagnosis), and for
-// the kernel modules that one needs (modulesOf in platform_linux.go). The project's own checks
-// name them in the Makefile (golden), ci/test/main.go (backends) and ci/lint/imports_test.go.
-// A new operating system is one more platform_GOOS.go.
+// A new backend is one folder and one line in modes.go, a new operating system one more platform_GOOS.go: "Add a
+// backend" in .github/CONTRIBUTING.md is the guide, and lists the other places that name modes.
 package platform

@@ -44,29 +44,6 @@
 //
 // # A new backend
 //
-// A compiler and its simulator that pass the suite are in core/test/conformance/fake_test.go,
-// a driver that is a map in core/test/memory; example_test.go puts a compiler and
-// that driver together, and linux/nftables/mode.go is the smallest Mode. What to know for
-// a new backend:
-//
-//   - The compiler reads finished Actions from model.Port and decides no policy.
-//     Where pods cannot be recognised from others, FromPod has FromOutside's Action.
-//   - A compiler whose objects number a pool's endpoints has Slots, and writes
-//     them in the pool's order: the order is stable, and after a restart it is
-//     the one that is installed. Without Slots the order means nothing.
-//   - A compiler whose source ranges are objects of their own implements ledger.Guards.
-//   - The simulator gets objects, and of the host only what a kernel knows by
-//     itself: addresses and interfaces. How pods are recognised, and which
-//     addresses node ports have, it must find in objects: those of Base.
-//   - conformance.Run judges both in the backend's TestCorpus. With a Golden, the
-//     flag -update writes what ports compile to into ci/scenarios, as want/MODE.
-//     Packet tables are the same for all.
-//   - Mode.Plan includes the objects of Base: without Services there are objects and text.
-//   - Counters that kube-proxy has in one mode only are in core/metrics; those of
-//     iptables rules come with Work.Rules. All other metrics come by themselves.
-//   - A new mode takes syncPeriod and minSyncPeriod from the section iptables of
-//     kube-proxy's file; core/config/table.go has the modes with a section of their own.
-//   - One line in modesOn of platform/modes.go registers it: flags, auto, doctor, switch and
-//     cleanup take it from there. platform/doc.go lists the other places that name modes,
-//     such as the Makefile for `make golden`.
+// core/test/table is a whole one, for a made-up kernel; example_test.go drives it. "Add a backend" in
+// .github/CONTRIBUTING.md is the guide.
 package dataplane

@@ -9,16 +9,17 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/test/memory"
+	"github.com/tandem-proxy/tandem/core/test/table"
 )
 
 // delayed delays every deletion.
-type delayed struct{ fakeCompiler }
+type delayed struct{ table.Compiler }
 
-func (delayed) DeleteDelay(fakeKey) time.Duration { return time.Minute }
+func (delayed) DeleteDelay(table.Key) time.Duration { return time.Minute }
 
 // The stream holds for a data plane whose deletions are delayed.
 func TestStreamWithLingering(t *testing.T) {
-	s := fakeSuite()
+	s := tableSuite()
 	s.Compiler = delayed{}
 	for seed := range uint64(10) {
 		synctest.Test(t, func(t *testing.T) { s.stream(t, NewRand(seed), seed%2 == 1) })
@@ -27,11 +28,11 @@ func TestStreamWithLingering(t *testing.T) {
 
 // What a restart writes is found, with delayed deletions as without.
 func TestRestartFindsWrites(t *testing.T) {
-	for name, c := range map[string]dataplane.Compiler[fakeKey, fakeValue]{"plain": fakeCompiler{}, "delayed": delayed{}} {
-		s := fakeSuite()
+	for name, c := range map[string]dataplane.Compiler[table.Key, table.Value]{"plain": table.Compiler{}, "delayed": delayed{}} {
+		s := tableSuite()
 		s.Compiler = c
 		w := RandomWorld(NewRand(1))
-		d := memory.New[fakeKey](c.Equal, dataplane.Limits{})
+		d := memory.New[table.Key](c.Equal, dataplane.Limits{})
 		first, err := s.restart(t.Context(), w, d)
 		if err != nil || first == 0 || first != len(d.Objects) {
 			t.Fatalf("%s: %d ops made %d objects (%v)", name, first, len(d.Objects), err)
@@ -40,7 +41,7 @@ func TestRestartFindsWrites(t *testing.T) {
 			t.Errorf("%s: nothing changed, but %d ops (%v)", name, ops, err)
 		}
 		for k, v := range d.Objects {
-			v.restricted = !v.restricted
+			v.Restricted = !v.Restricted
 			d.Objects[k] = v
 			break
 		}

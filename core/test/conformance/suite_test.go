@@ -3,6 +3,7 @@
 package conformance
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -13,11 +14,34 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/test/fields"
+	"github.com/tandem-proxy/tandem/core/test/table"
 )
+
+func tableSuite() Suite[table.Key, table.Value] {
+	return Suite[table.Key, table.Value]{Mode: "table", Compiler: table.Compiler{}, Sim: table.Simulate}
+}
+
+// incapable declares a gap for every port.
+type incapable struct {
+	table.Compiler
+	gap model.Gap
+}
+
+func (c incapable) Port(host *model.Host, port *model.Port, emit func(table.Key, table.Value)) []model.Gap {
+	return append(c.Compiler.Port(host, port, emit), c.gap)
+}
+
+// notes records what a trial reports.
+type notes struct{ errors, logs []string }
+
+func (n *notes) Errorf(format string, args ...any) {
+	n.errors = append(n.errors, fmt.Sprintf(format, args...))
+}
+func (n *notes) Log(args ...any) { n.logs = append(n.logs, fmt.Sprint(args...)) }
 
 // TestSuite runs the whole suite over a data plane that is right.
 func TestSuite(t *testing.T) {
-	s := fakeSuite()
+	s := tableSuite()
 	s.Dir = "testdata"
 	Run(t, s)
 }
@@ -92,21 +116,21 @@ func TestTrialFindsMistakes(t *testing.T) {
 			return o
 		},
 	} {
-		s := fakeSuite()
-		s.Sim = func(objects map[fakeKey]fakeValue, host *model.Host) func(oracle.Packet) oracle.Outcome {
-			right := fakeSim(objects, host)
+		s := tableSuite()
+		s.Sim = func(objects map[table.Key]table.Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
+			right := table.Simulate(objects, host)
 			return func(p oracle.Packet) oracle.Outcome { return broken(p, right(p)) }
 		}
 		if n := try(t, s, host, ports); len(n.errors) == 0 {
 			t.Errorf("%s: not found", name)
 		}
 	}
-	if n := try(t, fakeSuite(), host, ports); len(n.errors) != 0 {
+	if n := try(t, tableSuite(), host, ports); len(n.errors) != 0 {
 		t.Errorf("nothing is wrong, but: %q", n.errors)
 	}
 }
 
-func try(t *testing.T, s Suite[fakeKey, fakeValue], host *model.Host, ports []*model.Port) *notes {
+func try(t *testing.T, s Suite[table.Key, table.Value], host *model.Host, ports []*model.Port) *notes {
 	t.Helper()
 	out, err := compile(s.Compiler, host, ports)
 	if err != nil {
@@ -125,9 +149,9 @@ func try(t *testing.T, s Suite[fakeKey, fakeValue], host *model.Host, ports []*m
 func TestGapsExcuseTheirFrontOnly(t *testing.T) {
 	host, ports := richWorld()
 	front := ports[0].Frontends[0].At
-	s := fakeSuite()
-	s.Sim = func(objects map[fakeKey]fakeValue, host *model.Host) func(oracle.Packet) oracle.Outcome {
-		right := fakeSim(objects, host)
+	s := tableSuite()
+	s.Sim = func(objects map[table.Key]table.Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
+		right := table.Simulate(objects, host)
 		return func(p oracle.Packet) oracle.Outcome {
 			if p.Dst == front && p.Proto == ports[0].ID.Proto {
 				return oracle.Outcome{Fate: oracle.Pass}
@@ -138,7 +162,7 @@ func TestGapsExcuseTheirFrontOnly(t *testing.T) {
 	if n := try(t, s, host, ports); len(n.errors) == 0 {
 		t.Error("the difference was not found without a gap")
 	}
-	s.Compiler = fakeCompiler{gap: &model.Gap{Frontend: front, Detail: "cannot"}}
+	s.Compiler = incapable{gap: model.Gap{Frontend: front, Detail: "cannot"}}
 	n := try(t, s, host, ports)
 	if len(n.errors) != 0 {
 		t.Errorf("the gap does not excuse: %q", n.errors)
@@ -146,7 +170,7 @@ func TestGapsExcuseTheirFrontOnly(t *testing.T) {
 	if len(n.logs) != 1 || !strings.Contains(n.logs[0], front.String()+": cannot") {
 		t.Errorf("the gap is not listed: %q", n.logs)
 	}
-	s.Compiler = fakeCompiler{gap: &model.Gap{Frontend: netip.AddrPortFrom(front.Addr(), front.Port()+1), Detail: "cannot"}}
+	s.Compiler = incapable{gap: model.Gap{Frontend: netip.AddrPortFrom(front.Addr(), front.Port()+1), Detail: "cannot"}}
 	if n := try(t, s, host, ports); len(n.errors) == 0 {
 		t.Error("a gap of another front excuses")
 	}
@@ -199,8 +223,8 @@ func TestGoldensOfASuite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := fakeSuite()
-	s.Golden, s.Dir, s.Worlds = fakeGolden, t.TempDir(), 1
+	s := tableSuite()
+	s.Golden, s.Dir, s.Worlds = table.Text, t.TempDir(), 1
 	file := filepath.Join(s.Dir, "basics.txtar")
 	if err := os.WriteFile(file, text, 0o644); err != nil {
 		t.Fatal(err)
@@ -214,7 +238,7 @@ func TestGoldensOfASuite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.HasPrefix(string(written), string(text)) || !strings.Contains(string(written), "\n-- 3/want/fake --\n") {
+	if !strings.HasPrefix(string(written), string(text)) || !strings.Contains(string(written), "\n-- 3/want/table --\n") {
 		t.Errorf("the file is now\n%s", written)
 	}
 }

@@ -24,15 +24,22 @@ func Mode() dataplane.Mode {
 			return dataplane.New(Compiler{}, memory.New[Key](Compiler{}.Equal, dataplane.Limits{Atomic: true})), nil
 		},
 		Plan: func(_ *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
-			return dataplane.PlanOf(Compiler{}, host, ports, text)
+			return dataplane.PlanOf(Compiler{}, host, ports, Text)
 		},
 	}
 }
 
-func text(objects map[Key]Value) string {
+// Text lists the entries of the table.
+func Text(objects map[Key]Value) string {
 	var lines []string
 	for k, v := range objects {
 		line := fmt.Sprintf("%s %s from %s: %s", k.Proto, k.At, k.Origin, v.Verdict)
+		switch {
+		case k == Key{}:
+			line = fmt.Sprintf("other addresses of %v: %s", v.Ranges, v.Verdict)
+		case k.At.Port() == 0:
+			line = fmt.Sprintf("other ports of %s: %s", k.At.Addr(), v.Verdict)
+		}
 		for _, e := range v.Endpoints {
 			line += " " + e.Addr.String()
 		}

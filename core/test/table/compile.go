@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package table is a sample backend, for a made-up kernel that has a table of answers by
-// address and kind of sender. TestBackendIsOneFolderAndOneLine adds it to the tree.
+// Package table is a whole backend for a made-up kernel, which has a table of answers by address and kind of sender:
+// the sample to begin a new one with. The suite's own tests use it as a data plane that is right, and
+// TestBackendIsOneFolderAndOneLine of package platform adds it to the modes.
 package table
 
 import (
@@ -85,8 +86,8 @@ func (Compiler) Slots(have func(Key) (Value, bool), proto model.Proto, at netip.
 	return order
 }
 
-// simulate does what the made-up kernel does with a packet.
-func simulate(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
+// Simulate does what the made-up kernel does with a packet.
+func Simulate(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
 	return func(p oracle.Packet) oracle.Outcome {
 		to := p.Dst.Addr()
 		k := Key{p.Proto, p.Dst, oracle.Origin(host, p)}
