@@ -157,26 +157,24 @@ func (s system) choose(ctx context.Context, c *config.Config, log *slog.Logger) 
 	return choice, err
 }
 
-// firstWorking tries modes until one works, or until whether one works cannot be found
-// out: another mode would remove what that one has programmed.
+// firstWorking chooses the first mode that works.
 func firstWorking(ctx context.Context, modes []dataplane.Mode) (choice Choice, err error) {
-	var failed []error
-	for _, m := range modes {
+	best, err := dataplane.FirstWorking(ctx, modes, func(ctx context.Context, m dataplane.Mode) error {
 		err := Probe(ctx, m)
-		if ctx.Err() != nil {
-			return Choice{}, ctx.Err()
-		}
 		choice.Trials = append(choice.Trials, Trial{m.Name, err})
-		if err == nil {
-			choice.Mode = m
-			return choice, nil
+		if err != nil {
+			return fmt.Errorf("mode %s: %w", m.Name, err)
 		}
-		failed = append(failed, fmt.Errorf("mode %s: %w", m.Name, err))
-		if errors.Is(err, dataplane.ErrUndecided) {
-			break
-		}
+		return nil
+	})
+	switch {
+	case ctx.Err() != nil:
+		return Choice{}, ctx.Err()
+	case best == nil:
+		return choice, err
 	}
-	return choice, errors.Join(failed...)
+	choice.Mode = *best
+	return choice, nil
 }
 
 // Fallback is why the first of the configured modes is not the one that was

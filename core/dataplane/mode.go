@@ -164,22 +164,26 @@ func (m Mode) Clear(ctx context.Context, c *config.Config) error {
 // for any. Ways that are OnRequest are taken when the mode is named, not by auto.
 func FirstOf(name config.Mode, ways ...Mode) Mode {
 	m := Mode{Name: name, Conntrack: ways[0].Conntrack, Ephemeral: ways[0].Ephemeral}
-	m.Probe = func(ctx context.Context) error {
-		if way, err := firstWorking(ctx, ways); way.Probe == nil {
+	first := func(ctx context.Context, ways []Mode) (*Mode, error) {
+		way, err := FirstWorking(ctx, ways, func(ctx context.Context, way Mode) error { return way.Probe(ctx) })
+		if way == nil && !errors.Is(err, ErrUndecided) {
+			err = fmt.Errorf("no implementation works on this node: %w", err)
+		}
+		return way, err
+	}
+	probe := func(ctx context.Context, ways []Mode) error {
+		if way, err := first(ctx, ways); way == nil {
 			return err
 		}
 		return nil
 	}
+	m.Probe = func(ctx context.Context) error { return probe(ctx, ways) }
 	m.Auto = func(ctx context.Context) error {
-		unasked := slices.DeleteFunc(slices.Clone(ways), func(way Mode) bool { return way.OnRequest })
-		if way, err := firstWorking(ctx, unasked); way.Probe == nil {
-			return err
-		}
-		return nil
+		return probe(ctx, slices.DeleteFunc(slices.Clone(ways), func(way Mode) bool { return way.OnRequest }))
 	}
 	m.Open = func(ctx context.Context, c *config.Config, log *slog.Logger) (Backend, error) {
-		way, err := firstWorking(ctx, ways)
-		if way.Open == nil {
+		way, err := first(ctx, ways)
+		if way == nil {
 			return nil, err
 		}
 		if err != nil {
@@ -202,19 +206,18 @@ func FirstOf(name config.Mode, ways ...Mode) Mode {
 	return m
 }
 
-// firstWorking returns the first way that works, and why those before it do not; the
-// zero Mode when none does, or when that is not known of one before it.
-func firstWorking(ctx context.Context, ways []Mode) (Mode, error) {
+// FirstWorking tries ways until one works, or until whether one works cannot be found out (ErrUndecided): another one
+// would remove what that one has programmed. It returns the one that works, nil for none, and why those before it do not.
+func FirstWorking[T any](ctx context.Context, ways []T, probe func(context.Context, T) error) (*T, error) {
 	var failed []error
-	for _, way := range ways {
-		err := way.Probe(ctx)
+	for i, way := range ways {
+		err := probe(ctx, way)
 		if err == nil {
-			return way, errors.Join(failed...)
+			return &ways[i], errors.Join(failed...)
 		}
-		if errors.Is(err, ErrUndecided) {
-			return Mode{}, err
+		if failed = append(failed, err); ctx.Err() != nil || errors.Is(err, ErrUndecided) {
+			break
 		}
-		failed = append(failed, err)
 	}
-	return Mode{}, fmt.Errorf("no implementation works on this node: %w", errors.Join(failed...))
+	return nil, errors.Join(failed...)
 }

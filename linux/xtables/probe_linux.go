@@ -84,19 +84,20 @@ func Probe(ctx context.Context, rules ProbeRules) error {
 // firstWorking returns the first variant that passes a test for IPv4, which every
 // node needs, with the families that passed.
 func firstWorking(ctx context.Context, found []Tools, test func(*Commands, context.Context, model.Family) error) (*Commands, error) {
-	var failed []error
-	for _, t := range found {
-		c := &Commands{Tools: t}
-		err := c.testFamilies(ctx, test)
-		if err == nil {
-			return c, nil
-		}
-		if err = host.Undecided(err); errors.Is(err, dataplane.ErrUndecided) { // rules may be in this variant
-			return nil, fmt.Errorf("iptables, %s variant: %w", t.Variant, err)
-		}
-		failed = append(failed, fmt.Errorf("iptables, %s variant: %w", t.Variant, err))
+	all := make([]*Commands, len(found))
+	for i, t := range found {
+		all[i] = &Commands{Tools: t}
 	}
-	return nil, errors.Join(failed...)
+	best, err := dataplane.FirstWorking(ctx, all, func(ctx context.Context, c *Commands) error {
+		if err := c.testFamilies(ctx, test); err != nil {
+			return fmt.Errorf("iptables, %s variant: %w", c.Variant, host.Undecided(err)) // rules may be in this variant
+		}
+		return nil
+	})
+	if best == nil {
+		return nil, err
+	}
+	return *best, nil
 }
 
 func (c *Commands) testFamilies(ctx context.Context, test func(*Commands, context.Context, model.Family) error) error {
