@@ -122,7 +122,7 @@ func (b *backend[K, V]) Disturbed(ctx context.Context) (bool, error) {
 func (b *backend[K, V]) Drain(ctx context.Context) error { return b.driver.Drain(ctx) }
 
 func (b *backend[K, V]) Health() Health {
-	h := Health{Full: b.driver.Full()}
+	h := Health{Problems: b.driver.Problems()}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	h.Objects = b.ledger.Len()

@@ -229,10 +229,10 @@ type Driver[K comparable, V any] interface {
 	// that is known cheaply, without reading objects. It may be true for changes that do not
 	// concern this driver.
 	Disturbed(context.Context) (bool, error)
-	// Full lists full tables, of the whole data plane (model.WhyFull) or of single
+	// Problems lists full tables, of the whole data plane (model.WhyFull) or of single
 	// Services, and what has no effect though it is there (model.WhyDegraded). Equal states
 	// have equal texts. It is called often, from one goroutine, and costs next to nothing.
-	Full() []model.Problem
+	Problems() []model.Problem
 	// Others lists for people, up to a limit, the rules of other programs that packets
 	// traverse besides Tandem's. They are listed, not evaluated. It is called on a thread of
 	// the data plane's network, and like Observe: concurrently with everything but that.
@@ -255,7 +255,7 @@ func (SimpleDriver[K, V]) Get(context.Context, []K, func(K, V)) error { return e
 
 func (SimpleDriver[K, V]) Disturbed(context.Context) (bool, error) { return false, nil }
 
-func (SimpleDriver[K, V]) Full() []model.Problem { return nil }
+func (SimpleDriver[K, V]) Problems() []model.Problem { return nil }
 
 func (SimpleDriver[K, V]) Others(context.Context) ([]string, error) { return nil, nil }
 

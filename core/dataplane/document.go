@@ -70,9 +70,9 @@ type Health struct {
 	Failures map[model.PortID]error // the base, and what ports share, have the zero id
 	// Left is why an unwanted object could not be deleted. No port waits for it.
 	Left error
-	// Full lists full tables, and objects without effect: see Driver.
-	Full []model.Problem
-	Gaps map[model.PortID][]model.Gap // of all ports, where AllGaps was asked as well: in a snapshot
+	// Problems lists full tables, and objects without effect: see Driver.
+	Problems []model.Problem
+	Gaps     map[model.PortID][]model.Gap // of all ports, where AllGaps was asked as well: in a snapshot
 }
 
 // Object is one object of a data plane, for people.

@@ -46,7 +46,7 @@ func (e *Engine) check(ctx context.Context) {
 		return
 	}
 	e.checkedAt, e.checkAt = now, now.Add(checkEvery)
-	e.reportFull()
+	e.reportDataPlane()
 	e.logMore(now)
 	if e.auditing != nil {
 		e.abandonHungAudit(ctx, now)
@@ -200,7 +200,7 @@ func (e *Engine) recordAudit(ctx context.Context, a *auditTask, drift int, err e
 		}
 		return
 	}
-	e.reportFull()
+	e.reportDataPlane()
 	if drift == 0 {
 		e.auditBefore = start
 		return

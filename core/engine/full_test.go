@@ -22,7 +22,7 @@ type filling struct {
 	full []model.Problem
 }
 
-func (f *filling) Full() (what []model.Problem) {
+func (f *filling) Problems() (what []model.Problem) {
 	f.Do(func() { what = f.full })
 	return what
 }

@@ -69,23 +69,23 @@ func (e *Engine) reportModeGap(g model.Gap) {
 	}
 }
 
-// reportFull reports objects that the data plane has no room for or that are degraded,
+// reportDataPlane reports objects that the data plane has no room for or that are degraded,
 // and clears problems that are resolved.
-func (e *Engine) reportFull() {
+func (e *Engine) reportDataPlane() {
 	const source = "data plane"
-	full, before := e.backend().Health().Full, e.problems[source]
-	if slices.Equal(full, before) {
+	now, before := e.backend().Health().Problems, e.problems[source]
+	if slices.Equal(now, before) {
 		return
 	}
-	e.reportNew(full, before)
+	e.reportNew(now, before)
 	degraded := 0
-	for _, p := range full {
+	for _, p := range now {
 		if p.Why == model.WhyDegraded {
 			degraded++
 		}
 	}
 	e.publish(func(s *Status) { s.Degraded = degraded })
-	e.keepProblems(source, full, time.Now())
+	e.keepProblems(source, now, time.Now())
 }
 
 // keepProblems replaces the problems of a source, and has the next sync look at the states of

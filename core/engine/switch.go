@@ -174,7 +174,7 @@ func (e *Engine) cutOver(ctx context.Context, next *candidate, seen desired) cut
 	clear(e.reported)
 	e.notApplied(e.turns.backlog.all()) // until the next sync: it has them
 	e.states.recheck = true
-	e.reportFull()
+	e.reportDataPlane()
 	at := time.Now()
 	e.checkAt, e.auditAt, e.notBefore, e.interrupted = at.Add(checkEvery), at.Add(e.auditEvery), time.Time{}, 0
 	e.reader = nil // it reads the old one

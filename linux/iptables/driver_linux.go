@@ -53,7 +53,7 @@ func open(t xtables.Tools, families []model.Family, again time.Duration) (*Drive
 
 func (d *Driver) Close() error { return errors.Join(d.tables.Close(), d.liberal.Close()) }
 
-func (d *Driver) Full() []model.Problem { return d.liberal.Lost() }
+func (d *Driver) Problems() []model.Problem { return d.liberal.Lost() }
 
 // Limits: each table of each family is written as a whole
 // or not at all. If one fails after another was written, ops can be repeated, also in

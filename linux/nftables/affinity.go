@@ -55,7 +55,7 @@ import (
 // read or evicted for it. Who was remembered stays: the newest are refused. Clients beyond
 // the share are remembered in affinity-spare as long as there is room, so that one busy
 // Service on a quiet node may have more. Who finds no room there either is served, not
-// remembered, and its port is in affinity-crowded, which Full reads.
+// remembered, and its port is in affinity-crowded, which Problems reads.
 //
 // A rule cannot change an entry's value: it deletes one that is out of date and
 // makes another. Kernels before 6.5, except stable ones that have its garbage

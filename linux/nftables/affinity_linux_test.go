@@ -431,7 +431,7 @@ func TestAffinityShares(t *testing.T) {
 			if most := model.AffinityNamespaceShare + 100; !v6 && all > most || v6 && all > most+clients {
 				t.Errorf("the map has %d clients of one namespace, its share is %d", all, model.AffinityNamespaceShare)
 			}
-			if full := d.Full(); len(full) != 0 {
+			if full := d.Problems(); len(full) != 0 {
 				t.Errorf("%v while there is room", full)
 			}
 			flood(attackers[1], 4*begin, affinitySpareSize)
@@ -455,7 +455,7 @@ func (c *crowd) crowdedIs(d *Driver, want model.ServiceName) {
 	c.t.Helper()
 	begin := time.Now()
 	for time.Since(begin) < 2*crowdedEvery {
-		if full := d.Full(); len(full) > 0 {
+		if full := d.Problems(); len(full) > 0 {
 			if name, ok := full[0].Service(); !ok || name != want || len(full) > 1 || full[0].Why != model.WhyFull {
 				c.t.Errorf("%v, want one of %s", full, want)
 			}
@@ -479,7 +479,7 @@ func TestAffinityFull(t *testing.T) {
 			t.Error(diff)
 		}
 		d.crowded.next = time.Time{} // it is read at once
-		return d.Full()
+		return d.Problems()
 	}
 	connect(t, net, p.Frontends[0].At, server)
 	if what := full(); len(what) != 0 {

@@ -219,7 +219,7 @@ func TestCountersAreBounded(t *testing.T) {
 	if err := counters.Read(t.Context(), model.IPv4, func(nft.Key, nft.Value) { frontends++ }, setVIPs); err != nil || frontends < most/2 {
 		t.Errorf("%d frontends count: %v", frontends, err)
 	}
-	if n, full := inKernel(), b.Health().Full; n != most || len(full) != 1 || full[0].Why != model.WhyFull {
+	if n, full := inKernel(), b.Health().Problems; n != most || len(full) != 1 || full[0].Why != model.WhyFull {
 		t.Errorf("%d counters of %d; %v", n, most, full)
 	}
 	for range 2 {
@@ -235,8 +235,8 @@ func TestCountersAreBounded(t *testing.T) {
 	}
 	var d *Driver
 	b, d = start()
-	if ops := sync(b, all...); ops != 0 || len(b.Health().Full) != 1 {
-		t.Errorf("a restart writes %d objects; %v", ops, b.Health().Full)
+	if ops := sync(b, all...); ops != 0 || len(b.Health().Problems) != 1 {
+		t.Errorf("a restart writes %d objects; %v", ops, b.Health().Problems)
 	}
 	// Without the first sixteen there is room for some that come.
 	var gone, come []model.Delta

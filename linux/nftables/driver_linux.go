@@ -24,7 +24,7 @@ type Driver struct {
 	*nft.Driver
 	families []model.Family
 	liberal  *host.Liberal // nil where it does not matter
-	crowded  crowded       // Full's own
+	crowded  crowded       // Problems' own
 }
 
 func (d *Driver) Close() error { return errors.Join(d.Driver.Close(), d.liberal.Close()) }
@@ -57,13 +57,13 @@ func Open(o Options) (*Driver, error) {
 	return &Driver{Driver: d, families: o.families()}, nil
 }
 
-func (d *Driver) Full() (full []model.Problem) {
-	full = append(d.crowded.read(d, time.Now()), d.liberal.Lost()...)
+func (d *Driver) Problems() []model.Problem {
+	all := append(d.crowded.read(d, time.Now()), d.liberal.Lost()...)
 	if d.Uncounted() {
 		detail := fmt.Sprintf("not all connections are counted: counters may take %d MB of kernel memory, which is room for %d on this machine", counterMemory/1_000_000, mostCounters(host.PossibleCPUs()))
-		full = append(full, model.Problem{Object: "data plane", Why: model.WhyFull, Detail: detail})
+		all = append(all, model.Problem{Object: "data plane", Why: model.WhyFull, Detail: detail})
 	}
-	return full
+	return all
 }
 
 // crowded are the ports whose clients found no room to be remembered. Rules note them in a set

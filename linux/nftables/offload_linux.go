@@ -133,7 +133,7 @@ var _ dataplane.Backend = (*offload)(nil)
 func (o *offload) Health() dataplane.Health {
 	h := o.Backend.Health()
 	if text := o.trouble.Load(); text != nil {
-		h.Full = append(slices.Clip(h.Full), model.Problem{Object: "flow offload", Why: model.WhyDegraded, Detail: *text})
+		h.Problems = append(slices.Clip(h.Problems), model.Problem{Object: "flow offload", Why: model.WhyDegraded, Detail: *text})
 	}
 	return h
 }

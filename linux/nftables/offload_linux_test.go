@@ -522,7 +522,7 @@ func TestOffloadBesideAnother(t *testing.T) {
 	n.offloaded = true
 	n.sync()
 	said.wait(t, "flowtable ip theirs fast belongs to another agent")
-	if ps := n.plane.Health().Full; len(ps) != 1 || ps[0].Why != model.WhyDegraded || !strings.Contains(ps[0].Detail, "theirs") {
+	if ps := n.plane.Health().Problems; len(ps) != 1 || ps[0].Why != model.WhyDegraded || !strings.Contains(ps[0].Detail, "theirs") {
 		t.Errorf("the problems are %v", ps)
 	}
 	n.long("beside another flowtable", false, both...)
@@ -538,7 +538,7 @@ func TestOffloadBesideAnother(t *testing.T) {
 	n.device("poke") // a change of devices is looked at at once
 	n.offload()
 	said.wait(t, "flow offload enabled")
-	if ps := n.plane.Health().Full; len(ps) != 0 {
+	if ps := n.plane.Health().Problems; len(ps) != 0 {
 		t.Errorf("in effect, and the problems are %v", ps)
 	}
 	n.long("the other flowtable has gone", true, both...)

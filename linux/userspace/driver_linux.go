@@ -80,7 +80,7 @@ func (d *Driver) Prune(ctx context.Context) error { return d.table.Prune(ctx) }
 
 func (d *Driver) Others(ctx context.Context) ([]string, error) { return d.table.Others(ctx) }
 
-func (d *Driver) Full() []model.Problem { return d.relays.server.Limited() }
+func (d *Driver) Problems() []model.Problem { return d.relays.server.Limited() }
 
 // Commit creates targets of rules, then writes the
 // rules in one transaction per family, then removes targets without rules.

@@ -114,7 +114,7 @@
 // case "could not read" is never taken for "absent".
 //
 // Objects can exist and have no effect, Tandem's or others': degraded load balancers and
-// endpoints, load balancers without port mappings, DSR without loopback. Full counts
+// endpoints, load balancers without port mappings, DSR without loopback. Problems counts
 // them, for status, doctor and a metric; those of our own without port mappings are surplus. Whether an object is degraded is in its State, which
 // audits read; those of remote endpoints, by far the most, for a minute at a time and in
 // turn. Our own are re-created, with back-off; endpoints of pods are the CNI plug-in's:

@@ -316,8 +316,8 @@ func (r *rotation) end() {
 	}
 }
 
-// Full implements dataplane.Driver: what HNS holds and what has no effect.
-func (d *Driver) Full() []model.Problem { return d.known.problems() }
+// Problems implements dataplane.Driver: what HNS holds and what has no effect.
+func (d *Driver) Problems() []model.Problem { return d.known.problems() }
 
 // commit is one run of Commit. Facts about HNS that need a read are read
 // once.

@@ -75,8 +75,8 @@ func TestACommitBesideFindingsLooksAtNothingElse(t *testing.T) {
 		d.known.found = d.known.now
 		op := []ledger.Op[Key, Value]{{Key: nodeAddress(model.IPv6)}}
 		return testing.AllocsPerRun(10, func() {
-			if err := d.Commit(t.Context(), op)[0]; err != nil || len(d.Full()) != 2 {
-				t.Fatal(err, d.Full())
+			if err := d.Commit(t.Context(), op)[0]; err != nil || len(d.Problems()) != 2 {
+				t.Fatal(err, d.Problems())
 			}
 		})
 	}

@@ -145,7 +145,7 @@ func TestManyLoadBalancersWithoutDSRAreReported(t *testing.T) {
 
 // problems is what a driver says of what is there and has no effect.
 func problems(d *hns.Driver) (all string) {
-	for _, p := range d.Full() {
+	for _, p := range d.Problems() {
 		all += p.String() + "\n"
 	}
 	return all

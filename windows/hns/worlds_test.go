@@ -361,7 +361,7 @@ func (w *worldRun) start(ctx context.Context) error {
 			break
 		}
 	}
-	if found := b.Health().Full; w.cni.finds == "" && len(found) > 0 || w.cni.finds != "" && w.dsr && (len(found) != 1 || !strings.HasPrefix(found[0].Detail, w.cni.finds)) {
+	if found := b.Health().Problems; w.cni.finds == "" && len(found) > 0 || w.cni.finds != "" && w.dsr && (len(found) != 1 || !strings.HasPrefix(found[0].Detail, w.cni.finds)) {
 		err = errors.Join(err, fmt.Errorf("reported: %v", found))
 	}
 	return errors.Join(err, w.judge())

@@ -123,7 +123,7 @@ func (b *backend) Relays() relay.Stats {
 	return s
 }
 
-func (d *Driver) Full() []model.Problem { return d.server.Limited() }
+func (d *Driver) Problems() []model.Problem { return d.server.Limited() }
 
 var _ dataplane.Driver[Key, Value] = (*Driver)(nil)
 

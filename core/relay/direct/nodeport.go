@@ -171,7 +171,7 @@ func (b *withLoopback) Health() dataplane.Health {
 	if b.serving {
 		h.Objects += other.Objects
 	}
-	h.Full = append(h.Full, other.Full...)
+	h.Problems = append(h.Problems, other.Problems...)
 	return h
 }
 
