@@ -27,7 +27,6 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/diagnosis"
-	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/linux/conntrack"
@@ -83,27 +82,14 @@ func prepare(c *config.Config, log *slog.Logger) []error {
 	return failed
 }
 
-// nftWriters are the processes that write to nf_tables: the rules of nftables and of
+// openWriters records the processes that write to nf_tables: the rules of nftables and of
 // iptables-nft.
-type nftWriters struct{ *nft.Writers }
-
 func openWriters() (writers, error) {
 	w, err := nft.OpenWriters()
 	if err != nil {
 		return nil, err
 	}
-	return nftWriters{w}, nil
-}
-
-var _ writers = nftWriters{}
-
-func (w nftWriters) Since(t time.Time) engine.Candidates {
-	found, all := w.Writers.Since(t)
-	c := engine.Candidates{Incomplete: !all}
-	for _, one := range found {
-		c.Writers = append(c.Writers, engine.Writer(one))
-	}
-	return c
+	return w, nil
 }
 
 // systemFolder is where root's lock and control socket are. Pods share it with

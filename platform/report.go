@@ -13,6 +13,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/events"
 	"github.com/tandem-proxy/tandem/core/flows"
@@ -49,7 +50,7 @@ func (r *reporter) synced(s engine.Sync) {
 }
 
 func (r *reporter) drifted(_ int, found []engine.Drift) {
-	var by engine.Candidates
+	var by dataplane.Candidates
 	if len(found) > 0 {
 		by = found[0].By
 	}

@@ -266,7 +266,7 @@ func nodeOf(t *testing.T, name string, files map[string]string, edit func(*snaps
 		Header: snapshot.Header{Format: snapshot.Format, Version: "v1", System: "linux", Mode: "nftables", At: at, ReadAt: at, Config: c, Node: ownNode(in.Nodes, name)},
 		Status: question.Status{Version: "v1", Node: name, Mode: "nftables", Healthy: true, Hash: "h1", At: at, Services: []question.Service{{Name: "default/web", State: "Programmed", Hash: "1"}}, Total: 1},
 		Drift:  question.Drift{Node: name, Mode: "nftables", At: at, Looked: true, Now: []question.Drifted{}, Before: []question.Drifted{}},
-		Top:    &question.Top{At: at, Mode: "nftables", Services: []question.TopService{{Service: "default/web", New: 7, Frontends: []question.TopFrontend{}}}},
+		Top:    &question.Top{At: at, Mode: "nftables", Services: []question.TopService{{Service: "default/web", New: 7, Frontends: []question.TopAddress{}}}},
 		History: history.Document{Total: 1, Entries: []history.Entry{
 			{At: at, Kind: "Service", Verb: "added", Object: "default/web", Service: "default/web", Version: 5},
 		}},

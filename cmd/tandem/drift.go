@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/sleep"
@@ -189,7 +190,7 @@ func repairedText(x question.Drifted) string {
 }
 
 // writers lists programs, the latest last.
-func writers(all []question.Writer, incomplete bool) string {
+func writers(all []dataplane.Writer, incomplete bool) string {
 	const most = 4
 	var parts []string
 	for _, w := range all[max(0, len(all)-most):] {

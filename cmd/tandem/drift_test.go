@@ -18,16 +18,16 @@ import (
 // record of others.
 func TestDriftNamesCandidates(t *testing.T) {
 	at := time.Date(2026, 11, 22, 8, 7, 34, 0, time.UTC)
-	nft, firewalld := engine.Writer{Name: "nft", PID: 7, At: at}, engine.Writer{Name: "firewalld", PID: 9, At: at}
+	nft, firewalld := dataplane.Writer{Name: "nft", PID: 7, At: at}, dataplane.Writer{Name: "firewalld", PID: 9, At: at}
 	for _, c := range []struct {
-		by   engine.Candidates
+		by   dataplane.Candidates
 		want string
 	}{
-		{engine.Candidates{}, ""},
-		{engine.Candidates{Incomplete: true}, ""},
-		{engine.Candidates{Writers: []engine.Writer{nft}}, "by      nft (thread 7) at 08:07:34"},
-		{engine.Candidates{Writers: []engine.Writer{nft, firewalld}}, "by      one of nft (thread 7) at 08:07:34, firewalld (thread 9) at 08:07:34"},
-		{engine.Candidates{Writers: []engine.Writer{nft}, Incomplete: true}, "by      perhaps nft (thread 7) at 08:07:34; not all writers are known"},
+		{dataplane.Candidates{}, ""},
+		{dataplane.Candidates{Incomplete: true}, ""},
+		{dataplane.Candidates{Writers: []dataplane.Writer{nft}}, "by      nft (thread 7) at 08:07:34"},
+		{dataplane.Candidates{Writers: []dataplane.Writer{nft, firewalld}}, "by      one of nft (thread 7) at 08:07:34, firewalld (thread 9) at 08:07:34"},
+		{dataplane.Candidates{Writers: []dataplane.Writer{nft}, Incomplete: true}, "by      perhaps nft (thread 7) at 08:07:34; not all writers are known"},
 	} {
 		s := &engine.Snapshot{Drifts: []engine.Drift{{Difference: dataplane.Difference{State: dataplane.Missing, Object: "x"}, Found: at, By: c.by}}}
 		b, d := newScreen(nil), question.DriftOf(s, "", time.Time{})

@@ -4,6 +4,8 @@ package dataplane
 
 import (
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
@@ -101,6 +103,38 @@ type Difference struct {
 	// Record is what an audit found, or missed, for Plan.Trace: JSON of the mode's own, which
 	// only the same version reads. Empty where it can only be shown.
 	Record string
+}
+
+// Candidates are the programs that wrote to the data plane since the audit before the one that
+// found a change, where the system reports them: one of them has made it, unless
+// Incomplete is set.
+type Candidates struct {
+	Writers    []Writer
+	Incomplete bool // another may have written, too
+}
+
+// String lists the programs by name, each once; "unknown" without any.
+func (c Candidates) String() string {
+	var names []string
+	for _, w := range c.Writers {
+		if !slices.Contains(names, w.Name) {
+			names = append(names, w.Name)
+		}
+	}
+	switch {
+	case len(names) == 0:
+		return "unknown"
+	case c.Incomplete:
+		names = append(names, "perhaps others")
+	}
+	return strings.Join(names, ", ")
+}
+
+// Writer is a program that wrote to the data plane.
+type Writer struct {
+	Name string    `json:"name"` // of the thread, up to 15 bytes; chosen by the program
+	PID  int       `json:"pid"`  // of the thread, as the host counts
+	At   time.Time `json:"at"`
 }
 
 // Trace is the fate of a packet according to the installed objects.

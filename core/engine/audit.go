@@ -237,7 +237,7 @@ const maxDriftLines = 10
 
 // noteDrift remembers what an audit that began at a time has found, and logs it.
 func (e *Engine) noteDrift(start, end time.Time, objects int) []Drift {
-	var by Candidates
+	var by dataplane.Candidates
 	if e.options.Writers != nil {
 		by = e.options.Writers.Since(e.auditBefore)
 	}

@@ -24,12 +24,12 @@ import (
 
 // writers always knows the same ones.
 type writers struct {
-	all   engine.Candidates
+	all   dataplane.Candidates
 	asked []time.Time
 	muted atomic.Bool
 }
 
-func (w *writers) Since(t time.Time) engine.Candidates {
+func (w *writers) Since(t time.Time) dataplane.Candidates {
 	w.asked = append(w.asked, t)
 	return w.all
 }
@@ -43,8 +43,8 @@ func (w *writers) Mute(on bool) error {
 // when it was found and when repaired.
 func TestDriftIsRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		who := engine.Writer{Name: "nft", PID: 7}
-		w := &writers{all: engine.Candidates{Writers: []engine.Writer{who}, Incomplete: true}}
+		who := dataplane.Writer{Name: "nft", PID: 7}
+		w := &writers{all: dataplane.Candidates{Writers: []dataplane.Writer{who}, Incomplete: true}}
 		b := start(t, func(o *engine.Options) { o.Writers = w })
 		b.kernel.Do(func() {
 			b.kernel.Fail = func(ledger.Op[string, string]) error {

@@ -68,7 +68,7 @@ type Options struct {
 // Writers states which other programs write to the data plane. Its methods do not block.
 type Writers interface {
 	// Since returns those that have written since a time.
-	Since(time.Time) Candidates
+	Since(time.Time) dataplane.Candidates
 	// Mute means that the engine itself writes from now on, and then no more.
 	Mute(on bool) error
 }

@@ -5,8 +5,6 @@ package engine
 import (
 	"context"
 	"net/netip"
-	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -125,39 +123,7 @@ type Drift struct {
 	dataplane.Difference
 	Found    time.Time // when an audit found it
 	Repaired time.Time // zero while it is not
-	By       Candidates
-}
-
-// Candidates are the programs that wrote to the data plane since the audit before the one that
-// found a change, where the system reports them: one of them has made it, unless
-// Incomplete is set.
-type Candidates struct {
-	Writers    []Writer
-	Incomplete bool // another may have written, too
-}
-
-// String lists the programs by name, each once; "unknown" without any.
-func (c Candidates) String() string {
-	var names []string
-	for _, w := range c.Writers {
-		if !slices.Contains(names, w.Name) {
-			names = append(names, w.Name)
-		}
-	}
-	switch {
-	case len(names) == 0:
-		return "unknown"
-	case c.Incomplete:
-		names = append(names, "perhaps others")
-	}
-	return strings.Join(names, ", ")
-}
-
-// Writer is a program that wrote to the data plane.
-type Writer struct {
-	Name string // of the thread, up to 15 bytes; chosen by the program
-	PID  int    // of the thread, as the host counts
-	At   time.Time
+	By       dataplane.Candidates
 }
 
 // Since returns since when the frontends and endpoints of a Service are programmed, as

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -110,7 +111,7 @@ func (t Composer) Switched(from, to string) Event {
 
 // Drifted: the data plane was changed externally, by one of some programs. The
 // number of objects would make each an Event of its own.
-func (t Composer) Drifted(by engine.Candidates) Event {
+func (t Composer) Drifted(by dataplane.Candidates) Event {
 	who := "another program on this node"
 	if len(by.Writers) > 0 {
 		who += " (" + by.String() + ")"

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/events"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -148,8 +149,8 @@ func TestComposer(t *testing.T) {
 		{just(composer.MetricsAddress(errors.New("taken"))), "Node n1 | Warning FailedToStartMetricServer | taken. "},
 		{just(composer.Fallback("ipvs", "iptables", errors.New("no ip_vs"))), "Node n1 | Warning ModeFallback | mode ipvs unavailable (no ip_vs); using mode iptables"},
 		{just(composer.Switched("iptables", "nftables")), "Node n1 | Normal ModeSwitched | switched to mode nftables"},
-		{just(composer.Drifted(engine.Candidates{})), "Node n1 | Warning RulesRepaired | another program on this node changed"},
-		{just(composer.Drifted(engine.Candidates{Writers: []engine.Writer{{Name: "nft"}, {Name: "nft"}, {Name: "firewalld"}}})), "Node n1 | Warning RulesRepaired | another program on this node (nft, firewalld) changed"},
+		{just(composer.Drifted(dataplane.Candidates{})), "Node n1 | Warning RulesRepaired | another program on this node changed"},
+		{just(composer.Drifted(dataplane.Candidates{Writers: []dataplane.Writer{{Name: "nft"}, {Name: "nft"}, {Name: "firewalld"}}})), "Node n1 | Warning RulesRepaired | another program on this node (nft, firewalld) changed"},
 		{just(composer.Check(web, 32080, errors.New("taken"))), "Service shop/web | Warning FailedToStartServiceHealthcheck | node n1 cannot serve healthCheckNodePort 32080: taken"},
 		{show(composer.ServiceState(standing(model.Programmed, model.Failing))), "Service shop/web | Warning ProgrammingFailed | node n1 programmed it only in part and retries: no space"},
 		{show(composer.ServiceState(standing(model.Failing, model.Programmed))), "Service shop/web | Normal Programmed | node n1"},

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/track"
@@ -33,17 +34,10 @@ type Drift struct {
 // Drifted is one object that was changed.
 type Drifted struct {
 	Difference
-	FoundAt    time.Time  `json:"foundAt" nodes:"-"`
-	RepairedAt *time.Time `json:"repairedAt,omitempty" nodes:"-"`
-	By         []Writer   `json:"by,omitempty" nodes:"-"` // one of these did it, unless:
-	Incomplete bool       `json:"byIncomplete,omitempty"` // another may have written, too
-}
-
-// Writer is a program that wrote to the data plane.
-type Writer struct {
-	Name string    `json:"name"`
-	PID  int       `json:"pid"` // of the thread
-	At   time.Time `json:"at"`
+	FoundAt    time.Time          `json:"foundAt" nodes:"-"`
+	RepairedAt *time.Time         `json:"repairedAt,omitempty" nodes:"-"`
+	By         []dataplane.Writer `json:"by,omitempty" nodes:"-"` // one of these did it, unless:
+	Incomplete bool               `json:"byIncomplete,omitempty"` // another may have written, too
 }
 
 // DriftOf renders the drift in a snapshot, of one Service if it is named. What
@@ -71,10 +65,7 @@ func drifted(d engine.Drift) Drifted {
 	if !d.Repaired.IsZero() {
 		x.RepairedAt = &d.Repaired
 	}
-	x.Incomplete = d.By.Incomplete && len(d.By.Writers) > 0
-	for _, w := range d.By.Writers {
-		x.By = append(x.By, Writer(w))
-	}
+	x.By, x.Incomplete = d.By.Writers, d.By.Incomplete && len(d.By.Writers) > 0
 	return x
 }
 

@@ -286,16 +286,16 @@ type Top struct {
 
 // TopService are the new connections of a Service.
 type TopService struct {
-	Service   string        `json:"service" nodes:"key"`
-	New       uint64        `json:"new"`                 // since its frontends are there
-	PerSecond float64       `json:"perSecond,omitempty"` // between two looks
-	Frontends []TopFrontend `json:"frontends"`           // with -o wide, json and yaml
-	Endpoints []TopEndpoint `json:"endpoints,omitempty"` // where asked for
-	Traffic   *TopTraffic   `json:"traffic,omitempty"`   // where asked for
+	Service   string       `json:"service" nodes:"key"`
+	New       uint64       `json:"new"`                 // since its frontends are there
+	PerSecond float64      `json:"perSecond,omitempty"` // between two looks
+	Frontends []TopAddress `json:"frontends"`           // with -o wide, json and yaml
+	Endpoints []TopAddress `json:"endpoints,omitempty"` // where asked for
+	Traffic   *TopTraffic  `json:"traffic,omitempty"`   // where asked for
 }
 
-// TopEndpoint are the new connections that an endpoint got from a Service.
-type TopEndpoint struct {
+// TopAddress are the new connections of a frontend, or those that an endpoint got from a Service.
+type TopAddress struct {
 	Address string `json:"address" nodes:"key"`
 	Proto   string `json:"protocol" nodes:"key"`
 	New     uint64 `json:"new"`
@@ -307,13 +307,6 @@ type TopTraffic struct {
 	Connections uint64  `json:"connections"`
 	Bytes       uint64  `json:"bytes"`
 	PerSecond   float64 `json:"bytesPerSecond,omitempty"` // more than at the look before, at least 0
-}
-
-// TopFrontend are those of one of its frontends.
-type TopFrontend struct {
-	Address string `json:"address" nodes:"key"`
-	Proto   string `json:"protocol" nodes:"key"`
-	New     uint64 `json:"new"`
 }
 
 // TopRequest is what tandem top asks. Services without connections are left out.
@@ -384,7 +377,7 @@ func (t TopEndpoints) Add(c dataplane.Connections) {
 
 // of returns the counts of a Service's endpoints, the busiest first: of those that it had,
 // too, as long as the data plane knows them.
-func (t TopEndpoints) of(s *track.View) (all []TopEndpoint) {
+func (t TopEndpoints) of(s *track.View) (all []TopAddress) {
 	for _, p := range s.Ports {
 		sum := map[netip.AddrPort]uint64{}
 		for i := range p.Frontends {
@@ -393,10 +386,10 @@ func (t TopEndpoints) of(s *track.View) (all []TopEndpoint) {
 			}
 		}
 		for at, n := range sum {
-			all = append(all, TopEndpoint{Address: at.String(), Proto: p.ID.Proto.String(), New: n})
+			all = append(all, TopAddress{Address: at.String(), Proto: p.ID.Proto.String(), New: n})
 		}
 	}
-	slices.SortFunc(all, func(a, b TopEndpoint) int {
+	slices.SortFunc(all, func(a, b TopAddress) int {
 		return cmp.Or(cmp.Compare(b.New, a.New), strings.Compare(a.Address, b.Address), strings.Compare(a.Proto, b.Proto))
 	})
 	return all
@@ -465,7 +458,7 @@ func TopOf(from TopSources, services []*track.View, only Filter) Top {
 		if row.Service = s.Object.Name.String(); !only.Match(row.Service, "") {
 			continue
 		}
-		if row.Frontends = []TopFrontend{}; from.Frontends {
+		if row.Frontends = []TopAddress{}; from.Frontends {
 			row.Frontends = from.Counts.frontends(s)
 		}
 		if from.Endpoints != nil {
@@ -496,14 +489,14 @@ func (t TopCounts) at(p *model.Port, i int) uint64 {
 func (t TopCounts) ofPort(p *model.Port) uint64 { return t[frontendKey{proto: p.ID.Proto, port: p.ID}] }
 
 // frontends are the counts of each; none of a port whose frontends are counted together.
-func (t TopCounts) frontends(s *track.View) (all []TopFrontend) {
+func (t TopCounts) frontends(s *track.View) (all []TopAddress) {
 	for _, p := range s.Ports {
 		if t.ofPort(p) > 0 {
 			continue
 		}
 		for i := range p.Frontends {
 			f := frontend(p, &p.Frontends[i])
-			all = append(all, TopFrontend{Address: f.Address, Proto: f.Proto, New: t.at(p, i)})
+			all = append(all, TopAddress{Address: f.Address, Proto: f.Proto, New: t.at(p, i)})
 		}
 	}
 	return all

@@ -91,7 +91,7 @@ func TestTopEndpointsAndBytes(t *testing.T) {
 	before, now := look(1, 100), look(3, 500)
 	now.Since(before)
 	s := now.Services[0]
-	if len(s.Endpoints) != 2 || s.Endpoints[0] != (question.TopEndpoint{Address: "10.244.1.3:8080", Proto: "tcp", New: 9}) || s.Endpoints[1].New != 7 {
+	if len(s.Endpoints) != 2 || s.Endpoints[0] != (question.TopAddress{Address: "10.244.1.3:8080", Proto: "tcp", New: 9}) || s.Endpoints[1].New != 7 {
 		t.Errorf("%+v", s.Endpoints)
 	}
 	if *s.Traffic != (question.TopTraffic{Connections: 2, Bytes: 510, PerSecond: 200}) {

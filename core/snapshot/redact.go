@@ -64,22 +64,22 @@ const removed = "(redacted)"
 // contain anything.
 func kept(of reflect.Type, field string) bool {
 	fields := map[reflect.Type][]string{
-		reflect.TypeFor[Header]():               {"Version", "System", "Ports", "Plan"},
-		reflect.TypeFor[config.API]():           {"ContentType"},
-		reflect.TypeFor[config.IPVS]():          {"Scheduler"},
-		reflect.TypeFor[config.Config]():        {"LogLevel"},
-		reflect.TypeFor[config.Logging]():       {"Format"},
-		reflect.TypeFor[question.Status]():      {"Version", "Mode"},
-		reflect.TypeFor[question.Input]():       {"Name", "Version"},
-		reflect.TypeFor[question.Service]():     {"State"},
-		reflect.TypeFor[question.Frontend]():    {"Kind", "Proto", "Why"},
-		reflect.TypeFor[question.Problem]():     {"Reason"},
-		reflect.TypeFor[question.Drift]():       {"Mode"},
-		reflect.TypeFor[question.Difference]():  {"State"},
-		reflect.TypeFor[question.Top]():         {"Mode"},
-		reflect.TypeFor[question.TopFrontend](): {"Proto"},
-		reflect.TypeFor[diagnosis.Check]():      {"ID"},
-		reflect.TypeFor[history.Entry]():        {"Kind", "Verb"},
+		reflect.TypeFor[Header]():              {"Version", "System", "Ports", "Plan"},
+		reflect.TypeFor[config.API]():          {"ContentType"},
+		reflect.TypeFor[config.IPVS]():         {"Scheduler"},
+		reflect.TypeFor[config.Config]():       {"LogLevel"},
+		reflect.TypeFor[config.Logging]():      {"Format"},
+		reflect.TypeFor[question.Status]():     {"Version", "Mode"},
+		reflect.TypeFor[question.Input]():      {"Name", "Version"},
+		reflect.TypeFor[question.Service]():    {"State"},
+		reflect.TypeFor[question.Frontend]():   {"Kind", "Proto", "Why"},
+		reflect.TypeFor[question.Problem]():    {"Reason"},
+		reflect.TypeFor[question.Drift]():      {"Mode"},
+		reflect.TypeFor[question.Difference](): {"State"},
+		reflect.TypeFor[question.Top]():        {"Mode"},
+		reflect.TypeFor[question.TopAddress](): {"Proto"},
+		reflect.TypeFor[diagnosis.Check]():     {"ID"},
+		reflect.TypeFor[history.Entry]():       {"Kind", "Verb"},
 	}
 	return slices.Contains(fields[of], field)
 }

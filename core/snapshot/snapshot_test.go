@@ -44,7 +44,7 @@ func file(seed uint64) *snapshot.File {
 		CIDRs:    []*model.ServiceCIDR{{Name: "kubernetes", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}}},
 		Status:   question.Status{Node: "topsecret-node", Source: "https://topsecret.example", Reasons: []string{"topsecret says no"}, Services: []question.Service{{Name: "ns/topsecret", State: "Partial", Frontends: []question.Frontend{{Address: "203.0.113.77:80", Why: "x"}}, Problems: []question.Problem{{Detail: "topsecret"}}}}},
 		History:  history.Document{Total: 1, Entries: []history.Entry{{Number: 1, Kind: "Service", Verb: "added", Object: "ns/topsecret", Detail: "topsecret", Sync: &history.Applied{Err: "203.0.113.77: topsecret", Stages: history.Times{Queue: 1}}}}},
-		Top:      &question.Top{Mode: "nftables", Services: []question.TopService{{Service: "ns/topsecret", New: 7, Frontends: []question.TopFrontend{{Address: "203.0.113.77:80", Proto: "tcp", New: 7}}}}},
+		Top:      &question.Top{Mode: "nftables", Services: []question.TopService{{Service: "ns/topsecret", New: 7, Frontends: []question.TopAddress{{Address: "203.0.113.77:80", Proto: "tcp", New: 7}}}}},
 		Observed: []dataplane.Difference{{Object: "vip topsecret", State: dataplane.Differs, Found: "203.0.113.77", Record: `{"topsecret":1}`}},
 		Checks:   []diagnosis.Check{{ID: "clock", Level: diagnosis.OK, Found: "topsecret"}},
 	}

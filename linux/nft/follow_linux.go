@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
@@ -301,14 +302,6 @@ func isReject(expression []byte) (is bool) {
 	return is
 }
 
-// Writer is a program that has committed to nf_tables, as the kernel reports for each new
-// generation of the rules: nft, iptables-nft and others.
-type Writer struct {
-	Name string // of the thread, up to 15 bytes
-	PID  int    // of the thread, as the host counts
-	At   time.Time
-}
-
 // Writers records which programs commit to nf_tables in one network namespace, other than this
 // process and its children.
 //
@@ -316,11 +309,11 @@ type Writer struct {
 // each commit. So our own commits are made outside of it: see Mute.
 type Writers struct {
 	file *os.File
-	mu   sync.Mutex     // also held from the receipt of a notice until it is judged
-	ring []Writer       // the latest, oldest first
-	lost time.Time      // until when commits may be missing: forgotten, or lost by the socket
-	told func()         // after notices
-	own  map[int]string // children of this process, by process id, and their names: see Child
+	mu   sync.Mutex         // also held from the receipt of a notice until it is judged
+	ring []dataplane.Writer // the latest, oldest first
+	lost time.Time          // until when commits may be missing: forgotten, or lost by the socket
+	told func()             // after notices
+	own  map[int]string     // children of this process, by process id, and their names: see Child
 }
 
 // maxWriters is how many commits are remembered.
@@ -446,7 +439,7 @@ func (w *Writers) notes(b []byte) {
 }
 
 func (w *Writers) note(m netlink.Message) {
-	one := Writer{At: time.Now()}
+	one := dataplane.Writer{At: time.Now()}
 	for kind, v := range m.Attrs() {
 		switch kind {
 		case unix.NFTA_GEN_PROC_PID:
@@ -461,7 +454,7 @@ func (w *Writers) note(m netlink.Message) {
 }
 
 // add remembers a commit of another program. The oldest is forgotten first.
-func (w *Writers) add(one Writer) {
+func (w *Writers) add(one dataplane.Writer) {
 	w.ring = append(w.ring, one)
 	if more := len(w.ring) - maxWriters; more > 0 {
 		if last := w.ring[more-1].At; last.After(w.lost) {
@@ -473,7 +466,7 @@ func (w *Writers) add(one Writer) {
 
 // isOwn reports whether a writer is a thread of this process or a child of it. Where the
 // process ids are another namespace's, or the writer has ended, its name decides.
-func (w *Writers) isOwn(one Writer) bool {
+func (w *Writers) isOwn(one dataplane.Writer) bool {
 	if _, ok := w.own[one.PID]; ok {
 		return true
 	}
@@ -532,18 +525,19 @@ func Child(ctx context.Context, pid int, program string) (ended func()) {
 	}
 }
 
-// Since returns the programs that have written since a time, oldest first, and whether these are
-// all, but for commits while it was mute.
-func (w *Writers) Since(t time.Time) (found []Writer, all bool) {
+// Since returns the programs that have written since a time, oldest first: all of them, but for commits while it was
+// mute, unless Incomplete.
+func (w *Writers) Since(t time.Time) (found dataplane.Candidates) {
 	w.drain()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, one := range w.ring {
 		if one.At.After(t) {
-			found = append(found, one)
+			found.Writers = append(found.Writers, one)
 		}
 	}
-	return found, !w.lost.After(t)
+	found.Incomplete = w.lost.After(t)
+	return found
 }
 
 // Close ends it.

@@ -5,6 +5,8 @@ package nft
 import (
 	"testing"
 	"time"
+
+	"github.com/tandem-proxy/tandem/core/dataplane"
 )
 
 // Since a time from which commits were forgotten there may be others.
@@ -13,8 +15,8 @@ func TestWritersThatAreNotAllAreSaidToBeSo(t *testing.T) {
 	w := &Writers{lost: start} // without a socket
 	check := func(what string, since time.Time, writers int, whole bool) {
 		t.Helper()
-		if found, all := w.Since(since); len(found) != writers || all != whole {
-			t.Errorf("%s: %d writers, all: %v; want %d, %v", what, len(found), all, writers, whole)
+		if found := w.Since(since); len(found.Writers) != writers || found.Incomplete == whole {
+			t.Errorf("%s: %d writers, all: %v; want %d, %v", what, len(found.Writers), !found.Incomplete, writers, whole)
 		}
 	}
 	check("before notices were lost", start.Add(-time.Hour), 0, false)
@@ -23,7 +25,7 @@ func TestWritersThatAreNotAllAreSaidToBeSo(t *testing.T) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		for i := from; i < from+n; i++ {
-			w.add(Writer{Name: "nft", PID: i, At: at(i)})
+			w.add(dataplane.Writer{Name: "nft", PID: i, At: at(i)})
 		}
 	}
 	add(1, maxWriters)
