@@ -4,7 +4,6 @@ package platform
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -13,13 +12,14 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/core/test/memory"
 )
 
 // A proxy that ends before it has removed leftovers ends all the same.
 func TestRemovingLeftoversEndsWithTheProxy(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	s := &switcher{privileged: portable().privileged, network: &machineNetwork{}, log: log, clean: make(chan struct{}), turn: make(turn, 1)}
+	s := &switcher{privileged: portable().privileged, network: &machineNetwork{}, log: log, clean: make(chan struct{}), turn: make(sleep.Turn, 1)}
 	s.engine = engine.New(engine.Options{
 		Host:     func(*model.Node, []*model.ServiceCIDR) (*model.Host, []model.Problem) { return &model.Host{}, nil },
 		NodeName: "here", Backend: dataplane.New(nothing{}, memory.New[string](nothing{}.Equal, dataplane.Limits{})),
@@ -40,18 +40,5 @@ func TestRemovingLeftoversEndsWithTheProxy(t *testing.T) {
 	case <-s.clean:
 	case <-time.After(10 * time.Second):
 		t.Error("it waits for a switch that has no end")
-	}
-}
-
-func TestTurn(t *testing.T) {
-	turns := make(turn, 1)
-	if err := turns.take(t.Context()); err != nil || turns.try() {
-		t.Errorf("taken: %v, and a second time", err)
-	}
-	turns.give()
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := turns.take(ctx); !errors.Is(err, context.Canceled) || !turns.try() {
-		t.Errorf("taken after the end: %v", err)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/core/relay/direct"
+	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/linux/iptables"
 	"github.com/tandem-proxy/tandem/linux/ipvs"
 	"github.com/tandem-proxy/tandem/linux/nftables"
@@ -267,37 +268,9 @@ type switcher struct {
 	group      *sync.WaitGroup // of the proxy
 
 	clean    chan struct{} // closed when leftovers of earlier runs were looked for
-	turn     turn          // of the one switch at a time; guards retiring
+	turn     sleep.Turn    // of the one switch at a time; guards retiring
 	retiring map[config.Mode]retirement
 }
-
-// turn is a mutex whose Lock can be cancelled.
-type turn chan struct{}
-
-// take waits for the turn until ctx ends.
-func (t turn) take(ctx context.Context) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	select {
-	case t <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// try takes the turn if that is free.
-func (t turn) try() bool {
-	select {
-	case t <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
-
-func (t turn) give() { <-t }
 
 // switchTo changes the mode while Services are in use: the new one is programmed
 // in parallel to the old one, becomes the one in use, and then the old one is removed. When
@@ -312,10 +285,10 @@ func (s *switcher) switchTo(ctx context.Context, to config.Mode, c *config.Confi
 	case <-ctx.Done():
 		return Switched{}, ctx.Err()
 	}
-	if !s.turn.try() {
+	if !s.turn.Try() {
 		return Switched{}, errors.New("another switch is under way")
 	}
-	defer s.turn.give()
+	defer s.turn.Give()
 	start := time.Now()
 	from := s.engine.Current().Mode.Name
 	mode, err := named(s.modes, to)
@@ -479,10 +452,10 @@ func (s *switcher) removeLeftovers(ctx context.Context, c *config.Config) {
 	case <-ctx.Done():
 		return
 	}
-	if s.turn.take(ctx) != nil {
+	if s.turn.Take(ctx) != nil {
 		return
 	}
-	defer s.turn.give()
+	defer s.turn.Give()
 	err := s.network.Do(func() error {
 		for _, m := range local(s.modes) {
 			if m.Name != s.engine.Current().Mode.Name {

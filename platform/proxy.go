@@ -29,6 +29,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/core/resolve"
+	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/core/tracing"
 	"github.com/tandem-proxy/tandem/core/watch"
 )
@@ -63,8 +64,8 @@ type Proxy struct {
 	failover  *failover         // nil where it is off
 	report    *reporter
 	servers   servers
-	kernel    turn // of the one query at a time that reads the data plane
-	answers   turn // of the one at a time that does not
+	kernel    sleep.Turn // of the one query at a time that reads the data plane
+	answers   sleep.Turn // of the one at a time that does not
 	memory    *releaser
 
 	group   sync.WaitGroup  // of what Run starts
@@ -193,7 +194,7 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 
 func (s system) open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
 	s.limitMemory(log)
-	p := &Proxy{system: s, version: version, log: log, config: c, base: c, kernel: make(turn, 1), answers: make(turn, 1)}
+	p := &Proxy{system: s, version: version, log: log, config: c, base: c, kernel: make(sleep.Turn, 1), answers: make(sleep.Turn, 1)}
 	p.memory = newReleaser(p.releaseText, s.collect)
 	p.running, p.stop = context.WithCancel(context.WithoutCancel(ctx))
 	p.live.Store(c)
@@ -331,7 +332,7 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 	p.failover = newFailover(p.config.Failover, p.engine, p.network, p.machine.local, p.report, p.log)
 	p.switcher = &switcher{
 		engine: p.engine, network: p.network, log: p.log, switched: p.switched, running: p.running, group: &p.group,
-		modes: p.system.all(), privileged: p.system.privileged, clean: make(chan struct{}), turn: make(turn, 1), retiring: map[config.Mode]retirement{},
+		modes: p.system.all(), privileged: p.system.privileged, clean: make(chan struct{}), turn: make(sleep.Turn, 1), retiring: map[config.Mode]retirement{},
 	}
 	return nil
 }
@@ -395,7 +396,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 func (p *Proxy) stopReading() {
 	ctx, cancel := context.WithTimeout(context.Background(), readGrace)
 	defer cancel()
-	if p.kernel.take(ctx) != nil {
+	if p.kernel.Take(ctx) != nil {
 		p.log.Warn("reading the data plane timed out; abandoned")
 	}
 }

@@ -34,6 +34,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/question"
+	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/core/snapshot"
 	inmemory "github.com/tandem-proxy/tandem/core/test/memory"
 	"github.com/tandem-proxy/tandem/core/wire"
@@ -218,10 +219,10 @@ func TestQuestionsHoldUpNothing(t *testing.T) {
 	await("answers read", &done, clients*len(all)+1)
 
 	for _, turn := range []struct {
-		turn  turn
+		turn  sleep.Turn
 		reads bool
 	}{{a.proxy.answers, false}, {a.proxy.kernel, true}} {
-		if err := turn.turn.take(t.Context()); err != nil { // one is being made
+		if err := turn.turn.Take(t.Context()); err != nil { // one is being made
 			t.Fatal(err)
 		}
 		writing.Store(0)
@@ -241,7 +242,7 @@ func TestQuestionsHoldUpNothing(t *testing.T) {
 		if n := int(done.Load()); n != clients*len(all)-waiting || waiting == 0 {
 			t.Errorf("%d of %d are answered while another answer is made", n, clients*len(all))
 		}
-		turn.turn.give()
+		turn.turn.Give()
 		await("answers of those that have waited", &done, clients*len(all))
 	}
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/resolve"
+	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/core/snapshot"
 	"github.com/tandem-proxy/tandem/core/track"
 	"github.com/tandem-proxy/tandem/core/wire"
@@ -140,13 +141,13 @@ func (p *Proxy) ask(ctx context.Context, name string, body []byte, kind string, 
 	}
 	made, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if err := turn.take(made); err != nil {
+	if err := turn.Take(made); err != nil {
 		return nil, fmt.Errorf("busy with other queries: %w", err)
 	}
 	mine := true
 	defer func() {
 		if mine {
-			turn.give()
+			turn.Give()
 		}
 	}()
 	found, err := all[i].Reply(made, body, p.Known)
@@ -154,13 +155,13 @@ func (p *Proxy) ask(ctx context.Context, name string, body []byte, kind string, 
 		return nil, err
 	}
 	return wire.Encode(kind, found, func(part []byte) error {
-		turn.give()
+		turn.Give()
 		if mine = false; send(part) != nil {
 			return errDisconnected
 		}
 		again, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
-		err := turn.take(again)
+		err := turn.Take(again)
 		mine = err == nil
 		return err
 	})
@@ -313,10 +314,10 @@ func (s *scraped) now() []metrics.ServiceConnections {
 	}
 	ctx, cancel := context.WithTimeout(s.proxy.running, scrapeWait)
 	defer cancel()
-	if s.proxy.kernel.take(ctx) != nil {
+	if s.proxy.kernel.Take(ctx) != nil {
 		return s.last
 	}
-	defer s.proxy.kernel.give()
+	defer s.proxy.kernel.Give()
 	begun := time.Now()
 	t, err := question.CountConnections().Of(ctx, s.proxy.Known, question.TopRequest{})
 	s.at, s.took = time.Now(), time.Since(begun)
@@ -343,14 +344,12 @@ func TakeSnapshot(ctx context.Context) (io.ReadCloser, error) {
 
 // snapshotRoute answers TakeSnapshot. One is made at a time: it may be large.
 func (p *Proxy) snapshotRoute() route {
-	turn := make(turn, 1)
+	making := make(sleep.Turn, 1)
 	return route{"POST /snapshot", func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case turn <- struct{}{}:
-			defer func() { <-turn }()
-		case <-r.Context().Done():
+		if making.Take(r.Context()) != nil {
 			return
 		}
+		defer making.Give()
 		f, lists, err := p.file(r.Context())
 		if err != nil {
 			reply(w, r, nil, err)
@@ -386,10 +385,10 @@ func (p *Proxy) file(ctx context.Context) (*snapshot.File, snapshot.Lists, error
 
 // answerFile is fileOf of now, when it is its turn.
 func (p *Proxy) answerFile(ctx context.Context) (f *snapshot.File, lists snapshot.Lists, s *engine.Snapshot, err error) {
-	if err := p.answers.take(ctx); err != nil {
+	if err := p.answers.Take(ctx); err != nil {
 		return nil, lists, nil, err
 	}
-	defer p.answers.give()
+	defer p.answers.Give()
 	if s, err = p.Snapshot(ctx); err == nil {
 		f, lists = p.fileOf(s)
 	}
@@ -461,10 +460,10 @@ func (p *Proxy) Replays(ctx context.Context) (same, settled bool, err error) {
 func (p *Proxy) read(ctx context.Context) (at time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
-	if err := p.kernel.take(ctx); err != nil {
+	if err := p.kernel.Take(ctx); err != nil {
 		return at, err
 	}
-	defer p.kernel.give()
+	defer p.kernel.Give()
 	return p.engine.Audit(ctx)
 }
 
@@ -473,10 +472,10 @@ func (p *Proxy) read(ctx context.Context) (at time.Time, err error) {
 func (p *Proxy) counts(ctx context.Context) (*question.Top, error) {
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
-	if err := p.kernel.take(ctx); err != nil {
+	if err := p.kernel.Take(ctx); err != nil {
 		return nil, err
 	}
-	defer p.kernel.give()
+	defer p.kernel.Give()
 	t, err := question.CountConnections().Of(ctx, p.Known, question.TopRequest{Frontends: true})
 	if t.NotCounted != "" {
 		return nil, err

@@ -20,6 +20,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/health"
 	"github.com/tandem-proxy/tandem/core/question"
+	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/core/ui"
 	"github.com/tandem-proxy/tandem/platform"
 )
@@ -113,7 +114,7 @@ type survey struct {
 	k     *cluster
 	ctx   context.Context // of rounds, which outlast the request that begins one
 	reach func(context.Context) (reached, error)
-	turns chan struct{} // of requests for the pages of single nodes
+	turns sleep.Turn    // of requests for the pages of single nodes
 	wait  time.Duration // for a round, before what there is is shown
 	page  deadline      // for an answer to a page of a node
 
@@ -141,7 +142,7 @@ const (
 )
 
 func newSurvey(ctx context.Context, k *cluster, to session) *survey {
-	s := &survey{k: k, ctx: ctx, turns: make(chan struct{}, maxAsked), wait: roundWait, page: k.deadline(), known: map[string]question.NodeReport{}}
+	s := &survey{k: k, ctx: ctx, turns: make(sleep.Turn, maxAsked), wait: roundWait, page: k.deadline(), known: map[string]question.NodeReport{}}
 	if pageWait < k.timeout {
 		s.page = deadline{pageWait, fmt.Errorf("no answer within %s, as long as this page waits", pageWait)}
 	}
@@ -295,17 +296,15 @@ func asked[P, A any](through http.RoundTripper, d deadline, ask func(context.Con
 // inTurn carries so many requests at a time as there are turns. The turn of one ends with the reading of its answer.
 type inTurn struct {
 	http.RoundTripper
-	turns chan struct{}
+	turns sleep.Turn
 }
 
 // RoundTrip implements http.RoundTripper.
 func (c inTurn) RoundTrip(req *http.Request) (*http.Response, error) {
-	select {
-	case c.turns <- struct{}{}:
-	case <-req.Context().Done():
+	if c.turns.Take(req.Context()) != nil {
 		return nil, context.Cause(req.Context())
 	}
-	give := sync.OnceFunc(func() { <-c.turns })
+	give := sync.OnceFunc(c.turns.Give)
 	res, err := c.RoundTripper.RoundTrip(req)
 	if err != nil {
 		give()

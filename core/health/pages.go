@@ -22,6 +22,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/question"
+	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/core/wire"
 )
 
@@ -165,14 +166,12 @@ const maxDocuments = 16
 // time: no request waits for its turn longer than its client does.
 func Status(of func(context.Context) (func(question.Filter) any, error)) http.Handler {
 	state := Shared(of, statusAge)
-	turn, writing := make(chan struct{}, 1), make(chan struct{}, maxDocuments)
+	making, writing := make(sleep.Turn, 1), make(sleep.Turn, maxDocuments)
 	text := func(ctx context.Context, only question.Filter, kind string) (parts [][]byte, err error) {
-		select {
-		case turn <- struct{}{}:
-			defer func() { <-turn }()
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		if err := making.Take(ctx); err != nil {
+			return nil, err
 		}
+		defer making.Give()
 		now, err := state(ctx)
 		if err != nil {
 			return nil, err
@@ -188,12 +187,10 @@ func Status(of func(context.Context) (func(question.Filter) any, error)) http.Ha
 		whole[kind] = Shared(func(ctx context.Context) ([][]byte, error) { return text(ctx, question.Filter{}, kind) }, statusAge)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case writing <- struct{}{}:
-			defer func() { <-writing }()
-		case <-r.Context().Done():
+		if writing.Take(r.Context()) != nil {
 			return
 		}
+		defer writing.Give()
 		var doc [][]byte
 		var err error
 		kind := wire.Type(r.Header.Get("Accept"))
@@ -373,14 +370,12 @@ func (l *listed) HandleFunc(path string, h http.HandlerFunc) { l.Handle(path, h)
 // answer. Afterwards the result, which may be tens of megabytes, is dropped. Errors
 // are not shared.
 func Shared[T any](get func(context.Context) (T, error), age time.Duration) func(context.Context) (T, error) {
-	s := shared[T]{turn: make(chan struct{}, 1)}
+	s := shared[T]{turn: make(sleep.Turn, 1)}
 	return func(ctx context.Context) (result T, err error) {
-		select {
-		case s.turn <- struct{}{}:
-			defer func() { <-s.turn }()
-		case <-ctx.Done():
-			return result, ctx.Err()
+		if err := s.turn.Take(ctx); err != nil {
+			return result, err
 		}
+		defer s.turn.Give()
 		if last := s.latest(); last != nil {
 			return *last, nil
 		}
@@ -394,7 +389,7 @@ func Shared[T any](get func(context.Context) (T, error), age time.Duration) func
 
 // shared is the latest result, nil if it is too old.
 type shared[T any] struct {
-	turn chan struct{} // holds a token while get runs
+	turn sleep.Turn // of get
 
 	mu   sync.Mutex
 	last *T

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sleep waits until a duration has passed or a context ends, and compares due times.
+// Package sleep waits: until a duration has passed, or until it is one's turn, if no context ends before. It compares due
+// times.
 package sleep
 
 import (
@@ -25,3 +26,32 @@ func Earlier(a, b time.Time) time.Time {
 	}
 	return a
 }
+
+// Turn lets as many at a time do something as it has capacity: with one it is a mutex for which a context can wait.
+type Turn chan struct{}
+
+// Take waits for a turn until ctx ends.
+func (t Turn) Take(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Try takes a turn if one is free.
+func (t Turn) Try() bool {
+	select {
+	case t <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// Give ends a turn that was taken.
+func (t Turn) Give() { <-t }

@@ -3,6 +3,8 @@
 package sleep
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 )
@@ -14,5 +16,18 @@ func TestEarlier(t *testing.T) {
 		if got := Earlier(c[0], c[1]); got != c[2] {
 			t.Errorf("of %v and %v: %v", c[0], c[1], got)
 		}
+	}
+}
+
+func TestTurn(t *testing.T) {
+	turns := make(Turn, 1)
+	if err := turns.Take(t.Context()); err != nil || turns.Try() {
+		t.Errorf("taken: %v, and a second time", err)
+	}
+	turns.Give()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := turns.Take(ctx); !errors.Is(err, context.Canceled) || !turns.Try() {
+		t.Errorf("taken after the end: %v", err)
 	}
 }

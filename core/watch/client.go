@@ -44,6 +44,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/printable"
+	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/core/watch/gateway"
 )
 
@@ -320,27 +321,25 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 // one are closed again: four TLS handshakes for each node whenever a server returns.
 type oneAtATime struct {
 	next http.RoundTripper
-	turn chan struct{} // holds a token while a request has no connection yet
+	turn sleep.Turn // of a request that has no connection yet
 }
 
 // newOneAtATime wraps a transport.
 func newOneAtATime(next http.RoundTripper) http.RoundTripper {
-	return &oneAtATime{next, make(chan struct{}, 1)}
+	return &oneAtATime{next, make(sleep.Turn, 1)}
 }
 
 // WrappedRoundTripper lets client-go find the transport underneath.
 func (o *oneAtATime) WrappedRoundTripper() http.RoundTripper { return o.next }
 
 func (o *oneAtATime) RoundTrip(r *http.Request) (*http.Response, error) {
-	select {
-	case o.turn <- struct{}{}:
-	case <-r.Context().Done():
+	if o.turn.Take(r.Context()) != nil {
 		if r.Body != nil {
 			_ = r.Body.Close()
 		}
 		return nil, context.Cause(r.Context())
 	}
-	next := sync.OnceFunc(func() { <-o.turn })
+	next := sync.OnceFunc(o.turn.Give)
 	defer next()
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { next() }}
 	return o.next.RoundTrip(r.WithContext(httptrace.WithClientTrace(r.Context(), trace)))

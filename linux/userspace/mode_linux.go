@@ -41,21 +41,21 @@ func tableKinds() [2]tableKind { return [...]tableKind{{openNAT, tryNAT}, {openN
 // choose opens the first kind of table that works for IPv4, which every node needs,
 // and returns its index. The error states why each kind failed.
 func choose(ctx context.Context, all [2]tableKind) (t table, at int, err error) {
-	var failed []error
-	for i, k := range all {
-		t, err := k.open(ctx)
+	best, err := dataplane.FirstWorking(ctx, []int{0, 1}, func(ctx context.Context, i int) error {
+		opened, err := all[i].open(ctx)
 		if err == nil {
-			if err = k.try(ctx, t, model.IPv4); err == nil {
-				return t, i, nil
+			if err = all[i].try(ctx, opened, model.IPv4); err == nil {
+				t = opened
+				return nil
 			}
-			err = errors.Join(err, t.Close())
+			err = errors.Join(err, opened.Close())
 		}
-		if err = host.Undecided(err); errors.Is(err, dataplane.ErrUndecided) { // rules may be in this kind
-			return nil, 0, err
-		}
-		failed = append(failed, err)
+		return host.Undecided(err) // rules may be in this kind
+	})
+	if best == nil {
+		return nil, 0, err
 	}
-	return nil, 0, errors.Join(failed...)
+	return t, *best, nil
 }
 
 func probe(ctx context.Context) error {
