@@ -300,7 +300,6 @@ func settingNames() (names []string) {
 type configFlags struct {
 	file   string
 	compat string
-	flags  *pflag.FlagSet
 	given  []config.Assignment // in the order of the command line
 	text   []byte              // of the file, once config has read it
 }
@@ -315,7 +314,6 @@ const (
 // those that it is called with; without names the most used ones of run.
 func (f *configFlags) register(c *cobra.Command, shown ...string) {
 	fs := c.Flags()
-	f.flags = fs
 	fs.StringVar(&f.file, "config", "", "file with a KubeProxyConfiguration; most flags are ignored with it, as in kube-proxy")
 	fs.StringVar(&f.compat, "compat", cmp.Or(f.compat, lenient), "lenient: unknown and duplicate fields of the file are warnings, as in kube-proxy; strict: they are errors")
 	preset := config.Default()

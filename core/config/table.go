@@ -5,6 +5,8 @@ package config
 import (
 	"fmt"
 	"net/netip"
+
+	"github.com/tandem-proxy/tandem/core/printable"
 )
 
 func modeSettings() []Setting {
@@ -480,7 +482,7 @@ func checkIP(s string) error {
 		return nil
 	}
 	if _, err := netip.ParseAddr(s); err != nil {
-		return fmt.Errorf("%s is not an IP address", quote(s))
+		return fmt.Errorf("%s is not an IP address", printable.Quoted(s))
 	}
 	return nil
 }

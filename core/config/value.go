@@ -120,7 +120,7 @@ func boolean(p *bool) Value {
 	return scalar(Bool, p, func(s string) (bool, error) {
 		v, err := strconv.ParseBool(s)
 		if err != nil {
-			return false, fmt.Errorf("%s is not true or false", quote(s))
+			return false, fmt.Errorf("%s is not true or false", printable.Quoted(s))
 		}
 		return v, nil
 	}, strconv.FormatBool)
@@ -131,7 +131,7 @@ func integer(p *int, least, most int) Value {
 	v := scalar(Int, p, func(s string) (int, error) {
 		n, err := strconv.ParseInt(s, 0, 32)
 		if err != nil {
-			return 0, fmt.Errorf("%s is not a whole number of 32 bits", quote(s))
+			return 0, fmt.Errorf("%s is not a whole number of 32 bits", printable.Quoted(s))
 		}
 		return int(n), nil
 	}, strconv.Itoa)
@@ -154,7 +154,7 @@ func number(p *float32) Value {
 	return scalar(Number, p, func(s string) (float32, error) {
 		n, err := strconv.ParseFloat(s, 32)
 		if err != nil || n != n || n-n != 0 {
-			return 0, fmt.Errorf("%s is not a number", quote(s))
+			return 0, fmt.Errorf("%s is not a number", printable.Quoted(s))
 		}
 		return float32(n), nil
 	}, func(n float32) string { return strconv.FormatFloat(float64(n), 'g', -1, 32) })
@@ -189,9 +189,9 @@ func parseDuration(s string) (time.Duration, error) {
 		return d, nil
 	}
 	if _, err := strconv.ParseFloat(s, 64); err == nil {
-		return 0, fmt.Errorf("%s has no unit: write %ss for seconds", quote(s), s)
+		return 0, fmt.Errorf("%s has no unit: write %ss for seconds", printable.Quoted(s), s)
 	}
-	return 0, fmt.Errorf("%s is not a duration such as 30s or 1h30m", quote(s))
+	return 0, fmt.Errorf("%s is not a duration such as 30s or 1h30m", printable.Quoted(s))
 }
 
 // optional is a value that may be absent. Absent it reads as the zero value.
@@ -239,20 +239,10 @@ func choice[T ~string](p *T, names ...T) Value {
 		if slices.Contains(list, s) {
 			return nil
 		}
-		return fmt.Errorf("%s is not one of %s", quote(s), strings.Join(list, ", "))
+		return fmt.Errorf("%s is not one of %s", printable.Quoted(s), strings.Join(list, ", "))
 	})
 	v.Choices = list
 	return v
-}
-
-// quote returns what a user wrote for a message: nothing in it can disturb a
-// terminal.
-func quote(s string) string {
-	const longest = 60
-	if len(s) > longest {
-		return strconv.Quote(s[:longest]) + "..."
-	}
-	return strconv.Quote(s)
 }
 
 // hostName is the name of a Node: what the API server takes for one, in lower
@@ -261,7 +251,7 @@ func hostName(c *Config) Value {
 	v := scalar(Text, &c.NodeName, func(s string) (string, error) {
 		name := strings.ToLower(strings.TrimSpace(s))
 		if s != "" && name == "" {
-			return "", fmt.Errorf("%s is blank", quote(s))
+			return "", fmt.Errorf("%s is blank", printable.Quoted(s))
 		}
 		return name, nil
 	}, func(s string) string {
@@ -280,14 +270,14 @@ func checkHostName(s string) error {
 	case s == "": // the machine's own
 		return nil
 	case strings.HasPrefix(s, "$("):
-		return fmt.Errorf("%s was not expanded: the container has no environment variable of this name", quote(s))
+		return fmt.Errorf("%s was not expanded: the container has no environment variable of this name", printable.Quoted(s))
 	case len(s) > 253:
-		return fmt.Errorf("%s is longer than the name of a Node can be (253)", quote(s))
+		return fmt.Errorf("%s is longer than the name of a Node can be (253)", printable.Quoted(s))
 	}
 	for label := range strings.SplitSeq(s, ".") {
 		bad := func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' }
 		if label == "" || label[0] == '-' || label[len(label)-1] == '-' || strings.ContainsFunc(label, bad) {
-			return fmt.Errorf("%s cannot be the name of a Node: letters, digits, '-' and '.' only", quote(s))
+			return fmt.Errorf("%s cannot be the name of a Node: letters, digits, '-' and '.' only", printable.Quoted(s))
 		}
 	}
 	return nil
@@ -297,12 +287,12 @@ func checkHostName(s string) error {
 func interfaceName(p *string) Value {
 	return text(p, func(s string) error {
 		if len(s) > 15 { // IFNAMSIZ less its NUL
-			return fmt.Errorf("%s is longer than an interface name can be (15)", quote(s))
+			return fmt.Errorf("%s is longer than an interface name can be (15)", printable.Quoted(s))
 		}
 		// Linux allows no names with the first of these, iptables none with the last.
 		odd := func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`/:!"'\`, r) }
 		if strings.ContainsFunc(s, odd) {
-			return fmt.Errorf("%s has a character that cannot be used in an interface name", quote(s))
+			return fmt.Errorf("%s has a character that cannot be used in an interface name", printable.Quoted(s))
 		}
 		return nil
 	})
@@ -317,7 +307,7 @@ func modules(p *[]string) Value {
 			for _, w := range words {
 				pattern, level, ok := strings.Cut(w, "=")
 				if _, err := strconv.ParseUint(level, 10, 31); !ok || err != nil || pattern == "" || strings.Contains(pattern, ",") {
-					return fmt.Errorf("%s is not of the form pattern=N", quote(w))
+					return fmt.Errorf("%s is not of the form pattern=N", printable.Quoted(w))
 				}
 			}
 			*p = slices.Clone(words)
@@ -424,7 +414,7 @@ func checkWord(k Kind, w string) (err error) {
 		_, err = strconv.ParseFloat(digits, 64)
 	}
 	if err != nil {
-		return fmt.Errorf("%s is not of the form: %s", quote(w), k)
+		return fmt.Errorf("%s is not of the form: %s", printable.Quoted(w), k)
 	}
 	return nil
 }
@@ -456,7 +446,7 @@ func parsePortRange(s string) (r PortRange, err error) {
 	a, err1 := strconv.ParseUint(first, 10, 16)
 	b, err2 := strconv.ParseUint(last, 10, 16)
 	if err1 != nil || err2 != nil || a == 0 || a > b {
-		return r, fmt.Errorf("%s is not a range of ports such as 30000-32767", quote(s))
+		return r, fmt.Errorf("%s is not a range of ports such as 30000-32767", printable.Quoted(s))
 	}
 	return PortRange{uint16(a), uint16(b)}, nil
 }
@@ -482,13 +472,13 @@ func checkListener(s string) error {
 	}
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {
-		return fmt.Errorf("%s is not IP:PORT", quote(s))
+		return fmt.Errorf("%s is not IP:PORT", printable.Quoted(s))
 	}
 	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
-		return fmt.Errorf("%s has no valid port", quote(s))
+		return fmt.Errorf("%s has no valid port", printable.Quoted(s))
 	}
 	if _, err := netip.ParseAddr(host); err != nil {
-		return fmt.Errorf("%s has no valid IP address", quote(s))
+		return fmt.Errorf("%s has no valid IP address", printable.Quoted(s))
 	}
 	return nil
 }
@@ -497,7 +487,7 @@ func checkListener(s string) error {
 func checkCollector(s string) error {
 	u, err := url.Parse(s)
 	if err != nil || s != "" && (u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
-		return fmt.Errorf("%s is not a URL such as http://127.0.0.1:4318", quote(printable.URL(s)))
+		return fmt.Errorf("%s is not a URL such as http://127.0.0.1:4318", printable.Quoted(printable.URL(s)))
 	}
 	return nil
 }
@@ -508,7 +498,7 @@ func nodeIP(c *Config) Value {
 	return scalar(Text, &c.NodeIP, func(s string) (netip.Addr, error) {
 		a, err := netip.ParseAddr(s)
 		if err != nil {
-			return a, fmt.Errorf("%s is not an IP address", quote(s))
+			return a, fmt.Errorf("%s is not an IP address", printable.Quoted(s))
 		}
 		if a = a.Unmap(); a.Is6() {
 			c.HealthAddress = net.JoinHostPort("::", strconv.Itoa(healthPort))
@@ -576,7 +566,7 @@ func parsePrefixes(words []string) (ps []netip.Prefix, err error) {
 	for _, w := range words {
 		p, err := netip.ParsePrefix(strings.TrimSpace(w))
 		if err != nil || p.Addr().Is4In6() {
-			return nil, fmt.Errorf("%s is not a CIDR such as 10.0.0.0/8", quote(w))
+			return nil, fmt.Errorf("%s is not a CIDR such as 10.0.0.0/8", printable.Quoted(w))
 		}
 		ps = append(ps, p)
 	}

@@ -244,7 +244,6 @@ func (e *Engine) SnapshotOf(ctx context.Context, pick func(*track.Tracker) []*tr
 			Routes:   e.tracker.Routes(),
 			Grants:   e.tracker.Grants(),
 			Backend:  e.backend().Health(),
-			Tracker:  e.tracker.Stats(),
 			Suspects: e.tracker.Suspects(),
 			Drifts:   slices.Clone(e.drifts),
 			Orphans:  e.tracker.Orphans(),

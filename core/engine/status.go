@@ -53,7 +53,6 @@ type Snapshot struct {
 	Grants   []*model.Grant       // by name
 	Problems []model.Problem      // of the sources
 	Backend  dataplane.Health
-	Tracker  track.Stats
 	Suspects model.Suspects // endpoints that have stopped answering
 	Drifts   []Drift        // the latest, oldest first
 	Orphans  []*model.Slice // of the API server, whose Service is not among the Services

@@ -20,6 +20,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/strictyaml"
 	"github.com/tandem-proxy/tandem/core/watch"
 	"github.com/tandem-proxy/tandem/core/watch/gateway"
@@ -305,7 +306,7 @@ var template = regexp.MustCompile(`\{\{-? *[.$a-z"(/][^\n{}]*\}\}`)
 // others.
 func unrendered(text []byte) *fault {
 	at := template.FindIndex(text)
-	return &fault{line: strictyaml.LineAt(text, at[0]), text: strictyaml.Quoted(string(text[at[0]:at[1]])) +
+	return &fault{line: strictyaml.LineAt(text, at[0]), text: printable.Quoted(string(text[at[0]:at[1]])) +
 		" is a Helm template: render it first, with `helm template`"}
 }
 
@@ -459,11 +460,11 @@ func badName(k key) string {
 	case k.name == "":
 		return "metadata.name: missing"
 	case k.class == service && len(validation.IsDNS1123Label(k.name)) > 0:
-		return "metadata.name: " + strictyaml.Quoted(k.name) + " " + label
+		return "metadata.name: " + printable.Quoted(k.name) + " " + label
 	case k.class != service && len(validation.IsDNS1123Subdomain(k.name)) > 0:
-		return "metadata.name: " + strictyaml.Quoted(k.name) + " " + subdomain
+		return "metadata.name: " + printable.Quoted(k.name) + " " + subdomain
 	case !k.class.clusterScoped() && len(validation.IsDNS1123Label(k.namespace)) > 0:
-		return "metadata.namespace: " + strictyaml.Quoted(k.namespace) + " " + label
+		return "metadata.namespace: " + printable.Quoted(k.namespace) + " " + label
 	}
 	return ""
 }

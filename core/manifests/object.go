@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/model"
-	"github.com/tandem-proxy/tandem/core/strictyaml"
+	"github.com/tandem-proxy/tandem/core/printable"
 )
 
 // key names an object. The zero key names none.
@@ -210,9 +210,9 @@ func classify(apiVersion, kind string) (c class, field, why string) {
 	for _, k := range kinds {
 		switch {
 		case k.kind == kind && ofKubernetes(apiVersion):
-			return mistaken, "apiVersion", strictyaml.Quoted(apiVersion) + " is not read for kind " + kind + ": use " + k.apiVersion
+			return mistaken, "apiVersion", printable.Quoted(apiVersion) + " is not read for kind " + kind + ": use " + k.apiVersion
 		case looksLike(kind, k.kind) && ofKubernetes(apiVersion):
-			return mistaken, "kind", strictyaml.Quoted(kind) + " is unknown: did you mean " + k.kind + "?"
+			return mistaken, "kind", printable.Quoted(kind) + " is unknown: did you mean " + k.kind + "?"
 		}
 	}
 	if kind == "Endpoints" && apiVersion == "v1" {

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -95,6 +96,15 @@ func Count[N int | uint64](n N, one string) string {
 		return "1 " + one
 	}
 	return fmt.Sprintf("%d %ss", n, one)
+}
+
+// Quoted returns what a user wrote for a message, quoted and shortened: nothing in it can disturb a terminal.
+func Quoted(s string) string {
+	const longest = 60
+	if len(s) > longest {
+		return strconv.Quote(s[:longest]) + "..."
+	}
+	return strconv.Quote(s)
 }
 
 // Cut shortens a text to a width in characters, of which the last is then an ellipsis.

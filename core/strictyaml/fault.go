@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/tandem-proxy/tandem/core/printable"
 )
 
 // Fault is something wrong in a document.
@@ -33,15 +35,6 @@ func Sort(fs []Fault) {
 	slices.SortStableFunc(fs, func(a, b Fault) int { return a.Line - b.Line })
 }
 
-// Quoted returns a value for a message, quoted and shortened.
-func Quoted(s string) string {
-	const longest = 60
-	if len(s) > longest {
-		return strconv.Quote(s[:longest]) + "..."
-	}
-	return strconv.Quote(s)
-}
-
 // Printable returns s, quoted if it holds what could disturb a log or a terminal.
 func Printable(s string) string {
 	if q := strconv.Quote(s); q[1:len(q)-1] != strings.ReplaceAll(s, `\`, `\\`) {
@@ -60,16 +53,16 @@ func Describe(n *yaml.Node) string {
 	}
 	switch n.ShortTag() {
 	case "!!int":
-		return Quoted(n.Value) + " is a number"
+		return printable.Quoted(n.Value) + " is a number"
 	case "!!float":
-		return Quoted(n.Value) + " is a fraction"
+		return printable.Quoted(n.Value) + " is a fraction"
 	case "!!bool":
-		return Quoted(n.Value) + " is a boolean"
+		return printable.Quoted(n.Value) + " is a boolean"
 	case "!!null":
 		return "is empty"
 	}
 	if _, ok := oldBool(n); ok {
-		return Quoted(n.Value) + " is a boolean in YAML 1.1"
+		return printable.Quoted(n.Value) + " is a boolean in YAML 1.1"
 	}
-	return Quoted(n.Value) + " is a string"
+	return printable.Quoted(n.Value) + " is a string"
 }

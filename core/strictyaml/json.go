@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/tandem-proxy/tandem/core/printable"
 )
 
 // encoder turns YAML nodes into the JSON that Kubernetes' decoder reads, with
@@ -61,7 +63,7 @@ func (e *encoder) node(n *yaml.Node, depth int) {
 		return
 	}
 	if tag := n.ShortTag(); n.Kind != yaml.AliasNode && !strings.HasPrefix(tag, "!!") {
-		e.fault(n, "the tag "+Quoted(tag)+" is unknown")
+		e.fault(n, "the tag "+printable.Quoted(tag)+" is unknown")
 	}
 	switch n.Kind {
 	case yaml.AliasNode:
@@ -244,7 +246,7 @@ func (e *encoder) number(n *yaml.Node) {
 		b, _ := json.Marshal(f)
 		e.out = append(e.out, b...)
 	default:
-		e.fault(n, Quoted(n.Value)+" is not a finite number")
+		e.fault(n, printable.Quoted(n.Value)+" is not a finite number")
 		e.out = append(e.out, "null"...)
 	}
 }
