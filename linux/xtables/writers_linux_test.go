@@ -35,8 +35,7 @@ func TestOwnCommandsAreNoOtherWriters(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		found, _ := w.Since(before)
-		for _, one := range found {
+		for _, one := range w.Since(before).Writers {
 			names = append(names, one.Name)
 		}
 		return names
