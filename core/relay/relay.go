@@ -509,12 +509,10 @@ const (
 	wsaConnRefused  = syscall.Errno(10061)
 )
 
-// isExhausted reports whether an error means that descriptors, ports or memory of
-// this host are exhausted.
+// isExhausted reports whether an error means that descriptors or memory of this host are
+// exhausted.
 func isExhausted(err error) bool {
-	for _, e := range [...]error{
-		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL, wsaMFile, wsaNoBufs, wsaAddrNotAvail,
-	} {
+	for _, e := range [...]error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, wsaMFile, wsaNoBufs} {
 		if errors.Is(err, e) {
 			return true
 		}
@@ -524,7 +522,13 @@ func isExhausted(err error) bool {
 
 // Absent reports whether an error means that the address to listen on is not (yet) an
 // address of this host.
-func Absent(err error) bool {
+func Absent(err error) bool { return isNotAvailable(err) }
+
+// lacksPort reports whether a connection failed since no source port was free. For TCP each
+// endpoint has all of them. For UDP, where all sockets share them, Linux reports EAGAIN.
+func lacksPort(err error) bool { return isNotAvailable(err) || errors.Is(err, syscall.EAGAIN) }
+
+func isNotAvailable(err error) bool {
 	return errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, wsaAddrNotAvail)
 }
 

@@ -100,14 +100,14 @@ func (s *shared) dismiss(by *share) {
 	s.work.Done()
 }
 
-// exhausted notes that this host lacks descriptors, ports or memory. It reports
-// whether that begins now.
+// exhausted notes that this host lacks descriptors or memory. It reports whether that
+// begins now.
 func (s *shared) exhausted() (begins bool) {
 	s.stats.exhausted.Add(1)
 	return s.backoff.start(time.Now())
 }
 
-// backoff slows down accepting while descriptors or ports are exhausted: open
+// backoff slows down accepting while descriptors or memory are exhausted: open
 // connections continue, and clients wait in the listener's queue. It is safe for
 // concurrent use.
 type backoff struct {

@@ -118,7 +118,7 @@ func (c goClient) serve(to choice, by *share) {
 }
 
 // maxBackoffs is how often an attempt is repeated for which this host lacks a
-// descriptor or port.
+// descriptor or memory.
 const maxBackoffs = 20
 
 // dial connects to one of the endpoints, or returns the last error. The first
@@ -139,6 +139,8 @@ func (s *shared) dial(to *choice, tries int) (*net.TCPConn, error) {
 			backoffs++
 			s.exhausted()
 			sleep.For(s.ctx, backoffTime)
+		case lacksPort(err) && len(to.endpoints) == 1: // to search all ports again costs time
+			return nil, err
 		default:
 			try++
 			s.noteFailed(to, err)
@@ -158,6 +160,14 @@ func (s *shared) noteFailed(to *choice, err error) {
 	}
 }
 
+// notePorts counts an endpoint to which no source port was free. It starts no back-off:
+// connections to other endpoints have ports, and other Services wait for none of this one.
+func (s *shared) notePorts(err error) {
+	if lacksPort(err) {
+		s.stats.exhausted.Add(1)
+	}
+}
+
 // retry tries the next endpoint, after one that failed.
 func (s *shared) retry(to *choice) {
 	s.stats.retried.Add(1)
@@ -173,6 +183,7 @@ func (s *shared) dialTCP(endpoint netip.AddrPort, timeout time.Duration) (*net.T
 	d := net.Dialer{Timeout: timeout, KeepAliveConfig: keepAlive(), Control: s.control()}
 	c, err := d.DialContext(s.ctx, "tcp", endpoint.String())
 	if err != nil {
+		s.notePorts(err)
 		return nil, err
 	}
 	return c.(*net.TCPConn), nil
@@ -189,6 +200,7 @@ func (s *shared) dialUDP(endpoint netip.AddrPort) (*net.UDPConn, reader, error) 
 		if isExhausted(err) {
 			s.stats.exhausted.Add(1)
 		}
+		s.notePorts(err)
 		return nil, nil, err
 	}
 	up := c.(*net.UDPConn)
