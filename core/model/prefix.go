@@ -28,6 +28,17 @@ func Canonical(ps []netip.Prefix) []netip.Prefix {
 	return kept
 }
 
+// Within reports whether an address is inside one of some canonical prefixes.
+func Within(canonical []netip.Prefix, a netip.Addr) bool {
+	behind, _ := slices.BinarySearchFunc(canonical, a, func(p netip.Prefix, a netip.Addr) int {
+		if p.Addr().Compare(a) <= 0 {
+			return -1
+		}
+		return 1
+	})
+	return behind > 0 && canonical[behind-1].Contains(a)
+}
+
 // Prefixes returns those of this family, canonical, and leaves ps unchanged.
 func (f Family) Prefixes(ps []netip.Prefix) []netip.Prefix {
 	var all []netip.Prefix

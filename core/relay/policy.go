@@ -30,7 +30,7 @@ type Policy struct {
 	// On is the Answer for each origin.
 	On [model.Origins]Answer
 
-	// Restricted relays serve only clients inside Allow; others are reset.
+	// Restricted relays serve only clients inside Allow, which is canonical; others are reset.
 	Restricted bool
 	Allow      []netip.Prefix
 
@@ -122,16 +122,49 @@ func Same(a Answer) Policy {
 
 // Answer returns the Answer for a client.
 func (p *Policy) Answer(from model.Origin, client netip.Addr) Answer {
-	if p.Restricted && !slices.ContainsFunc(p.Allow, func(r netip.Prefix) bool { return r.Contains(client) }) {
+	if p.Restricted && !model.Within(p.Allow, client) {
 		return Answer{Verdict: model.Drop}
 	}
 	return p.On[from]
 }
 
-// keeps reports whether a UDP session with an endpoint may go on.
-func (p *Policy) keeps(from model.Origin, client netip.Addr, endpoint netip.AddrPort) bool {
-	a := p.Answer(from, client)
-	return a.Verdict == model.Balance && slices.Contains(a.Endpoints, endpoint) || slices.Contains(p.Draining, endpoint)
+// lasting finds out which UDP sessions a policy lets go on, in constant time for each.
+type lasting struct {
+	policy   *Policy
+	on       [model.Origins]endpointSet // of the answers that balance
+	draining endpointSet
+}
+
+type endpointSet map[netip.AddrPort]struct{}
+
+func newEndpointSet(all []netip.AddrPort) endpointSet {
+	s := make(endpointSet, len(all))
+	for _, e := range all {
+		s[e] = struct{}{}
+	}
+	return s
+}
+
+func (s endpointSet) has(e netip.AddrPort) bool {
+	_, has := s[e]
+	return has
+}
+
+func lastingUnder(p *Policy) *lasting {
+	l := &lasting{policy: p, draining: newEndpointSet(p.Draining)}
+	for from, a := range p.On {
+		if same := slices.IndexFunc(p.On[:from], a.equal); same >= 0 { // as with one pool
+			l.on[from] = l.on[same]
+		} else if a.Verdict == model.Balance {
+			l.on[from] = newEndpointSet(a.Endpoints)
+		}
+	}
+	return l
+}
+
+// has reports whether a session with an endpoint may go on.
+func (l *lasting) has(from model.Origin, client netip.Addr, endpoint netip.AddrPort) bool {
+	return l.policy.Answer(from, client).Verdict == model.Balance && l.on[from].has(endpoint) || l.draining.has(endpoint)
 }
 
 // Equal reports whether two policies are the same.

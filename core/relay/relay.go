@@ -32,12 +32,11 @@ type Relay struct {
 	proto    model.Proto
 	at       netip.AddrPort
 
-	socket        syscall.Conn
-	closeSocket   func() error
-	listening     func() bool // nil for UDP
-	policyChanged func()      // nil for TCP
-	remove        func() bool // from the server; false if it was not there any more
-	own           *ownListener
+	socket      syscall.Conn
+	closeSocket func() error
+	listening   func() bool // nil for UDP
+	remove      func() bool // from the server; false if it was not there any more
+	own         *ownListener
 }
 
 // Addr returns the address on which the relay listens.
@@ -62,15 +61,10 @@ func (r *Relay) Forget() {
 	}
 }
 
-// Update changes the policy. TCP connections stay with their endpoints; UDP
-// sessions whose endpoint may no longer serve them end, and the next datagrams of
-// their clients go elsewhere.
-func (r *Relay) Update(p Policy) {
-	r.policy.Store(&p)
-	if r.policyChanged != nil {
-		r.policyChanged()
-	}
-}
+// Update changes the policy, in constant time. TCP connections stay with their endpoints; a
+// UDP session whose endpoint may no longer serve it ends with its next datagram, of either
+// side, which is not passed on: a client's goes elsewhere.
+func (r *Relay) Update(p Policy) { r.policy.Store(&p) }
 
 // Close stops listening. Existing TCP connections continue until they end.
 func (r *Relay) Close() error {

@@ -25,6 +25,7 @@ type udpRelay struct {
 	mu       sync.Mutex
 	sessions map[netip.AddrPort]*session // by client; nil when closed
 	idle     idleSessions                // the same ones
+	lasting  *lasting                    // under the policy of the latest look; nil before
 
 	ending []*session // ended to make room, maybe not yet over; receive's alone
 }
@@ -36,7 +37,7 @@ func (r *Relay) listenUDP(at netip.AddrPort) (serve func(), err error) {
 		return nil, err
 	}
 	u := &udpRelay{Relay: r, socket: c, sessions: map[netip.AddrPort]*session{}}
-	r.at, r.closeSocket, r.policyChanged = unmapped(c.LocalAddr().(*net.UDPAddr).AddrPort()), u.close, u.endForbidden
+	r.at, r.closeSocket = unmapped(c.LocalAddr().(*net.UDPAddr).AddrPort()), u.close
 	r.quota.giveWay = u.endLongestIdle
 	r.keep(c)
 	return u.receive, nil
@@ -115,17 +116,21 @@ func (u *udpRelay) deliver(client netip.AddrPort, data []byte) bool {
 	return false
 }
 
-// session returns the client's session, a new one if there is none, or nil if the
-// policy refuses the client.
+// session returns the client's session, a new one if there is none that lasts, or nil if
+// the policy refuses the client.
 func (u *udpRelay) session(client netip.AddrPort) (*session, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if s := u.sessions[client]; s != nil {
-		return s, nil
+		if u.lasts(s) {
+			return s, nil
+		}
+		u.remove(s)
 	}
 	if u.sessions == nil {
 		return nil, net.ErrClosed
 	}
+	under := u.policy.Load() // or a later one decides, and this one is looked at again
 	from, to, ok := u.answer(netip.AddrPortFrom(client.Addr().Unmap(), client.Port()))
 	if !ok {
 		return nil, nil
@@ -134,6 +139,7 @@ func (u *udpRelay) session(client netip.AddrPort) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.under.Store(under)
 	u.sessions[client] = s
 	heap.Push(&u.idle, s)
 	u.stats.sessions.Add(1)
@@ -247,16 +253,20 @@ func (u *udpRelay) remove(s *session) {
 	_ = s.up.Close()
 }
 
-// endForbidden ends the sessions that the policy no longer allows.
-func (u *udpRelay) endForbidden() {
+// lasts reports whether the policy lets a session go on. mu is held.
+func (u *udpRelay) lasts(s *session) bool {
 	p := u.policy.Load()
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for client, s := range u.sessions {
-		if !p.keeps(s.from, client.Addr().Unmap(), s.to.endpoint()) {
-			u.remove(s)
-		}
+	if s.under.Load() == p {
+		return true
 	}
+	if u.lasting == nil || u.lasting.policy != p {
+		u.lasting = lastingUnder(p)
+	}
+	if !u.lasting.has(s.from, s.client.Addr().Unmap(), s.to.endpoint()) {
+		return false
+	}
+	s.under.Store(p)
+	return true
 }
 
 // session carries the datagrams between a client and an endpoint.
@@ -267,8 +277,9 @@ type session struct {
 	to     choice
 	up     *net.UDPConn
 	in     reader
-	last   atomic.Int64  // the moment of the last datagram of either side
-	over   chan struct{} // closed at the end of its goroutine
+	last   atomic.Int64           // the moment of the last datagram of either side
+	over   chan struct{}          // closed at the end of its goroutine
+	under  atomic.Pointer[Policy] // the latest one that is known to let it go on
 
 	index  int   // in idle, as since
 	since  int64 // a value of last
@@ -304,6 +315,10 @@ func (s *session) answers() {
 	for s.extend() {
 		data, err := s.in.next()
 		if err == nil || err == io.EOF { // for UDP an empty datagram
+			if !s.goesOn() {
+				s.in.done()
+				return
+			}
 			s.touch(time.Now())
 			if _, err := s.socket.WriteToUDPAddrPort(data, s.client); err != nil {
 				s.stats.dropped.Add(1)
@@ -319,6 +334,16 @@ func (s *session) answers() {
 			return
 		}
 	}
+}
+
+// goesOn is lasts for the session's own goroutine.
+func (s *session) goesOn() bool {
+	if s.under.Load() == s.policy.Load() {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lasts(s)
 }
 
 // extend sets the deadline of the next read. It returns false when the session has

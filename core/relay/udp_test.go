@@ -4,12 +4,14 @@ package relay
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/test/growth"
 )
 
 func TestUDPSessions(t *testing.T) {
@@ -263,5 +265,78 @@ func TestAffinityForgets(t *testing.T) {
 	a.forget(last, ep)
 	if _, ok := a.get(last, end); ok {
 		t.Error("not forgotten")
+	}
+}
+
+// However many sessions and endpoints a relay has, a change of its policy costs none of
+// them, and what each session asks afterwards does not grow with the endpoints.
+func TestAPolicyIsNotComparedWithEachSession(t *testing.T) {
+	addr := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}) }
+	run := func(n int) []time.Duration {
+		p := Policy{Restricted: true}
+		answer := Answer{Verdict: model.Balance}
+		for i := range n {
+			answer.Endpoints = append(answer.Endpoints, netip.AddrPortFrom(addr(i), 53))
+			p.Draining = append(p.Draining, netip.AddrPortFrom(addr(i), 54))
+			p.Allow = append(p.Allow, netip.PrefixFrom(addr(i), 32))
+		}
+		p.On = Same(answer).On
+		u := &udpRelay{Relay: &Relay{}, sessions: map[netip.AddrPort]*session{}}
+		for i := range n {
+			s := &session{client: netip.AddrPortFrom(addr(i), 4000), to: choice{endpoints: answer.Endpoints, at: i}}
+			u.sessions[s.client] = s
+		}
+		u.Update(p)
+		return []time.Duration{growth.Timed(func() {
+			for client, s := range u.sessions {
+				if !u.lasts(s) {
+					t.Fatalf("the session of %s ends", client)
+				}
+			}
+		})}
+	}
+	if err := growth.Linear(16384, run); err != nil {
+		t.Error(err)
+	}
+	u := &udpRelay{Relay: &Relay{}}
+	u.mu.Lock() // as while sessions come and go
+	defer u.mu.Unlock()
+	if n := testing.AllocsPerRun(10, func() { u.Update(Policy{}) }); n > 1 {
+		t.Errorf("a change of the policy takes %v allocations", n)
+	}
+}
+
+// An endpoint that is no longer the Service's reaches none of the clients that it had.
+func TestAnEndpointThatLeftSaysNothing(t *testing.T) {
+	needUDP(t)
+	s := newServer(t, Options{})
+	gone, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(anyPort))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gone.Close()
+	b, _ := names(t)
+	r := listen(t, s, model.UDP, balance(gone.LocalAddr().(*net.UDPAddr).AddrPort()))
+	c := newAsker(t, r.Addr())
+	if _, err := c.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 16)
+	_, session, err := gone.ReadFromUDPAddrPort(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Update(balance(b))
+	if _, err := gone.WriteToUDPAddrPort([]byte("too late"), session); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the session ends", func() error {
+		if n := s.Stats().Sessions; n != 0 {
+			return fmt.Errorf("%d sessions", n)
+		}
+		return nil
+	})
+	if at := c.must(t); at != b {
+		t.Errorf("the client hears %s", at)
 	}
 }
