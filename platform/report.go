@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -32,7 +33,21 @@ type reporter struct {
 	teller   events.Composer
 	recorder *events.Recorder
 	log      *slog.Logger
+
+	mu      sync.Mutex
+	dropped dropped // guarded by mu
 }
+
+// dropped is how many frontends whose stale flows will not be looked for were left out of the
+// log since the last line about some.
+type dropped struct {
+	unlogged int
+	at       time.Time // of that line
+}
+
+// droppedEvery is how often these are logged: each change of a namespace that has filled the
+// queue drops some.
+const droppedEvery = 10 * time.Second
 
 func newReporter(node string, sources metrics.Sources, log *slog.Logger) *reporter {
 	m := metrics.New(sources)
@@ -83,9 +98,17 @@ func (r *reporter) switched(from, to config.Mode) {
 	r.recorder.Add(r.teller.Switched(string(from), string(to)))
 }
 
-// flowsDropped reports frontends whose stale flows will not be looked for.
-func (r *reporter) flowsDropped(frontends int) {
-	r.log.Warn("conntrack cleanup queue full; dropping", "frontends", frontends)
+// flowsDropped reports frontends of a namespace whose stale flows will not be looked for.
+func (r *reporter) flowsDropped(namespace string, frontends int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	if now.Sub(r.dropped.at) < droppedEvery {
+		r.dropped.unlogged += frontends
+		return
+	}
+	r.log.Warn("conntrack cleanup queue full; dropping", "namespace", namespace, "frontends", frontends, "unlogged", r.dropped.unlogged)
+	r.dropped = dropped{at: now}
 }
 
 // flowsCleaned reports an attempt to delete stale flows.

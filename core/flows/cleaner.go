@@ -34,8 +34,10 @@ type Report struct {
 // Hooks are called by the Cleaner, on its goroutine and others. Each may be nil; they
 // must not block.
 type Hooks struct {
-	Cleaned func(Report)      // after each attempt, on the Cleaner's goroutine
-	Dropped func(matches int) // matches were dropped because the queue is full
+	Cleaned func(Report) // after each attempt, on the Cleaner's goroutine
+	// Dropped is called when matches of a namespace, which has the most, were dropped because
+	// the queue is full.
+	Dropped func(namespace string, matches int)
 	// Account begins to count the processor's time that the calling goroutine takes until its result is called. It is
 	// what the budget counts: on a busy machine a look takes long because it waits for a processor, and then flows must
 	// not wait for that, too. Where it is nil the clock counts.
@@ -44,7 +46,8 @@ type Hooks struct {
 
 const (
 	// maxFrontends bounds the queue while the table fails. It is more than all UDP
-	// frontends of a large cluster; only continuous churn can fill it.
+	// frontends of a large cluster; only continuous churn can fill it. Namespaces share the
+	// places: those with fewer than an equal part keep theirs.
 	maxFrontends = 1 << 16
 
 	// A failed attempt is repeated after minPause, then after twice as long each
@@ -161,26 +164,7 @@ func (c *Cleaner) Prepare(deltas []model.Delta) { c.correct(deltas, (*Index).als
 func (c *Cleaner) Update(host *model.Host, deltas []model.Delta) {
 	stale := c.stale(host, deltas)
 	c.correct(deltas, (*Index).keepOnly)
-	if len(stale) > 0 {
-		c.ask(host, deltas)
-	}
 	c.Enqueue(stale)
-}
-
-// ask notes the namespaces of changes that make something stale.
-func (c *Cleaner) ask(host *model.Host, deltas []model.Delta) {
-	of := map[string][]model.Delta{}
-	for _, d := range deltas {
-		of[d.ID().Service.Namespace] = append(of[d.ID().Service.Namespace], d)
-	}
-	for name, deltas := range of {
-		if len(of) > 1 && len(c.stale(host, deltas)) == 0 {
-			continue
-		}
-		c.mu.Lock()
-		c.askers[name] = struct{}{}
-		c.mu.Unlock()
-	}
 }
 
 func (c *Cleaner) correct(deltas []model.Delta, correct func(*Index, *model.Port)) {
@@ -216,20 +200,21 @@ func (c *Cleaner) awake() {
 	}
 }
 
-func (c *Cleaner) add(stale []Match) (dropped int) {
+// add returns how many matches of each namespace were dropped.
+func (c *Cleaner) add(stale []Match) (dropped map[string]int) {
 	for _, m := range stale {
-		if c.waiting.Len() >= maxFrontends && !c.waiting.has(m) {
-			dropped++
-			continue
-		}
 		c.waiting.Add(m)
+		c.askers[m.Namespace] = struct{}{}
 	}
-	return dropped
+	return c.waiting.shrink(maxFrontends)
 }
 
-func (c *Cleaner) reportDropped(matches int) {
-	if matches > 0 && c.hooks.Dropped != nil {
-		c.hooks.Dropped(matches)
+func (c *Cleaner) reportDropped(matches map[string]int) {
+	if c.hooks.Dropped == nil {
+		return
+	}
+	for namespace, n := range matches {
+		c.hooks.Dropped(namespace, n)
 	}
 }
 
@@ -377,7 +362,7 @@ func (c *Cleaner) take() []Match {
 // about the same frontends take precedence.
 func (c *Cleaner) finish(again bool) {
 	c.mu.Lock()
-	dropped := 0
+	var dropped map[string]int
 	if again {
 		newer := c.waiting.Matches()
 		c.waiting = c.running

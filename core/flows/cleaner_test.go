@@ -136,7 +136,7 @@ func TestCleanerIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stuck := stuckTable{make(chan struct{})}
 		dropped := 0
-		c := flows.Start(t.Context(), stuck, flows.Hooks{Dropped: func(n int) { dropped += n }})
+		c := flows.Start(t.Context(), stuck, flows.Hooks{Dropped: func(_ string, n int) { dropped += n }})
 		c.Enqueue([]flows.Match{gone(vip, epA)})
 		<-stuck.busy
 		for i := range 70000 {

@@ -3,6 +3,8 @@
 package flows
 
 import (
+	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -13,7 +15,8 @@ import (
 // never is; one from an endpoint in Gone always is; Reach decides about the rest.
 // A Match is immutable.
 type Match struct {
-	Proto model.Proto
+	Namespace string // of the Service whose change makes them stale
+	Proto     model.Proto
 
 	// Frontend is the original destination. For a node port it has the unspecified
 	// address of the family, which matches any.
@@ -93,6 +96,7 @@ func (m *Match) merge(n Match) Match {
 type Index struct {
 	at      map[frontendKey]int
 	matches []Match
+	counts  map[string]int // of matches, by namespace
 }
 
 type frontendKey struct {
@@ -100,18 +104,29 @@ type frontendKey struct {
 	at    netip.AddrPort
 }
 
+func (m *Match) key() frontendKey { return frontendKey{m.Proto, m.Frontend} }
+
 // Add adds a match, or merges it with the one that is there for its frontend.
 func (x *Index) Add(m Match) {
-	key := frontendKey{m.Proto, m.Frontend}
+	key := m.key()
 	if i, ok := x.at[key]; ok {
+		x.count(x.matches[i].Namespace, -1)
+		x.count(m.Namespace, 1)
 		x.matches[i] = x.matches[i].merge(m)
 		return
 	}
 	if x.at == nil {
-		x.at = map[frontendKey]int{}
+		x.at, x.counts = map[frontendKey]int{}, map[string]int{}
 	}
+	x.count(m.Namespace, 1)
 	x.at[key] = len(x.matches)
 	x.matches = append(x.matches, m)
+}
+
+func (x *Index) count(namespace string, change int) {
+	if x.counts[namespace] += change; x.counts[namespace] == 0 {
+		delete(x.counts, namespace)
+	}
 }
 
 // Len is the number of matches.
@@ -130,8 +145,45 @@ func (x *Index) Stale(f Flow) bool {
 	return m != nil && m.Stale(f)
 }
 
-// has reports whether there is a match about the frontend of m.
-func (x *Index) has(m Match) bool { return x.find(m.Proto, m.Frontend) != nil }
+// shrink removes matches until there are no more than some number, and returns how many of
+// each namespace. Always the namespace with the most gives way, with its latest.
+func (x *Index) shrink(most int) map[string]int {
+	if x.Len() <= most {
+		return nil
+	}
+	tenants := slices.SortedFunc(maps.Keys(x.counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(x.counts[a], x.counts[b]), cmp.Compare(a, b))
+	})
+	excess, left := map[string]int{}, most
+	for i, t := range tenants { // the fewest first: what they leave is shared by the others
+		has := x.counts[t]
+		keep := min(has, left/(len(tenants)-i))
+		if left -= keep; keep < has {
+			excess[t] = has - keep
+		}
+	}
+	gone := maps.Clone(excess)
+	for i := x.Len() - 1; i >= 0 && x.Len() > most; i-- {
+		if t := x.matches[i].Namespace; excess[t] > 0 {
+			excess[t]--
+			x.remove(i)
+		}
+	}
+	return gone
+}
+
+// remove removes a match; the last one takes its place.
+func (x *Index) remove(i int) {
+	last := len(x.matches) - 1
+	delete(x.at, x.matches[i].key())
+	x.count(x.matches[i].Namespace, -1)
+	if i != last {
+		x.matches[i] = x.matches[last]
+		x.at[x.matches[i].key()] = i
+	}
+	x.matches[last] = Match{}
+	x.matches = x.matches[:last]
+}
 
 // keepOnly sets the current endpoints in matches about the frontends of p.
 func (x *Index) keepOnly(p *model.Port) {

@@ -56,7 +56,7 @@ func Handshakes(host *model.Host, deltas []model.Delta) []Match {
 			continue
 		}
 		for _, f := range d.Old.Frontends {
-			x.Add(Match{Proto: model.TCP, Frontend: f.At, Own: nodePortAddresses(host, f.At), Gone: gone})
+			x.Add(Match{Namespace: d.Old.ID.Service.Namespace, Proto: model.TCP, Frontend: f.At, Own: nodePortAddresses(host, f.At), Gone: gone})
 		}
 	}
 	if x.Len() == 0 {
@@ -85,7 +85,7 @@ func removed(x *Index, host *model.Host, d model.Delta) {
 		if was == nil {
 			was = liveEndpoints(d.Old)
 		}
-		x.Add(Match{Proto: d.Old.ID.Proto, Frontend: at, Own: nodePortAddresses(host, at), Reach: Translated, Gone: was})
+		x.Add(Match{Namespace: d.Old.ID.Service.Namespace, Proto: d.Old.ID.Proto, Frontend: at, Own: nodePortAddresses(host, at), Reach: Translated, Gone: was})
 	}
 }
 
@@ -102,7 +102,7 @@ func present(x *Index, host *model.Host, d model.Delta) {
 	before := model.IndexFrontends(d.Old)
 	for i := range d.New.Frontends {
 		f := &d.New.Frontends[i]
-		m := Match{Proto: d.New.ID.Proto, Frontend: f.At, Gone: gone}
+		m := Match{Namespace: d.New.ID.Service.Namespace, Proto: d.New.ID.Proto, Frontend: f.At, Gone: gone}
 		if old := before.Find(f.At, i); old == nil || !served(old) && served(f) {
 			m.Reach = Everything
 		}

@@ -4,7 +4,10 @@ package flows_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,6 +68,51 @@ func TestATenantsChurnKeepsNoStaleFlows(t *testing.T) {
 		}
 		if n := len(table.Asked()); time.Duration(n)*walk > time.Since(began)/10 {
 			t.Errorf("%d walks in %s", n, time.Since(began))
+		}
+	})
+}
+
+// A namespace that fills the queue with its frontends while the table fails drops its own, and
+// another one's stale flows are deleted when the table works again.
+func TestATenantsFrontendsDropNoOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const room = 1 << 16
+		var table flowtest.Table
+		fault := errors.New("no buffer space")
+		table.Fail(fault, fault, fault, fault, fault, fault)
+		dropped := map[string]int{}
+		c := flows.Start(t.Context(), &table, flows.Hooks{Dropped: func(namespace string, n int) { dropped[namespace] += n }})
+		defer c.Close()
+		removed := func(namespace string, first, n int) {
+			p := port("many", nil, list(epC))
+			p.ID.Service.Namespace = namespace
+			for i := first; i < first+n; i++ {
+				at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), uint16(1+i>>16))
+				p.Frontends = append(p.Frontends, model.Frontend{At: at})
+			}
+			c.Update(host(), []model.Delta{{Old: p}})
+		}
+		synctest.Wait()
+		removed("evil", 0, room)
+		removed("evil", room, 4000)
+		removed("other", 2*room, 1000)
+		send(&table, vip, epA)
+		c.Update(host(), []model.Delta{{Old: port("dns", list(vip), list(epA, epB)), New: port("dns", list(vip), list(epB))}})
+		removed("evil", 3*room, 500)
+		time.Sleep(time.Minute)
+		if want := map[string]int{"evil": 4000 + 1000 + 1 + 500}; !maps.Equal(dropped, want) {
+			t.Errorf("dropped %v, want %v", dropped, want)
+		}
+		if len(table.Flows()) != 0 {
+			t.Errorf("left: %v", table.Flows())
+		}
+		asked := table.Asked()
+		got := map[string]int{}
+		for _, m := range asked[len(asked)-1] {
+			got[m.Namespace]++
+		}
+		if got["other"] != 1000 || len(asked[len(asked)-1]) != room {
+			t.Errorf("asked about %v", got)
 		}
 	})
 }
