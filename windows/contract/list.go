@@ -547,7 +547,7 @@ func restarts() []Experiment {
 		return Experiment{ID: id, Asks: asks, Source: source, Needs: NeedsService, expect: always(answer), run: run}
 	}
 	return []Experiment{
-		one("stopped/call", "list load balancers while the service is stopped", "kubernetes#139503", "0x6ba", func(l *lab) string {
+		one("stopped/call", "list load balancers while the service is stopped", "kubernetes#139503, winkernel's tests", "0x6b5", func(l *lab) string {
 			defer l.service(Service.Start)
 			l.service(Service.Stop)
 			return text(hns.CodeOf(l.call(dll.Request{Kind: dll.LoadBalancer, Verb: dll.Enumerate, Text: all()})))

@@ -37,6 +37,28 @@ func TestHNSIsDownForAWhile(t *testing.T) {
 	})
 }
 
+// An HNS whose service is not there answers with one of several codes of RPC: the rest of a
+// Commit is not tried, nothing is replaced, and HNS is read back afterwards. The last one was
+// seen of an HNS that does not start (WSL#4403).
+func TestTheCodesOfAnHNSThatIsGone(t *testing.T) {
+	for _, code := range []hns.Code{0x426, serverGone, 0x6b5, 0x6d9} {
+		on(t, hnsemu.WS2019, func(r *rig) {
+			web(r)
+			calls := 0
+			r.emu.Hook(func(*hnsemu.Call) hns.Code { calls++; return code })
+			r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.2 10.244.2.3")
+			r.set("api", "10.96.0.11", "10.244.1.3")
+			if _, err := r.backend.Sync(r.Context()); !errors.Is(err, ledger.ErrUnknown) || strings.Contains(err.Error(), ": error 0x") || calls != 1 {
+				r.Errorf("0x%x: %d calls, %v", uint32(code), calls, err)
+			}
+			r.emu.Hook(nil)
+			r.settle()
+			r.serves("10.96.0.10", "10.244.1.2 10.244.2.2 10.244.2.3")
+			r.serves("10.96.0.11", "10.244.1.3")
+		})
+	}
+}
+
 // The connection breaks after HNS has carried a call out: its outcome is looked
 // up, not guessed.
 func TestALostAnswer(t *testing.T) {

@@ -270,9 +270,11 @@ const (
 	codeServiceStopped   Code = 0x426
 	codeNotFound         Code = 0x490
 	codeTimeout          Code = 0x5b4
+	codeNoInterface      Code = 0x6b5 // RPC_S_UNKNOWN_IF
 	codeServerGone       Code = 0x6ba // RPC_S_SERVER_UNAVAILABLE
 	codeCallFailed       Code = 0x6be // RPC_S_CALL_FAILED
 	codeCallNotExecuted  Code = 0x6bf
+	codeNotRegistered    Code = 0x6d9  // EPT_S_NOT_REGISTERED
 	codeObjectExists     Code = 0x1392 // ERROR_OBJECT_ALREADY_EXISTS
 	codeNotImplemented   Code = 0x80004001
 	codeNetworkNotFound  Code = 0x803b0001
@@ -302,8 +304,10 @@ func (c Code) String() string {
 		{codeAlreadyExists, "exists already"},
 		{codeServiceStopped, "the service of HNS is stopped"},
 		{codeNotFound, "not found"},
+		{codeNoInterface, "HNS is unavailable: its service is stopped, or not ready yet"},
 		{codeServerGone, "HNS is unavailable"},
 		{codeCallFailed, "the remote procedure call failed"},
+		{codeNotRegistered, "HNS is unavailable: its service has registered no RPC endpoint"},
 		{codeObjectExists, "exists already: another endpoint has the address, or another load balancer the frontend"},
 		{codeNotImplemented, "not implemented"},
 		{codeNetworkNotFound, "the network does not exist"},
@@ -354,7 +358,7 @@ func notImplemented(err error) bool { return is(err, codeNotImplemented, codeUns
 // down: HNS itself is not there. Whether the call was carried out is not known.
 func down(err error) bool {
 	return errors.Is(err, ledger.ErrUnknown) || is(err, codeModuleNotFound, codeNoFunction, codeServiceStopped, codeTimeout,
-		codeServerGone, codeCallFailed, codeCallNotExecuted, codeManagerStopped)
+		codeNoInterface, codeServerGone, codeCallFailed, codeCallNotExecuted, codeNotRegistered, codeManagerStopped)
 }
 
 // unknown marks the error of a call that may have been carried out.

@@ -39,7 +39,7 @@ func (e *Emulator) finish(r Request, c *Call) (out Response, wait time.Duration)
 	case c.Code != 0: // the hook's
 	// rule: stopped
 	case e.down:
-		c.Code = 0x6ba
+		c.Code = e.answer("stopped/call")
 	default:
 		out, c.Code = e.carryOut(r, c.ID)
 	}

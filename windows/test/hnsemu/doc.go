@@ -60,7 +60,7 @@
 //	degraded          State 4 is a degraded load balancer, 5 an endpoint           wcnscripts#21, #24; hcsshim EndpointState; in v2: assumed
 //	lost-endpoint     an endpoint in use is gone: State 4, deletion 0x803b0002     wcnscripts, scripts/findDegradedPolicies (Degrades)
 //	handles           handles end with the process of HNS: code 6                  assumed; StaleHandle, 0x6ba and 0x6be in the field
-//	stopped           a stopped HNS answers 0x6ba                                  kubernetes#139503
+//	stopped           a stopped HNS answers 0x6b5                                  kubernetes#139503, winkernel's tests
 //	restarted         a restarted HNS has all objects again                        kubernetes#139519; without: kubernetes#110849
 //	no-limits         numbers of objects, endpoints and ports are not limited      of HNS 1,024 endpoints are documented; the product keeps to it
 //	plain             namespaces and SDN routes are returned as they were given    hcsshim, hcn tests
