@@ -94,14 +94,14 @@ func describe(n Network) network {
 }
 
 // provider returns the node behind which an address is, itself if it is a
-// node.
+// node. Of ranges that overlap the last one counts, as for kube-proxy.
 func (n network) provider(a netip.Addr) (node netip.Addr, ok bool) {
-	for _, r := range n.remote {
-		if r.pods.Contains(a) {
+	for _, r := range slices.Backward(n.remote) {
+		if r.pods.Contains(a) || r.node == a {
 			return r.node, true
 		}
 	}
-	return a, n.node(a)
+	return netip.Addr{}, false
 }
 
 // moved reports whether pods are behind another node in a newer reading.

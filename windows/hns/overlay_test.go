@@ -87,6 +87,21 @@ func TestANodeJoinsTheOverlay(t *testing.T) {
 	})
 }
 
+// Of ranges that overlap the last one counts, as for kube-proxy: HNS lists routes as they were
+// added (assumed), so that is the node that took a range over.
+func TestRoutesOfTheOverlayOverlap(t *testing.T) {
+	onNetwork(t, hnsemu.WS2025, hns.TypeOverlay, func(r *rig) {
+		r.emu.SetPolicies(r.network, remoteSubnet("10.244.2.0/24", "192.0.2.2"), remoteSubnet("10.244.2.0/24", "192.0.2.7"), remoteSubnet("10.244.9.0/24", "192.0.2.2"))
+		r.set("web", "10.96.0.10", "10.244.2.2 192.0.2.2 192.0.2.7")
+		r.begin()
+		for name, want := range map[string]string{"tandem_10.244.2.2": "192.0.2.7", "tandem_192.0.2.2": "192.0.2.2", "tandem_192.0.2.7": "192.0.2.7"} {
+			if got := provider(r.endpoint(name)); !strings.Contains(got, `"`+want+`"`) {
+				r.Errorf("%s is behind %s, want %s", name, got, want)
+			}
+		}
+	})
+}
+
 // A node comes back with another address: its pods' endpoints are made again, and
 // the load balancers that use them follow in place.
 func TestANodeOfTheOverlayChangesItsAddress(t *testing.T) {
