@@ -30,6 +30,9 @@ type Driver struct {
 	instance atomic.Uint32 // of HNS, when it was last looked at
 	failures failures
 
+	// Owned by Disturbed:
+	routed time.Time // when the network was last read for the nodes of unrouted endpoints
+
 	// Owned by Observe, of which there is one at a time:
 	states rotation
 
@@ -80,17 +83,39 @@ const readLimit = time.Hour
 // Limits implements dataplane.Driver. HNS has no transactions.
 func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{Read: readLimit} }
 
-// Disturbed asks HNS nothing: it reports that
-// its service was restarted, after which load balancers are known to be missing
-// (kubernetes#110849), or that Doubt was called.
-func (d *Driver) Disturbed(context.Context) (bool, error) {
+// Disturbed reports that the service of HNS was restarted, after which load balancers are known
+// to be missing (kubernetes#110849), that Doubt was called, or that the overlay names the node
+// of an endpoint that waits for that. It asks HNS nothing but the latter.
+func (d *Driver) Disturbed(ctx context.Context) (bool, error) {
 	if d.settings.Instance != nil {
 		// A service that is down, or that cannot be queried, is no change.
 		if now, err := d.settings.Instance(); err == nil && now != 0 && d.instance.Swap(now) != now {
 			d.doubt.Store(true)
 		}
 	}
+	if !d.doubt.Load() && d.known.waits(d.routed) {
+		d.routed = time.Now()
+		d.seekRoutes(ctx)
+	}
 	return d.doubt.Load(), nil
+}
+
+// routeLimit bounds a reading of the network beside which changes wait.
+const routeLimit = time.Second
+
+// seekRoutes reads the network again. What cannot be read is looked for the next time.
+func (d *Driver) seekRoutes(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, routeLimit)
+	defer cancel()
+	n, err := d.network(ctx)
+	if err != nil {
+		return
+	}
+	d.known.mu.Lock()
+	defer d.known.mu.Unlock()
+	if n.id != d.known.facts.network.id || d.known.route(n) {
+		d.Doubt()
+	}
 }
 
 // Doubt asks for HNS to be read back. It may be called from any goroutine.

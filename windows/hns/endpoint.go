@@ -132,14 +132,12 @@ func (c *commit) reroute() error {
 	c.rerouted = true
 	c.known.mu.Lock()
 	defer c.known.mu.Unlock()
-	old := c.known.facts.network
-	if n.id != old.id {
+	if n.id != c.known.facts.network.id {
 		return fmt.Errorf("network %q was re-created: %w", n.name, ledger.ErrUnknown)
 	}
-	if old.moved(n) {
+	if c.known.route(n) {
 		c.Doubt()
 	}
-	c.known.facts.network = n
 	return nil
 }
 

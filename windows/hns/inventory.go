@@ -37,6 +37,9 @@ type inventory struct {
 	surplus   map[Key][]string        // ids of our own beside those, by KindSurplus
 	facts     facts
 
+	unrouted   map[string]bool // ids of our own remote endpoints whose node the overlay does not name
+	unroutedAt time.Time       // when the last of them was made or first seen
+
 	retries map[Key]retry // of degraded objects that were re-created
 	now     findings      // kept up to date with each change
 	found   findings      // of the last reading
@@ -69,7 +72,7 @@ func newInventory(j *journal, s Settings) *inventory {
 	return &inventory{
 		journal: j, rootName: s.Root, dsr: s.DSR,
 		endpoints: map[string]Endpoint{}, byAddr: map[netip.Addr][]string{}, adopted: map[Key]bool{},
-		balancers: map[Key]installed{}, retries: map[Key]retry{},
+		balancers: map[Key]installed{}, retries: map[Key]retry{}, unrouted: map[string]bool{},
 	}
 }
 
@@ -79,6 +82,9 @@ func (t *inventory) put(e Endpoint) {
 	t.touch(e.ID)
 	t.endpoints[e.ID] = e
 	t.count(e, 1)
+	if t.trace(e); t.unrouted[e.ID] {
+		t.unroutedAt = time.Now()
+	}
 	if e.Name == t.rootName && e.Name != "" {
 		t.root = e.ID
 	}
@@ -95,6 +101,7 @@ func (t *inventory) drop(id string) {
 		return
 	}
 	delete(t.endpoints, id)
+	delete(t.unrouted, id)
 	t.count(e, -1)
 	if t.root == id {
 		t.root = ""
@@ -151,6 +158,57 @@ func (t *inventory) endpoint(id string) (Endpoint, bool) {
 	defer t.mu.Unlock()
 	e, ok := t.endpoints[id]
 	return e, ok
+}
+
+// route takes a later reading of the network, and reports whether a remote endpoint that is in use
+// is behind another node by that.
+func (t *inventory) route(n network) (moved bool) {
+	old := t.facts.network
+	t.facts.network = n
+	if n.id == old.id && slices.Equal(n.remote, old.remote) {
+		return false
+	}
+	clear(t.unrouted)
+	for _, e := range t.endpoints {
+		moved = t.trace(e) || moved
+	}
+	return moved
+}
+
+// trace notes an endpoint of ours whose node the overlay does not name, and reports whether a
+// remote one in use is behind another node than the overlay says.
+func (t *inventory) trace(e Endpoint) (moved bool) {
+	if !t.facts.network.overlay || !e.remote() {
+		return false
+	}
+	for _, a := range addresses(e) {
+		k := Key{Kind: KindRemote, Addr: a}
+		named, ok := ownedKey(e)
+		own := ok && named == k
+		if !own && !t.adopted[k] {
+			continue
+		}
+		switch _, known := t.facts.network.provider(a); {
+		case known:
+			moved = moved || !sameProvider(e, t.facts.endpoint(k, Value{}))
+		case own:
+			t.unrouted[e.ID] = true
+		}
+	}
+	return moved
+}
+
+// routeEvery is how often the network is read again for the nodes of unrouted endpoints: a CNI
+// plug-in has the route of a node that joins within seconds. Addresses outside of the
+// cluster never get one, so that readings become rarer.
+const routeEvery = 5 * time.Second
+
+// waits takes the lock, and reports whether endpoints wait for a route that has not been looked for
+// since a time for long enough: a tenth of the time that they have been waiting.
+func (t *inventory) waits(since time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.unrouted) > 0 && time.Since(since) >= max(routeEvery, time.Since(t.unroutedAt)/paceShare)
 }
 
 // find returns the endpoint for a target: for a local one this node's, and for a
@@ -381,7 +439,7 @@ func (t *inventory) end(failed bool) error {
 		return nil
 	}
 	err := t.journal.own(r.doubts, r.balancers)
-	t.facts.network = r.network
+	t.route(r.network)
 	t.merge(r.endpoints, r.touched)
 	// One that was made meanwhile was not read. A pod with its address is none.
 	if e, _ := t.source(); r.sourceVIP.IsValid() || !isSource(e) {

@@ -104,14 +104,6 @@ func (n network) provider(a netip.Addr) (node netip.Addr, ok bool) {
 	return netip.Addr{}, false
 }
 
-// moved reports whether pods are behind another node in a newer reading.
-func (n network) moved(to network) bool {
-	return slices.ContainsFunc(n.remote, func(r remoteSubnet) bool {
-		node, ok := to.provider(r.pods.Addr())
-		return ok && node != r.node
-	})
-}
-
 // node reports whether an address is that of another node.
 func (n network) node(a netip.Addr) bool {
 	for _, r := range n.remote {

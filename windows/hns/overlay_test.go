@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/windows/hns"
@@ -289,6 +290,59 @@ func TestANodeOfTheOverlayIsReplaced(t *testing.T) {
 			r.Error("what is there is not looked at")
 		}
 	})
+}
+
+// A node's pods are in slices before its route is in HNS: until then their endpoints lead to
+// this node, as those of addresses outside do. They are looked at when a Commit reads of the
+// route, and within seconds where none does; addresses that no route is for cost ever less.
+func TestARouteOfTheOverlayComesLater(t *testing.T) {
+	for _, commit := range []bool{false, true} {
+		onNetwork(t, hnsemu.WS2025, hns.TypeOverlay, func(r *rig) {
+			r.set("web", "10.96.0.10", "10.244.7.2 203.0.113.9")
+			r.begin()
+			if got := provider(r.endpoint("tandem_10.244.7.2")); !strings.Contains(got, "192.0.2.1") {
+				r.Fatalf("behind %s", got)
+			}
+			r.emu.SetPolicies(r.network, append(overlay(), remoteSubnet("10.244.7.0/24", "192.0.2.7"))...)
+			r.emu.Behave(hnsemu.Behaviour{Twins: true})
+			within := 6 * time.Second
+			if commit {
+				r.set("api", "10.96.0.11", "10.244.2.9")
+				r.sync()
+				within = 0
+			}
+			start := time.Now()
+			for {
+				yes, err := r.backend.Disturbed(r.Context())
+				if yes || err != nil || time.Since(start) > within {
+					if !yes || err != nil {
+						r.Errorf("commit %t: not looked at after %v: %v", commit, within, err)
+					}
+					break
+				}
+				time.Sleep(time.Second / 2)
+			}
+			r.audit()
+			r.settle()
+			for name, want := range map[string]string{"tandem_10.244.7.2": "192.0.2.7", "tandem_203.0.113.9": "192.0.2.1"} {
+				if got := provider(r.endpoint(name)); !strings.Contains(got, `"`+want+`"`) {
+					r.Errorf("%s is behind %s", name, got)
+				}
+			}
+			r.serves("10.96.0.10", "10.244.7.2 203.0.113.9")
+			r.gaps(0)
+			r.emu.Forget()
+			for range 2 * 3600 * 2 {
+				if yes, err := r.backend.Disturbed(r.Context()); yes || err != nil {
+					r.Fatal("disturbed by nothing", err)
+				}
+				time.Sleep(time.Second / 2)
+			}
+			if n := r.emu.Calls("HcnEnumerateNetworks"); n == 0 || n > 80 {
+				r.Errorf("in two hours the network was read %d times", n)
+			}
+		})
+	}
 }
 
 // The source VIP is made while HNS is read: the reading, which has not seen it, does
