@@ -249,9 +249,9 @@ func (*Compiler) Opaque(Key, Value) bool { return false }
 // manager restarts the proxy after that.
 const patience = time.Minute
 
-// Remove deletes all our objects from an HNS, and closes it. The network of
-// the pods may be gone, or indistinguishable from others: load balancers are owned by the
-// journal, endpoints by their names, in any network.
+// Remove deletes all our objects from an HNS but the endpoints that load balancers of others
+// depend on, and closes it. The network of the pods may be gone, or indistinguishable from
+// others: load balancers are owned by the journal, endpoints by their names, in any network.
 func Remove(ctx context.Context, h HNS, s Settings) error {
 	d, err := driverFor(ctx, h, s)
 	if err != nil {
@@ -259,8 +259,9 @@ func Remove(ctx context.Context, h HNS, s Settings) error {
 	}
 	c, release := d.begin(ctx)
 	defer release()
-	if err = c.removeBalancers(); err == nil { // which endpoints are part of
-		err = c.removeEndpoints()
+	others, err := c.removeBalancers()
+	if err == nil { // which endpoints are part of
+		err = c.removeEndpoints(others)
 	}
 	return errors.Join(err, d.Close())
 }
@@ -279,21 +280,22 @@ func driverFor(ctx context.Context, h HNS, s Settings) (*Driver, error) {
 	return NewDriver(h, v, s)
 }
 
-// removeBalancers deletes the load balancers that the journal knows. Those that
-// HNS does not show are not forgotten: it may show them again.
-func (c *commit) removeBalancers() error {
+// removeBalancers deletes the load balancers that the journal knows, and returns all others.
+// Those that HNS does not show are not forgotten: it may show them again.
+func (c *commit) removeBalancers() (others []LoadBalancer, err error) {
 	doubts := c.journal.doubtful()
 	all, err := c.balancers(c.ctx)
 	if err != nil {
-		return fmt.Errorf("HNS: %w", err)
+		return nil, fmt.Errorf("HNS: %w", err)
 	}
 	c.written(c.journal.own(doubts, all))
 	var failed []error
 	for _, lb := range all {
 		if err := c.ctx.Err(); err != nil {
-			return errors.Join(append(failed, err)...)
+			return nil, errors.Join(append(failed, err)...)
 		}
 		if !c.journal.owns(lb.ID) {
+			others = append(others, lb)
 			continue
 		}
 		var k Key // without a frontend, the id names it
@@ -304,16 +306,28 @@ func (c *commit) removeBalancers() error {
 			failed = append(failed, fmt.Errorf("load balancer %s: %w", lb.ID, err))
 		}
 	}
-	return errors.Join(failed...)
+	return others, errors.Join(failed...)
 }
 
-// removeEndpoints deletes the endpoints with our names.
-func (c *commit) removeEndpoints() error {
+// removeEndpoints deletes the endpoints with our names. Those that load balancers of others
+// depend on are left and logged: kube-proxy takes any endpoint that has an address as its own.
+func (c *commit) removeEndpoints(others []LoadBalancer) error {
+	used := map[string]bool{} // ids, and addresses
+	for _, lb := range others {
+		for _, id := range lb.HostComputeEndpoints {
+			used[id] = true
+		}
+		for _, a := range vipsOf(lb) {
+			used[a.String()] = true
+		}
+		used[lb.SourceVIP] = true
+	}
 	networks, err := c.calls.networks(c.ctx)
 	if err != nil {
 		return fmt.Errorf("HNS: %w", err)
 	}
 	var failed []error
+	var left []string
 	for _, n := range networks {
 		all, err := c.endpoints(c.ctx, n.ID, nil)
 		if err != nil && !notFound(err) {
@@ -326,10 +340,17 @@ func (c *commit) removeEndpoints() error {
 			if err := c.ctx.Err(); err != nil {
 				return errors.Join(append(failed, err)...)
 			}
+			if used[e.ID] || slices.ContainsFunc(addresses(e), func(a netip.Addr) bool { return used[a.String()] }) {
+				left = append(left, e.Name)
+				continue
+			}
 			if err := c.deleteEndpoint(e.ID); err != nil {
 				failed = append(failed, fmt.Errorf("endpoint %s: %w", e.Name, err))
 			}
 		}
+	}
+	if n := len(left); n > 0 {
+		c.settings.Log.Warn("endpoints left that load balancers of other programs use; run cleanup again when these are gone", "count", n, "endpoints", left[:min(n, maxNamed)])
 	}
 	return errors.Join(failed...)
 }

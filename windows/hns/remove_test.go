@@ -3,8 +3,12 @@
 package hns_test
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
+	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +64,50 @@ func TestRemove(t *testing.T) {
 			}
 		})
 	}
+}
+
+// kube-proxy serves again, and has begun with the deletion of all load balancers. What it found of
+// our endpoints it uses, as it knows them by their addresses, and would not miss: remote
+// ones, those of cluster IPs, and that of the source VIP stay. The rest goes, and the
+// cleanup succeeds.
+func TestRemoveBesideKubeProxy(t *testing.T) {
+	onNetwork(t, hnsemu.WS2022, hns.TypeOverlay, func(r *rig) {
+		var log bytes.Buffer
+		r.settings.SourceVIP, r.settings.Log = netip.Addr{}, slog.New(slog.NewTextHandler(&log, nil))
+		r.restart()
+		r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.2")
+		r.set("api", "10.96.0.11", "10.244.3.3")
+		r.begin()
+		for _, lb := range r.emu.Balancers() {
+			r.emu.Remove(lb.ID)
+		}
+		lb := hns.LoadBalancer{
+			HostComputeEndpoints: []string{strings.ToUpper(r.endpoint("tandem_10.244.2.2").ID)}, FrontendVIPs: []string{"10.96.0.10"},
+			PortMappings: []hns.PortMapping{{Protocol: 6, InternalPort: 8080, ExternalPort: 80}}, SourceVIP: r.endpoint("tandem-source-vip").IpConfigurations[0].IpAddress,
+		}
+		foreign := r.emu.AddBalancer(lb, true)
+		r.emu.Behave(hnsemu.Behaviour{DeleteInUse: true})
+		if err := r.leftBy(); err != nil {
+			r.Fatal(err)
+		}
+		var left []string
+		for _, e := range r.emu.Endpoints() {
+			if strings.HasPrefix(e.Name, "tandem") {
+				left = append(left, e.Name)
+			}
+		}
+		slices.Sort(left)
+		if want := []string{"tandem-source-vip", "tandem-vip_10.96.0.10", "tandem_10.244.2.2"}; !slices.Equal(left, want) {
+			r.Errorf("left: %v, want %v", left, want)
+		}
+		if !strings.Contains(log.String(), "count=3") {
+			r.Errorf("not reported:\n%s", log.String())
+		}
+		r.emu.Remove(foreign)
+		if err := r.leftBy(); err != nil || len(r.emu.Endpoints()) != 2 {
+			r.Errorf("once kube-proxy's are gone: %v, %v", err, r.emu.Endpoints())
+		}
+	})
 }
 
 // What cannot be read or deleted is an error, and is ours also the next time.
