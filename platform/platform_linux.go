@@ -60,6 +60,7 @@ func thisSystem() system {
 	s.flows = func() (flowTable, error) { return conntrack.Open() }
 	s.account = conntrack.Account
 	s.live = followLive
+	s.watch = watchKernel
 	s.writers = openWriters
 	s.listFlows = func() flowLister { return conntrack.NewReader() }
 	s.facts = linuxFacts

@@ -62,6 +62,7 @@ type Proxy struct {
 	tracked   flowLister        // all of them, for answers; nil where they are not listed
 	cleaners  [2]*flows.Cleaner // of stale UDP flows, of TCP handshakes
 	failover  *failover         // nil where it is off
+	watcher   *watcher          // of new connections
 	report    *reporter
 	servers   servers
 	kernel    sleep.Turn // of the one query at a time that reads the data plane
@@ -330,6 +331,7 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 	p.engine = engine.New(options)
 	p.engine.History().Measure(p.system.usage)
 	p.failover = newFailover(p.config.Failover, p.engine, p.network, p.machine.local, p.report, p.log)
+	p.watcher = &watcher{engine: p.engine, network: p.network, open: p.system.watch, running: p.running, group: &p.group}
 	p.switcher = &switcher{
 		engine: p.engine, network: p.network, log: p.log, switched: p.switched, running: p.running, group: &p.group,
 		modes: p.system.all(), privileged: p.system.privileged, clean: make(chan struct{}), turn: make(sleep.Turn, 1), retiring: map[config.Mode]retirement{},

@@ -33,6 +33,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/monitor"
 	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/core/snapshot"
@@ -91,6 +92,7 @@ func startQuestionedOver(t testing.TB, services int, wrap func(driver) driver) *
 		t.Fatal(err)
 	}
 	a.proxy = p
+	p.watcher.open = func(dataplane.Mode) (monitor.Source, []string, error) { return new(seen), nil, nil }
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- p.Run(ctx) }()
@@ -149,7 +151,7 @@ func clientQuestions() map[string]string {
 	const packet = `{"from": "198.51.100.7", "to": "default/web-1:80"}`
 	return map[string]string{
 		"explain": packet, "outcomes": "[" + packet + "]", "trace": packet, "drift": "{}", "services": "{}", "history": "{}", "top": "{}",
-		"preview": `{"services": [], "slices": []}`,
+		"monitor": "{}", "preview": `{"services": [], "slices": []}`,
 	}
 }
 
@@ -517,7 +519,7 @@ func TestWhatAnswersCost(t *testing.T) {
 		}
 		most, ok := map[string]uint64{
 			"explain": 2000 << 10, "outcomes": 1000 << 10, "history": 600 << 10, "preview": 800 * services, "services": 150*services + 200<<10,
-			"snapshot": 150*services + 1000<<10, "status": 150*services + 200<<10, "top": 200 << 10,
+			"snapshot": 150*services + 1000<<10, "status": 150*services + 200<<10, "top": 200 << 10, "monitor": 20 << 10,
 		}[name]
 		t.Logf("%s: %d bytes, %d for each Service", name, least, least/services)
 		if !ok || least > most {

@@ -174,6 +174,11 @@ func (p *Proxy) Known(ctx context.Context, n question.Needs) (d *question.Docume
 	d = &question.Document{
 		Facts: question.Facts{Node: p.config.NodeName, Mode: p.mode()}, Plane: p.plane(), History: p.engine.History().List, Begun: time.Now(),
 	}
+	if n.Events != nil {
+		if d.Seen, err = p.watcher.since(*n.Events); err != nil {
+			return nil, err
+		}
+	}
 	if n.Services == nil {
 		return d, nil
 	}

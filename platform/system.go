@@ -24,6 +24,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/monitor"
 	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/core/sleep"
@@ -48,6 +49,7 @@ type system struct {
 	account     func() (spent func() time.Duration)                                             // see flows.Hooks; nil where the clock has to do
 	listFlows   func() flowLister                                                               // nil where they are not listed
 	live        func(ctx context.Context, t question.Trace, from string) (question.Live, error) // follows a real packet
+	watch       func(dataplane.Mode) (source monitor.Source, notShown []string, err error)      // new connections, as the kernel sees them
 	writers     func() (writers, error)                                                         // other writers to the data plane; nil where the system does not report them
 	observe     func() (tracked, error)                                                         // TCP flows in the same table
 	facts       func(context.Context, *config.Config) *diagnosis.Facts
@@ -132,6 +134,9 @@ func portable() system {
 		observe:     func() (tracked, error) { return nil, unsupported },
 		live: func(context.Context, question.Trace, string) (question.Live, error) {
 			return question.Live{}, errors.New("--live: HNS reports no single packets; follow them with \"pktmon start --capture\", or \"vfpctrl /get-port-counter\" for the counters of VFP")
+		},
+		watch: func(m dataplane.Mode) (monitor.Source, []string, error) {
+			return nil, nil, fmt.Errorf("connections cannot be monitored in mode %s: HNS reports none; \"pktmon start --capture\" shows packets", m.Name)
 		},
 		facts:       func(context.Context, *config.Config) *diagnosis.Facts { return &diagnosis.Facts{System: runtime.GOOS} },
 		prepare:     func(*config.Config, *slog.Logger) []error { return nil },

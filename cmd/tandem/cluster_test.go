@@ -31,6 +31,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/health"
 	"github.com/tandem-proxy/tandem/core/history"
+	"github.com/tandem-proxy/tandem/core/monitor"
 	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/snapshot"
 	"github.com/tandem-proxy/tandem/core/wire"
@@ -279,6 +280,11 @@ func nodeOf(t *testing.T, name string, files map[string]string, edit func(*snaps
 	if err != nil {
 		t.Fatal(err)
 	}
+	d.Seen = &monitor.Part{Begun: at, Next: 8, Events: []monitor.Event{
+		{Number: 5, At: at, Namespace: "default", Service: "default/web", Port: "http", Protocol: "tcp", Client: "10.244.9.9:1000", Frontend: "10.96.0.10:80", Kind: "cluster IP", Verdict: "forward", Endpoint: "10.244.1.2:8080"},
+		{Number: 6, At: at, Namespace: "shop", Service: "shop/db", Protocol: "tcp", Client: "10.244.9.9:1001", Frontend: "10.96.0.11:80", Kind: "cluster IP", Verdict: "reject", Why: "no endpoints"},
+		{Number: 7, At: at, Namespace: "shop", LeftOut: 12},
+	}}
 	status := health.Status(func(context.Context) (func(question.Filter) any, error) {
 		return func(only question.Filter) any { return question.StatusOf(d, only) }, nil
 	})
@@ -346,12 +352,12 @@ func TestEveryAskingVerbIsForNodes(t *testing.T) {
 	}
 	for _, c := range root.Commands() {
 		f := c.Flags().Lookup("snapshot")
-		asks := f != nil && c.Name() != "ui" || c.Name() == "snapshot"
+		asks := f != nil && c.Name() != "ui" || c.Name() == "snapshot" || c.Name() == monitorVerb
 		has := slices.ContainsFunc(plugin.Commands(), func(k *cobra.Command) bool { return k.Name() == c.Name() && k.Flags().Lookup("node") != nil })
 		if asks != has {
 			t.Errorf("tandem %s asks: %t; kubectl tandem %s: %t", c.Name(), asks, c.Name(), has)
 		}
-		if _, tested := verbs[c.Name()]; asks != tested {
+		if _, tested := verbs[c.Name()]; asks != tested && c.Name() != monitorVerb { // TestKubectlMonitors
 			t.Errorf("%s is not tested", c.Name())
 		}
 	}
@@ -377,6 +383,47 @@ func TestEveryAskingVerbIsForNodes(t *testing.T) {
 		}
 		if len(answers) != 1 {
 			t.Errorf("%s: the ways give different answers: %v", name, answers)
+		}
+	}
+}
+
+// reading is an output that is interrupted when it has a text.
+type reading struct {
+	strings.Builder
+	until     string
+	interrupt func()
+}
+
+func (r *reading) Write(b []byte) (int, error) {
+	n, err := r.Builder.Write(b)
+	if strings.Contains(r.String(), r.until) {
+		r.interrupt()
+	}
+	return n, err
+}
+
+// Connections through a node are shown until they are interrupted, by both ways, and only those that are asked for.
+func TestKubectlMonitors(t *testing.T) {
+	w := three(t)
+	for _, account := range []bool{false, true} {
+		w.account = account
+		ctx, cancel := context.WithCancel(t.Context())
+		out, stderr := &reading{until: "left out", interrupt: cancel}, &strings.Builder{}
+		code := run(ctx, []string{"kubectl-tandem", "monitor", "--node", "b", "--kubeconfig", w.kubeconfig, "-n", "shop"}, out, stderr)
+		text := out.String()
+		if code != exitOK || !strings.HasPrefix(text, "connections to Services through node b, mode nftables") || stderr.Len() > 0 ||
+			!strings.Contains(text, "tcp  10.244.9.9:1001 -> 10.96.0.11:80 shop/db (cluster IP)  REJECT no endpoints\n") ||
+			!strings.Contains(text, "12 connections of namespace shop left out\n") || strings.Contains(text, "default/web") {
+			t.Errorf("exit code %d: %s%s", code, text, stderr)
+		}
+		cancel()
+	}
+	for line, want := range map[string]string{
+		"--verdict refuse": `verdict "refuse": choose of forward, reject, drop`, "--from pod": `from "pod": want the address of a client`,
+		"--interval 1h": "--interval 1h0m0s: from 100ms to 5s", "-n a --service b/c": "none of the others can be", "web": "takes no argument",
+	} {
+		if code, _, stderr := kubectl(t, append(strings.Fields("monitor --node b --kubeconfig "+w.kubeconfig), strings.Fields(line)...)...); code != exitUsage || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit code %d: %s", line, code, stderr)
 		}
 	}
 }

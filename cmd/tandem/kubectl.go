@@ -63,7 +63,7 @@ A link to tandem that is called ` + kubectlPlugin + ` in PATH makes it kubectl t
 	complete(c, "via", ways()...)
 	c.AddCommand(newKubectlStatus(k), newKubectlDiff(k),
 		k.asks(newServices(k), "default/web"), k.asks(newExplain(k), "pod default/web:80"), k.asks(newTrace(k), "outside 192.0.2.1:30080"), k.asks(newDrift(k), ""),
-		k.asks(newHistory(k), "default/web"), k.asks(newTop(k), ""), newKubectlPlan(k), k.asks(newSnapshot(k), "> node-1.snapshot"), newUI(k))
+		k.asks(newHistory(k), "default/web"), k.asks(newTop(k), ""), k.asks(newMonitor(), "-n shop"), newKubectlPlan(k), k.asks(newSnapshot(k), "> node-1.snapshot"), newUI(k))
 	return c
 }
 
@@ -119,7 +119,7 @@ func (k *cluster) asks(c *cobra.Command, argument string) *cobra.Command {
 		pods, err := k.pods(ctx, to, "")
 		return nodesOf(pods), err
 	}))
-	if here != "snapshot" {
+	if here != "snapshot" && here != monitorVerb {
 		fs.BoolVar(&k.all, "all-nodes", false, "ask all nodes, and show only what differs")
 		c.MarkFlagsMutuallyExclusive("node", "all-nodes")
 		if fs.Lookup("watch") != nil {
@@ -171,7 +171,7 @@ func (k *cluster) ask(cmd *cobra.Command, args []string, run func(*cobra.Command
 	if k.all {
 		return k.everywhere(cmd, args, to, pods, run)
 	}
-	if cmd.Flags().Lookup("output") != nil && !cmd.Flags().Changed("watch") { // snapshot says itself that it waits
+	if cmd.Flags().Lookup("output") != nil && !cmd.Flags().Changed("watch") && cmd.Name() != monitorVerb { // snapshot says itself that it waits
 		defer waiting(cmd, "waiting for the tandem of node "+pods[0].Spec.NodeName)()
 	}
 	cmd.SetContext(platform.Through(ctx, carrier{k, to, pods[0], maxNode}))

@@ -126,7 +126,7 @@ EndpointSlices into the kernel, and keeps them up to date.`,
 	root.Flags().Bool("version", false, "print the version") // cobra's own would offer -v, which is the verbosity
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetUsageFunc(plainHelp)
-	root.AddCommand(newRun(), newPlan(), newStatus(nil), newServices(nil), newExplain(nil), newTrace(nil), newDrift(nil), newHistory(nil), newTop(nil), newSnapshot(nil), newReplay(), newUI(nil), newKubectl(),
+	root.AddCommand(newRun(), newPlan(), newStatus(nil), newServices(nil), newExplain(nil), newTrace(nil), newDrift(nil), newHistory(nil), newTop(nil), newMonitor(), newSnapshot(nil), newReplay(), newUI(nil), newKubectl(),
 		newSwitch(), newDoctor(), newTest(), newDemo(), newCleanup(), newConfig(), newHNS(hns.Local),
 		newInstall(), newUninstall(), newStart(), newStop(), newDocs(), newVersion())
 	for _, c := range append(root.Commands(), root) {

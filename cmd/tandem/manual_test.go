@@ -282,7 +282,7 @@ What ` + "`/metrics`" + ` of the metrics address serves (` + "`--metrics-bind-ad
 func answers() map[string]any {
 	return map[string]any{
 		"tandem status": question.Status{}, "tandem services": question.Services{}, "tandem explain": question.Explanation{}, "tandem trace": question.Trace{},
-		"tandem drift": question.Drift{}, "tandem history": history.Document{}, "tandem top": question.Top{}, "tandem plan": question.Plan{},
+		"tandem drift": question.Drift{}, "tandem history": history.Document{}, "tandem top": question.Top{}, "tandem monitor": question.Monitor{}, "tandem plan": question.Plan{},
 		"tandem plan --against-running": question.Preview{}, "tandem replay": question.Plan{}, "tandem doctor": []diagnosis.Check{},
 		"tandem switch": platform.Switched{}, "tandem cleanup": cleanupDocument{}, "tandem version": build{}, "tandem config check": configDocument{},
 		"tandem config explain": []settingDocument{}, "tandem hns dump": hns.Dump{}, "tandem hns diff": hns.Diff{}, "tandem kubectl status": []question.Node{},

@@ -549,3 +549,20 @@ func (e *Engine) RemoteOf(ctx context.Context, frontend netip.AddrPort, of model
 func (e *Engine) RemoteAt(ctx context.Context, a netip.Addr) ([]track.Endpoint, error) {
 	return ask(ctx, e.inbox, func() []track.Endpoint { return e.tracker.RemoteAt(a) })
 }
+
+// Concerned is what answers about packets to some addresses depend on.
+type Concerned struct {
+	Host     *model.Host
+	Services [][]*track.View // that affect packets to each address, in their order
+}
+
+// Concerned returns it.
+func (e *Engine) Concerned(ctx context.Context, to []model.Listener) (Concerned, error) {
+	return ask(ctx, e.inbox, func() Concerned {
+		c := Concerned{Host: e.tracker.Host(), Services: make([][]*track.View, len(to))}
+		for i, l := range to {
+			c.Services[i] = e.tracker.Concerned(l.Proto, l.At)
+		}
+		return c
+	})
+}

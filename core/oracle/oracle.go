@@ -78,6 +78,11 @@ func Decide(host *model.Host, ports []*model.Port, p Packet) Outcome {
 	return out
 }
 
+// Find returns the port and the frontend that a packet is for; nil where there is none.
+func Find(host *model.Host, ports []*model.Port, p Packet) (*model.Port, *model.Frontend) {
+	return walk{host: host, ports: ports, report: func(About, string, string, ...any) {}}.find(p)
+}
+
 // walk follows one packet, and reports each decision.
 type walk struct {
 	host   *model.Host

@@ -17,7 +17,7 @@ import (
 
 // compared are the answers that nodes are compared by.
 func compared() []any {
-	return []any{Status{}, Services{}, Explanation{}, Trace{}, Drift{}, history.Document{}, Top{}, Preview{}}
+	return []any{Status{}, Services{}, Explanation{}, Trace{}, Drift{}, history.Document{}, Top{}, Preview{}, Monitor{}}
 }
 
 // No answer is compared by a time, which every node has its own of, and what a node is called is known as that.

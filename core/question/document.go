@@ -29,6 +29,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/flows"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/monitor"
 	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/track"
 )
@@ -40,6 +41,7 @@ type Document struct {
 	Plane            Plane
 	Since            engine.Since // of the Service that was picked
 	Counts           *TopSources  // nil where the data plane counts no connections
+	Seen             *monitor.Part
 	History          func(history.Filter) (history.Document, int, iter.Seq[*history.Entry])
 
 	// Begun is when the data plane was begun to be read back for this document: what was found to differ since is
@@ -107,6 +109,7 @@ type Needs struct {
 	Since    model.ServiceName // since when what is programmed of this one
 	Audit    bool              // the data plane read back
 	Counts   *TopRequest       // connections, as the data plane counts them
+	Events   *uint64           // what is seen of connections, from an event of this number on; 0 for the next one
 }
 
 // Verb is a question that a running proxy is asked over its control socket too. Parameters and Answer are its JSON; the
@@ -141,7 +144,7 @@ type Question interface {
 
 // Questions are all that a running proxy answers over its control socket.
 func Questions() []Question {
-	return []Question{Explain(), Outcomes(), TracePacket(), FindDrift(), ListServices(), ListChanges(), CountConnections(), PreviewEdit()}
+	return []Question{Explain(), Outcomes(), TracePacket(), FindDrift(), ListServices(), ListChanges(), CountConnections(), PreviewEdit(), WatchConnections()}
 }
 
 // Called implements Question.

@@ -226,7 +226,7 @@ func (k *link) ready(at side, events uint32) {
 // connected begins to transfer.
 func (k *link) connected() {
 	k.timeout.Stop()
-	k.to.connected(time.Now())
+	k.reached(&k.to)
 	k.attempts.note(&k.to, true)
 	k.timeout, k.to = nil, choice{}
 	k.state = transferring

@@ -100,6 +100,7 @@ func (r *Relay) answer(client netip.AddrPort) (from model.Origin, to choice, ok 
 	a := p.Answer(from, client.Addr())
 	if a.Verdict != model.Balance || len(a.Endpoints) == 0 {
 		r.stats.refused.Add(1)
+		r.saw(r.quota.port, client, rejectedBy(a.Verdict), netip.AddrPort{})
 		return from, choice{}, false
 	}
 	return from, r.balancer.choose(from, client, a, p.SessionAffinity, time.Now()), true

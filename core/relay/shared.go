@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/monitor"
 	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
@@ -32,7 +33,8 @@ type shared struct {
 	listeners listeners
 	stats     counters
 	attempts  attempts
-	clients   *clients // with session affinity
+	watched   atomic.Pointer[watched] // nil while nobody looks
+	clients   *clients                // with session affinity
 
 	newStream, newDatagrams newReader
 	buffers                 sync.Pool // of *[]byte of chunkSize
@@ -213,6 +215,7 @@ type Stats struct {
 type Backend interface {
 	Relays() Stats       // for metrics
 	Attempts() *Attempts // for failover: what clients have seen of endpoints
+	Watch() monitor.Source
 }
 
 type counters struct {

@@ -130,7 +130,7 @@ func (s *shared) dial(to *choice, tries int) (*net.TCPConn, error) {
 		up, err = s.dialTCP(to.endpoint(), dialTimeouts[try])
 		switch {
 		case err == nil:
-			to.connected(time.Now())
+			s.reached(to)
 			s.attempts.note(to, true)
 			return up, nil
 		case s.ctx.Err() != nil:

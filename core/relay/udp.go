@@ -167,7 +167,7 @@ func (u *udpRelay) newSession(client netip.AddrPort, from model.Origin, to choic
 	s := &session{udpRelay: u, client: client, from: from, to: to, up: up, in: in, over: make(chan struct{})}
 	s.touch(time.Now())
 	s.since = s.last.Load()
-	to.connected(time.Now())
+	u.reached(&to)
 	u.quota.taken.Add(1)
 	u.work.Go(s.answers)
 	return s, nil

@@ -47,8 +47,8 @@ type Follower struct {
 // Follow opens a Follower of the calling thread's network namespace. It is an error where the
 // kernel reports no new flows.
 func Follow() (*Follower, error) {
-	if on, err := host.Sysctl("net/netfilter/nf_conntrack_events"); err == nil && on == "0" {
-		return nil, errors.New("conntrack reports no new connections: sysctl net.netfilter.nf_conntrack_events is 0")
+	if err := reports(); err != nil {
+		return nil, err
 	}
 	var sockets [3]*netlink.Socket
 	for i := range sockets {
@@ -67,6 +67,14 @@ func Follow() (*Follower, error) {
 	return f, nil
 }
 
+// reports is an error where the kernel reports no new flows.
+func reports() error {
+	if on, err := host.Sysctl("net/netfilter/nf_conntrack_events"); err == nil && on == "0" {
+		return errors.New("conntrack reports no new connections: sysctl net.netfilter.nf_conntrack_events is 0")
+	}
+	return nil
+}
+
 // SetUnmarked sets whether what redirects flows leaves their DNAT bit unset, as IPVS
 // does: otherwise the kernel leaves out all flows without it.
 func (f *Follower) SetUnmarked(unmarked bool) {
@@ -77,7 +85,7 @@ func (f *Follower) SetUnmarked(unmarked bool) {
 }
 
 // filter leaves out what New would, before it takes room. Without it there is only more to read.
-func (f *Follower) filter() { _ = f.events.Filter(program(f.unmarked)) }
+func (f *Follower) filter() { _ = f.events.Filter(program(true, f.unmarked)) }
 
 // Stop ends the reports until the next New.
 func (f *Follower) Stop() {
@@ -350,10 +358,56 @@ func newFlow(m netlink.Message) (f NewFlow, ok bool) {
 	return NewFlow{Proto: orig.proto, Src: orig.src, Dst: orig.dst, To: reply.src, Sees: reply.dst}, okOrig && okReply
 }
 
-// program is classic BPF that passes the reports of new flows that are TCP and, unless unmarked,
+// Beginnings reads the flows that begin, of all protocols, some at a time. Those that nothing has redirected are left out.
+type Beginnings struct{ events *netlink.Socket }
+
+// OpenBeginnings opens it in the network namespace of the calling thread. Unmarked is that of Follower.SetUnmarked.
+func OpenBeginnings(unmarked bool) (*Beginnings, error) {
+	if err := reports(); err != nil {
+		return nil, err
+	}
+	s, err := netlink.Open()
+	if err != nil {
+		return nil, fmt.Errorf("conntrack events: %w", err)
+	}
+	s.SetBuffers(0, eventBuffer)
+	_ = s.Filter(program(false, unmarked)) // without it there is only more to read
+	if err := s.Join(netlink.GroupNewFlows); err != nil {
+		return nil, errors.Join(fmt.Errorf("conntrack events: %w", err), s.Close())
+	}
+	return &Beginnings{s}, nil
+}
+
+// Close ends the reports.
+func (b *Beginnings) Close() error { return b.events.Close() }
+
+// Look calls each for the flows that have begun since the last call, so many at most: the others wait. Lost are those that did not
+// fit into the queue.
+func (b *Beginnings) Look(most int, each func(NewFlow)) (lost bool, err error) {
+	for range most {
+		text, err := b.events.Receive()
+		switch {
+		case errors.Is(err, netlink.ErrNoAnswer):
+			return lost, nil
+		case errors.Is(err, unix.ENOBUFS):
+			lost = true
+			continue
+		case err != nil:
+			return lost, fmt.Errorf("conntrack events: %w", err)
+		}
+		for m, err := range netlink.Messages(text) {
+			if flow, ok := newFlow(m); err == nil && ok && flow.Translated() {
+				each(flow)
+			}
+		}
+	}
+	return lost, nil
+}
+
+// program is classic BPF that passes the reports of new flows that are TCP, or any, and, unless unmarked,
 // redirected. Netfilter's attributes begin behind two headers; SKF_AD_NLATTR and SKF_AD_NLATTR_NEST
 // replace A, where a search begins, by the place of attribute X, 0 if there is none.
-func program(unmarked bool) []unix.SockFilter {
+func program(onlyTCP, unmarked bool) []unix.SockFilter {
 	const (
 		load      = unix.BPF_LD | unix.BPF_IMM
 		find      = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
@@ -378,14 +432,16 @@ func program(unmarked bool) []unix.SockFilter {
 		add(unix.BPF_JMP|unix.BPF_JEQ|unix.BPF_K, 0, 0, 1)
 		drop()
 	}
-	add(load, begin)
-	search(attr, ctaTupleOrig)
-	search(nest, ctaTupleProto)
-	search(nest, ctaProtoNum)
-	add(unix.BPF_MISC|unix.BPF_TAX, 0)
-	add(unix.BPF_LD|unix.BPF_B|unix.BPF_IND, attrValue)
-	add(unix.BPF_JMP|unix.BPF_JEQ|unix.BPF_K, unix.IPPROTO_TCP, 1, 0)
-	drop()
+	if onlyTCP {
+		add(load, begin)
+		search(attr, ctaTupleOrig)
+		search(nest, ctaTupleProto)
+		search(nest, ctaProtoNum)
+		add(unix.BPF_MISC|unix.BPF_TAX, 0)
+		add(unix.BPF_LD|unix.BPF_B|unix.BPF_IND, attrValue)
+		add(unix.BPF_JMP|unix.BPF_JEQ|unix.BPF_K, unix.IPPROTO_TCP, 1, 0)
+		drop()
+	}
 	if !unmarked {
 		add(load, begin)
 		search(attr, ctaStatus)

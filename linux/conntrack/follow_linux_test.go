@@ -212,3 +212,40 @@ func BenchmarkFollow(b *testing.B) {
 		})
 	}
 }
+
+// Flows of all protocols that begin are read, so many at a time, but for those that nothing has redirected; that some did
+// not fit into the queue is said.
+func TestBeginnings(t *testing.T) {
+	inNetns(t, func(*Table) {
+		b, err := OpenBeginnings(true)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer b.Close()
+		createAll(t, handshakes...)
+		look := func(most int) (seen []string, lost bool) {
+			lost, err := b.Look(most, func(f NewFlow) { seen = append(seen, fmt.Sprint(f.Proto, " ", f.Src, " ", f.Dst, " ", f.To)) })
+			if err != nil {
+				t.Error(err)
+			}
+			return seen, lost
+		}
+		first, lost := look(1)
+		rest, lostToo := look(100)
+		want := []string{
+			"tcp 10.244.1.10:1000 10.96.0.10:80 10.244.2.2:8080", "tcp [fd00::1]:1000 [fd00:10:96::1]:80 [fd00:2::2]:8080",
+			"tcp 10.244.1.10:1001 10.96.0.10:80 10.244.2.2:8080", "udp 10.244.1.10:1003 10.96.0.10:53 10.244.2.2:5353",
+		}
+		if seen := append(first, rest...); len(first) != 1 || !slices.Equal(seen, want) || lost || lostToo {
+			t.Errorf("%v, then %v, lost: %t, %t", first, rest, lost, lostToo)
+		}
+		create(t, 20*maxNew, func(n int) made {
+			return tcp(fmt.Sprintf("10.1.%d.%d:1000", n/250, n%250), "10.96.0.10:80", "10.244.2.2:8080", 0)
+		})
+		defer command(t, "", "conntrack", "-F") // all namespaces share one hash table
+		if seen, lost := look(1000); len(seen) > 1000 || len(seen) == 0 || !lost {
+			t.Errorf("%d flows of %d, lost: %t", len(seen), 20*maxNew, lost)
+		}
+	})
+}

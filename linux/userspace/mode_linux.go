@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/monitor"
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/linux/host"
@@ -115,6 +116,8 @@ func (b *backend) Connections(_ context.Context, endpoints bool, found func(data
 	})
 	return true, nil
 }
+
+func (b *backend) Watch() monitor.Source { return b.driver.relays.server.Watch() }
 
 func (b *backend) Attempts() *relay.Attempts { return b.driver.relays.server.Attempts() }
 

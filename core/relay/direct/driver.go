@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/monitor"
 	"github.com/tandem-proxy/tandem/core/relay"
 )
 
@@ -109,6 +110,8 @@ func (b *backend) Connections(_ context.Context, endpoints bool, found func(data
 	})
 	return true, nil
 }
+
+func (b *backend) Watch() monitor.Source { return b.driver.server.Watch() }
 
 func (b *backend) Attempts() *relay.Attempts { return b.driver.server.Attempts() }
 
