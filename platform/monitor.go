@@ -14,11 +14,14 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/monitor"
 	"github.com/tandem-proxy/tandem/core/relay"
+	"github.com/tandem-proxy/tandem/core/track"
 )
 
 // monitored is the part of engine.Engine that a monitor uses.
 type monitored interface {
 	Current() engine.DataPlane
+	Status() engine.Status
+	SnapshotOf(ctx context.Context, pick func(*track.Tracker) []*track.View) (*engine.Snapshot, error)
 	Concerned(ctx context.Context, to []model.Listener) (engine.Concerned, error)
 }
 
@@ -69,10 +72,16 @@ func (w *watcher) begin() error {
 	if err != nil {
 		return err
 	}
+	t := &marker{watcher: w}
+	if t.source, _ = source.(monitor.Tracer); t.source != nil {
+		if err := t.update(); err != nil {
+			return errors.Join(err, source.Close())
+		}
+	}
 	ring := monitor.NewRing(time.Now())
 	w.ring, w.notes = ring, notes
 	w.group.Go(func() {
-		err := errors.Join(w.watch(plane.Mode, source, ring), source.Close())
+		err := errors.Join(w.watch(plane.Mode, source, t, ring), source.Close())
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.ring, w.ended = nil, err
@@ -83,7 +92,7 @@ func (w *watcher) begin() error {
 // source is that of a data plane.
 func (w *watcher) source(plane engine.DataPlane) (source monitor.Source, notShown []string, err error) {
 	if b, ok := plane.Backend.(relay.Backend); ok {
-		return b.Watch(), nil, nil
+		return b.Watch(), []string{"clients that are rejected before a relay accepts them, such as those of Services without endpoints"}, nil
 	}
 	err = w.network.Do(func() error {
 		source, notShown, err = w.open(plane.Mode)
@@ -93,7 +102,7 @@ func (w *watcher) source(plane engine.DataPlane) (source monitor.Source, notShow
 }
 
 // watch looks until nobody asks any more, or the mode is another.
-func (w *watcher) watch(mode dataplane.Mode, source monitor.Source, ring *monitor.Ring) error {
+func (w *watcher) watch(mode dataplane.Mode, source monitor.Source, t *marker, ring *monitor.Ring) error {
 	tick := time.NewTicker(monitor.Every)
 	defer tick.Stop()
 	for w.wanted() && w.engine.Current().Mode.Name == mode.Name {
@@ -103,6 +112,9 @@ func (w *watcher) watch(mode dataplane.Mode, source monitor.Source, ring *monito
 		case <-tick.C:
 		}
 		events, err := w.look(source)
+		if err == nil && t.source != nil {
+			err = t.update()
+		}
 		if err != nil {
 			return err
 		}
@@ -111,6 +123,35 @@ func (w *watcher) watch(mode dataplane.Mode, source monitor.Source, ring *monito
 		w.mu.Unlock()
 	}
 	return nil
+}
+
+// marker keeps a source informed of the frontends that may reject packets.
+type marker struct {
+	*watcher
+	source monitor.Tracer // nil where nothing is traced
+	at     time.Time      // of the last update
+	syncs  uint64         // of the engine then
+}
+
+// retrace is the time between updates: each walks all Services, which are not those that a change is about.
+const retrace = time.Second
+
+// update says which frontends those are, where they may have changed since the last time.
+func (t *marker) update() error {
+	now, syncs := time.Now(), t.engine.Status().Syncs
+	if !t.at.IsZero() && (now.Sub(t.at) < retrace || syncs == t.syncs) {
+		return nil
+	}
+	t.at, t.syncs = now, syncs
+	s, err := t.engine.SnapshotOf(t.running, (*track.Tracker).Unsorted)
+	if err != nil {
+		return err
+	}
+	var all []monitor.Frontend
+	for _, svc := range s.Each() {
+		all = append(all, monitor.Rejecting(svc.Ports)...)
+	}
+	return t.network.Do(func() error { return t.source.Trace(t.running, all) })
 }
 
 func (w *watcher) wanted() bool {
@@ -122,7 +163,11 @@ func (w *watcher) wanted() bool {
 // look returns the events since the last one.
 func (w *watcher) look(source monitor.Source) (events []monitor.Event, err error) {
 	var all []monitor.Seen
-	more, err := source.Look(func(s monitor.Seen) { all = append(all, s) })
+	var more bool
+	err = w.network.Do(func() error {
+		more, err = source.Look(func(s monitor.Seen) { all = append(all, s) })
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -30,10 +30,13 @@ type seen struct {
 	err  error
 	mode config.Mode
 	did  counts
+
+	syncs  uint64
+	traced []monitor.Frontend
 }
 
 // counts are how often it was called.
-type counts struct{ opened, closed, looks, asked int }
+type counts struct{ opened, closed, looks, asked, walks int }
 
 func (s *seen) counts() (c counts) {
 	synctest.Wait()
@@ -57,6 +60,24 @@ func (s *seen) Current() engine.DataPlane {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return engine.DataPlane{Mode: dataplane.Mode{Name: s.mode}}
+}
+
+func (s *seen) Status() (now engine.Status) {
+	s.set(func() { now.Syncs = s.syncs })
+	return now
+}
+
+func (s *seen) SnapshotOf(context.Context, func(*track.Tracker) []*track.View) (*engine.Snapshot, error) {
+	s.set(func() { s.did.walks++ })
+	id := model.PortID{Service: model.ServiceName{Namespace: "shop", Name: "db"}, Proto: model.TCP}
+	reject := model.Action{Verdict: model.Reject}
+	port := &model.Port{ID: id, Frontends: []model.Frontend{{At: netip.MustParseAddrPort("10.96.0.11:5432"), On: [model.Origins]model.Action{reject, reject, reject}}}}
+	return &engine.Snapshot{Services: []*track.View{{Ports: []*model.Port{port}}}}, nil
+}
+
+func (s *seen) Trace(_ context.Context, all []monitor.Frontend) error {
+	s.set(func() { s.traced = all })
+	return nil
 }
 
 func (s *seen) Concerned(_ context.Context, to []model.Listener) (engine.Concerned, error) {
@@ -197,7 +218,7 @@ func TestWatchedFails(t *testing.T) {
 		}
 		s.set(func() { s.err = nil })
 		first, err := w.since(0)
-		if err != nil || s.counts() != (counts{opened: 2, closed: 1, looks: 1}) {
+		if err != nil || s.counts() != (counts{opened: 2, closed: 1, looks: 1, walks: 2}) {
 			t.Errorf("%+v, %v", s.counts(), err)
 		}
 		s.set(func() { s.mode = "iptables" })
@@ -205,6 +226,32 @@ func TestWatchedFails(t *testing.T) {
 		synctest.Wait()
 		if p, err := w.since(first.Next); err != nil || s.counts().opened != 3 || s.counts().closed != 2 || p.Begun.Equal(first.Begun) {
 			t.Errorf("%+v, %v", s.counts(), err)
+		}
+	})
+}
+
+// What may reject packets is known before the first answer, and looked for again only after a change, once a second.
+func TestRejectingFrontendsAreTraced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &seen{}
+		w, stop := watching(t, s)
+		defer stop()
+		if _, err := w.since(0); err != nil {
+			t.Fatal(err)
+		}
+		if c := s.counts(); c.walks != 1 || fmt.Sprint(s.traced) != "[{shop tcp 10.96.0.11:5432}]" {
+			t.Errorf("%+v, %v", c, s.traced)
+		}
+		time.Sleep(5 * time.Second)
+		if c := s.counts(); c.walks != 1 {
+			t.Errorf("nothing has changed: %+v", c)
+		}
+		for range 40 {
+			s.set(func() { s.syncs++ })
+			time.Sleep(monitor.Every)
+		}
+		if c := s.counts(); c.walks < 4 || c.walks > 6 {
+			t.Errorf("40 changes in 4 seconds: %+v", c)
 		}
 	})
 }

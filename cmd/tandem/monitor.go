@@ -33,10 +33,11 @@ passes this node: the client, the frontend, the Service and the endpoint that it
 that it was rejected or dropped, and why. Its first line says what the mode in use does
 not show. Connections that are open already are not shown.
 
-On Linux conntrack reports connections that begin, and relays know theirs; HNS reports
-none. The running tandem looks only while somebody asks, and 10 s longer. At most %d
-lines a second are kept, of which each namespace has its share: how many are left out is
-said in their place. With -o json there is one document for each answer.`, monitor.Most*int(time.Second/monitor.Every)),
+On Linux conntrack reports connections that begin, and nf_tables which rule rejects a
+packet, by a temporary table (tandem-monitor-*); relays know theirs; HNS reports none. The
+running tandem looks only while somebody asks, and 10 s longer. At most %d lines a
+second are kept, of which each namespace has its share: how many are left out is said in
+their place. -o wide adds the rule, and -o json prints one document for each answer.`, monitor.Most*int(time.Second/monitor.Every)),
 		Example: "  tandem monitor\n  tandem monitor -n shop --verdict reject,drop\n  tandem monitor --service default/web --from 10.244.1.0/24\n  tandem monitor -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r := r

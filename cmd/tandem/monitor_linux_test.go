@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -12,60 +13,86 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/linux/netns"
+	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
-// monitored are two Services: one whose endpoint is on the node, and one without endpoints.
-var monitored = strings.NewReplacer("[10.244.1.2]", "[192.0.2.1]", "- addresses: [10.244.1.3]\n", "").Replace(webYAML) +
-	"---\napiVersion: v1\nkind: Service\nmetadata: {name: db, namespace: shop}\nspec:\n  clusterIP: 10.96.0.11\n  ports: [{name: sql, port: 5432}]\n"
+// monitored are a Service whose endpoint is on the node, and two without endpoints.
+var monitored = strings.NewReplacer("[10.244.1.2]", "[192.0.2.1]", "- addresses: [10.244.1.3]\n", "").Replace(webYAML) + withoutEndpoints("shop", 11) + withoutEndpoints("bank", 12)
 
-// What a client meets is shown, in the modes of this kernel, and only what is asked for.
+func withoutEndpoints(namespace string, number int) string {
+	return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {name: db, namespace: %s}\nspec:\n  clusterIP: 10.96.0.%d\n  ports: [{name: sql, port: 5432}]\n", namespace, number)
+}
+
+// monitoredNode is a node with a running tandem, and what starts a program there, until the test ends.
+func monitoredNode(t *testing.T, mode string) (node *netns.Net, here func(args ...string) (*exec.Cmd, *written)) {
+	t.Helper()
+	node, err := netns.New(t.Context(), netns.Plan{Node: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { node.Close() })
+	here = func(args ...string) (cmd *exec.Cmd, out *written) {
+		t.Helper()
+		if err := node.Do(netns.Node, func() (err error) {
+			cmd, out, err = program(t.Context(), args...)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = cmd.Process.Signal(os.Interrupt)
+			_ = cmd.Wait() // its context has ended
+		})
+		return cmd, out
+	}
+	_, log := here("run", "--manifests", folder(t, map[string]string{"web.yaml": monitored}), "--hostname-override", "node-1", "--proxy-mode", mode, "--cluster-cidr", "10.244.0.0/16")
+	log.await(t, "services programmed")
+	return node, here
+}
+
+// connect connects from the node to places, each so often.
+func connect(t *testing.T, node *netns.Net, times int, places ...string) {
+	t.Helper()
+	if err := node.Do(netns.Node, func() error {
+		for range times {
+			for _, at := range places {
+				if c, err := net.DialTimeout("tcp", at, time.Second); err == nil {
+					_ = c.Close()
+				}
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What a client meets is shown, in the modes of this kernel, and only what is asked for. A mode that does not show
+// rejections says so.
 func TestMonitorInModes(t *testing.T) {
 	if err := netns.Available(); err != nil {
 		t.Skipf("no network namespaces here: %v", err)
 	}
-	for _, mode := range []string{"nftables", "iptables", "userspace"} { // ipvs: ci/netns
+	for _, mode := range []string{"nftables", "iptables", "ipvs", "userspace"} {
 		t.Run(mode, func(t *testing.T) {
-			node, err := netns.New(t.Context(), netns.Plan{Node: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
-			if err != nil {
-				t.Fatal(err)
+			node, here := monitoredNode(t, mode)
+			_, all := here("monitor", "--interval", "100ms")
+			_, one := here("monitor", "--interval", "100ms", "--service", "web", "--verdict", "forward", "--from", "192.0.2.0/24")
+			all.await(t, "through node node-1, mode ")
+			one.await(t, "through node node-1, mode ")
+			if !strings.Contains(all.String(), "mode "+mode) {
+				t.Skipf("mode %s does not work on this kernel: %s", mode, all)
 			}
-			t.Cleanup(func() { node.Close() })
-			here := func(args ...string) *written {
-				t.Helper()
-				var cmd *exec.Cmd
-				var out *written
-				if err := node.Do(netns.Node, func() (err error) {
-					cmd, out, err = program(t.Context(), args...)
-					return err
-				}); err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() {
-					_ = cmd.Process.Signal(os.Interrupt)
-					_ = cmd.Wait() // its context has ended
-				})
-				return out
-			}
-			log := here("run", "--manifests", folder(t, map[string]string{"web.yaml": monitored}), "--hostname-override", "node-1", "--proxy-mode", mode, "--cluster-cidr", "10.244.0.0/16")
-			log.await(t, "services programmed")
-			all, one := here("monitor", "--interval", "100ms"), here("monitor", "--interval", "100ms", "--service", "web", "--verdict", "forward", "--from", "192.0.2.0/24")
-			all.await(t, "mode "+mode)
-			one.await(t, "mode "+mode)
 			if err := node.Do(netns.Node, func() error {
 				l, err := net.Listen("tcp", "192.0.2.1:8080")
-				if err != nil {
-					return err
+				if err == nil {
+					t.Cleanup(func() { _ = l.Close() })
 				}
-				t.Cleanup(func() { _ = l.Close() })
-				for _, at := range []string{"10.96.0.11:5432", "10.96.0.10:80"} {
-					if c, err := net.DialTimeout("tcp", at, time.Second); err == nil {
-						t.Cleanup(func() { _ = c.Close() })
-					}
-				}
-				return nil
+				return err
 			}); err != nil {
 				t.Fatal(err)
 			}
+			connect(t, node, 1, "10.96.0.11:5432", "10.96.0.10:80")
 			for _, out := range []*written{one, all} {
 				out.await(t, "default/web:http")
 				out.await(t, "FORWARD 192.0.2.1:8080")
@@ -73,7 +100,77 @@ func TestMonitorInModes(t *testing.T) {
 			if strings.Contains(one.String(), "shop/db") {
 				t.Errorf("not asked for: %s", one)
 			}
-			t.Log(all.String())
+			switch mode {
+			case "userspace":
+				all.await(t, "not shown: clients that are rejected before a relay accepts them")
+			case "ipvs":
+				all.await(t, "packets that IPVS itself rejects")
+			default:
+				if strings.Contains(all.String(), "iptables-legacy") {
+					t.Skip(all)
+				}
+				all.await(t, "shop/db:sql (cluster IP)  REJECT no endpoints")
+			}
 		})
+	}
+}
+
+// However many packets of one namespace are rejected, few of them are shown, and those of others are. What reports them is in the
+// kernel only while somebody asks.
+func TestMonitorIsBoundedAndLeavesNothing(t *testing.T) {
+	if err := netns.Available(); err != nil {
+		t.Skipf("no network namespaces here: %v", err)
+	}
+	node, here := monitoredNode(t, "nftables")
+	tables := func() (names []string) {
+		t.Helper()
+		if err := node.Do(netns.Node, func() error {
+			chains, err := nft.BaseChains(t.Context())
+			for _, c := range chains {
+				if strings.HasPrefix(c.Table, "tandem-monitor-") {
+					names = append(names, c.Family+" "+c.Table+" "+c.Name)
+				}
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	if names := tables(); len(names) > 0 {
+		t.Errorf("before somebody asks: %v", names)
+	}
+	cmd, out := here("monitor", "--interval", "100ms")
+	out.await(t, "mode nftables")
+	if names := tables(); len(names) != 4 {
+		t.Errorf("base chains: %v", names)
+	}
+	begin := time.Now()
+	connect(t, node, 500, "10.96.0.11:5432")
+	connect(t, node, 3, "10.96.0.12:5432")
+	out.await(t, "bank/db:sql (cluster IP)  REJECT")
+	took := time.Since(begin)
+	shown, others := strings.Count(out.String(), "shop/db"), 0
+	for end := time.Now().Add(10 * time.Second); others < 3 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		others = strings.Count(out.String(), "bank/db")
+	}
+	if most := nft.TracedEach * (2 + int(took/time.Second)); shown == 0 || shown > most || others != 3 {
+		t.Errorf("%d of the one (at most %d), %d of the other: %s", shown, most, others, out)
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("interrupted: %v", err)
+	}
+	for end := time.Now().Add(time.Minute); len(tables()) > 0; time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("nobody asks: %v", tables())
+		}
+	}
+	asked, drift := here("drift", "-o", "json")
+	_ = asked.Wait() // the exit code is checked
+	if code := asked.ProcessState.ExitCode(); code != exitOK || !strings.Contains(drift.String(), `"total": 0`) {
+		t.Errorf("exit code %d: %s", code, drift)
 	}
 }

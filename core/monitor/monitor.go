@@ -13,6 +13,7 @@ package monitor
 
 import (
 	"cmp"
+	"context"
 	"maps"
 	"net/netip"
 	"slices"
@@ -50,6 +51,31 @@ type Source interface {
 	// Look calls each for what was seen since the last call, Read of it at most, and reports whether there was more.
 	Look(each func(Seen)) (more bool, err error)
 	Close() error
+}
+
+// Frontend is one that may reject packets. The address of a node port is unspecified.
+type Frontend struct {
+	Namespace string
+	Proto     model.Proto
+	At        netip.AddrPort
+}
+
+// Tracer is a Source that shows rejections of these frontends alone, but for those beyond its bounds.
+type Tracer interface {
+	Trace(ctx context.Context, all []Frontend) error
+}
+
+// Rejecting are the frontends of some ports that may reject packets.
+func Rejecting(ports []*model.Port) (all []Frontend) {
+	for _, p := range ports {
+		for i := range p.Frontends {
+			f := &p.Frontends[i]
+			if f.Restricted || slices.ContainsFunc(f.On[:], func(a model.Action) bool { return a.Verdict != model.Balance }) {
+				all = append(all, Frontend{p.ID.Service.Namespace, p.ID.Proto, f.At})
+			}
+		}
+	}
+	return all
 }
 
 // Event is a connection to a Service, or a count of those that are left out. Its JSON form is stable.

@@ -63,6 +63,21 @@ func TestJoining(t *testing.T) {
 	}
 }
 
+// Frontends that may reject some client are traced, and no others.
+func TestRejecting(t *testing.T) {
+	pool, none := model.Action{Pool: &model.Pool{}}, model.Action{Verdict: model.Reject}
+	got := monitor.Rejecting([]*model.Port{{
+		ID: model.PortID{Service: model.ServiceName{Namespace: "shop", Name: "web"}, Proto: model.TCP}, Frontends: []model.Frontend{
+			{At: at("10.96.0.10:80"), On: [model.Origins]model.Action{pool, pool, pool}},
+			{At: at("203.0.113.10:80"), Restricted: true, On: [model.Origins]model.Action{pool, pool, pool}},
+			{At: at("0.0.0.0:30080"), On: [model.Origins]model.Action{pool, pool, none}},
+		},
+	}})
+	if fmt.Sprint(got) != "[{shop tcp 203.0.113.10:80} {shop tcp 0.0.0.0:30080}]" {
+		t.Error(got)
+	}
+}
+
 // However many connections a namespace has, others are shown whole up to their share, and what is left out is counted
 // in its place.
 func TestShares(t *testing.T) {

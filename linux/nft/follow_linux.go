@@ -253,7 +253,7 @@ func (f *Follower) Each(ctx context.Context, handle func(Step) (done bool)) erro
 		}
 		rejects := false
 		if s.Handle != 0 {
-			s.Rule, rejects = f.rule(ctx, m, s)
+			s.Rule, rejects = ruleOf(ctx, f.sock, m, s)
 		}
 		if s.Verdict == "drop" && rejects {
 			s.Verdict = "reject"
@@ -264,15 +264,15 @@ func (f *Follower) Each(ctx context.Context, handle func(Step) (done bool)) erro
 	})
 }
 
-// rule returns the text of the rule of a step, and whether it rejects what it drops. Without an answer the text is empty.
-func (f *Follower) rule(ctx context.Context, m netlink.Message, s Step) (text string, rejects bool) {
+// ruleOf returns the text of the rule of a step, and whether it rejects what it drops. Without an answer the text is empty.
+func ruleOf(ctx context.Context, sock *netlink.Socket, m netlink.Message, s Step) (text string, rejects bool) {
 	_, table, _ := strings.Cut(s.Table, " ")
 	fill := func(w *netlink.Writer) {
 		w.Text(attrTable, table)
 		w.Text(attrRuleChain, s.Chain)
 		w.Bytes(unix.NFTA_RULE_HANDLE, binary.BigEndian.AppendUint64(nil, s.Handle))
 	}
-	_ = request(ctx, f.sock, msgGetRule, 0, m.Family(), fill, func(m netlink.Message) error {
+	_ = request(ctx, sock, msgGetRule, 0, m.Family(), fill, func(m netlink.Message) error {
 		text = spell(m)
 		for kind, list := range m.Attrs() {
 			if kind != attrRuleExpressions {

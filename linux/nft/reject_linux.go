@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/linux/netlink"
+)
+
+// Which packets the kernel rejects is asked of it: a table of our own has it report the rules that the first packets to some
+// frontends meet, in each family, so many packets a second of each tenant:
+//
+//	table ip tandem-monitor-RANDOM {
+//	  map frontends { type ipv4_addr . inet_proto . inet_service : verdict; elements = { 10.96.0.11 . tcp . 5432 : goto of-0 } }
+//	  map nodeports { type inet_proto . inet_service : verdict }
+//	  chain prerouting { type filter hook prerouting priority -190; ct state new goto choose }
+//	  chain output { type filter hook output priority -190; ct state new goto choose }
+//	  chain choose { ip daddr . meta l4proto . th dport vmap @frontends; fib daddr type local meta l4proto . th dport vmap @nodeports }
+//	  chain of-0 { limit rate 10/second burst 10 packets meta nftrace set 1 }
+//	}
+//
+// It is there as long as somebody looks. Our rules of the modes are not touched.
+const (
+	rejectTable    = "tandem-monitor-"
+	chooseChain    = "choose"
+	rejectPriority = -190 // behind conntrack, -200, and before all NAT
+
+	// TracedEach is how many packets of a tenant are reported a second, and MostTenants how many tenants are told apart: the
+	// others are like one.
+	TracedEach  = 10
+	MostTenants = 32
+
+	// MostTraced bounds the frontends.
+	MostTraced = 10_000
+)
+
+// traceSome has the rules that a packet meets be reported, so many packets a second.
+type traceSome struct{ Rate uint64 }
+
+func (s traceSome) text(model.Family) string {
+	return fmt.Sprintf("limit rate %d/second burst %d packets meta nftrace set 1", s.Rate, s.Rate)
+}
+
+func (s traceSome) encode(e *encoder) {
+	e.expr("limit", func() {
+		e.Uint64(limitRate, s.Rate)
+		e.Uint64(limitUnit, 1)
+		e.Uint32(limitBurst, uint32(s.Rate))
+		e.Uint32(limitType, 0) // NFT_LIMIT_PKTS
+	})
+	e.immediate(reg0, []byte{1})
+	e.setMeta(metaNFTrace)
+}
+
+func (s traceSome) eval(_ *Sim, p *step) []step { return p.match(true) }
+
+// Traced is a frontend whose rejected packets are shown. The address of a node port is unspecified.
+type Traced struct {
+	Tenant string
+	Proto  model.Proto
+	At     netip.AddrPort
+}
+
+// Rejected is a packet that went no further.
+type Rejected struct {
+	Proto   model.Proto
+	Src     netip.AddrPort
+	Dst     netip.AddrPort
+	Iface   uint32 // that it came by; 0 for packets of this host
+	Verdict string // reject or drop
+	Rule    string // that did it
+}
+
+// Rejections shows them, in the network namespace of the thread that opens it. It is used by one goroutine at a time.
+type Rejections struct {
+	driver               *Driver
+	events, asks         *netlink.Socket
+	table                *Table
+	frontends, nodePorts *Set
+
+	have    map[Key]Value
+	packets map[uint32]*Rejected // under way, by the kernel's number
+	rejects map[ruleKey]bool     // rules that reject, not drop
+}
+
+type ruleKey struct {
+	family       byte
+	table, chain string
+	handle       uint64
+}
+
+// The bounds of what is remembered.
+const (
+	mostPackets = 4096
+	mostRules   = 1024
+)
+
+// OpenRejections opens it. Nothing is reported before Trace.
+func OpenRejections() (r *Rejections, err error) {
+	r = &Rejections{
+		frontends: &Set{Name: "frontends", Key: []Field{Daddr, L4Proto, Dport}, Data: DataVerdict},
+		nodePorts: &Set{Name: "nodeports", Key: []Field{L4Proto, Dport}, Data: DataVerdict},
+		packets:   map[uint32]*Rejected{}, rejects: map[ruleKey]bool{},
+	}
+	r.table = NewTable(fmt.Sprintf("%s%08x", rejectTable, rand.Uint32()), Owner, Owner+" (monitor)", r.frontends, r.nodePorts)
+	if r.driver, err = Open(r.table); err != nil {
+		return nil, Advise(err)
+	}
+	for _, s := range []**netlink.Socket{&r.events, &r.asks} {
+		if *s, err = openSocket(); err != nil {
+			return nil, errors.Join(Advise(err), r.Close())
+		}
+	}
+	if err := r.events.Join(netlink.GroupNFTrace); err != nil {
+		return nil, errors.Join(fmt.Errorf("nftables traces: %w", err), r.Close())
+	}
+	err = withOwner(func(flags uint32) error {
+		r.table.flags = flags
+		return r.commit(context.Background(), r.objects(nil))
+	})
+	if err != nil {
+		return nil, errors.Join(Advise(err), r.Close())
+	}
+	return r, nil
+}
+
+// Close removes what it has programmed.
+func (r *Rejections) Close() error {
+	var errs []error
+	if len(r.have) > 0 {
+		errs = append(errs, r.commit(context.Background(), nil))
+	}
+	for _, s := range []*netlink.Socket{r.events, r.asks} {
+		if s != nil {
+			errs = append(errs, s.Close())
+		}
+	}
+	return errors.Join(append(errs, r.driver.Close())...)
+}
+
+// Trace sets which packets are reported, and returns how many frontends are left out.
+func (r *Rejections) Trace(ctx context.Context, all []Traced) (leftOut int, err error) {
+	leftOut = max(0, len(all)-MostTraced)
+	return leftOut, r.commit(ctx, r.objects(all[:len(all)-leftOut]))
+}
+
+// objects are those of the tables for some frontends.
+func (r *Rejections) objects(all []Traced) map[Key]Value {
+	want := map[Key]Value{}
+	put := func(k Key, v Value) { want[k] = v }
+	for _, f := range model.Families() {
+		put(r.table.Object(f))
+		put(SetObject(f, r.frontends))
+		put(SetObject(f, r.nodePorts))
+		for i := range MostTenants {
+			put(r.table.ChainObject(f, tenantChain(i), Hook{}, []Rule{NewRule(traceSome{TracedEach})}))
+		}
+		put(r.table.ChainObject(f, chooseChain, Hook{}, []Rule{NewRule(Vmap{r.frontends}), NewRule(FibLocal{}, Vmap{r.nodePorts})}))
+		for name, at := range map[string]Point{"prerouting": PreRouting, "output": LocalOut} {
+			put(r.table.ChainObject(f, name, Hook{Type: "filter", Point: at, Priority: rejectPriority, Policy: PolicyAccept}, []Rule{NewRule(CtState{CtNew}, Goto{chooseChain})}))
+		}
+	}
+	number := map[string]int{}
+	for _, t := range all {
+		n, known := number[t.Tenant]
+		if !known {
+			n = min(len(number), MostTenants-1)
+			number[t.Tenant] = n
+		}
+		k := AddrPortKey(r.frontends, t.Proto, t.At)
+		if t.At.Addr().IsUnspecified() {
+			k = PortKey(r.nodePorts, model.FamilyOf(t.At.Addr()), t.Proto, t.At.Port())
+		}
+		want[k] = GotoValue(tenantChain(n), "")
+	}
+	return want
+}
+
+func tenantChain(n int) string { return fmt.Sprintf("of-%d", n) }
+
+// commit makes the kernel's objects those that are wanted: what is missing is created in the order in which objects need each other.
+func (r *Rejections) commit(ctx context.Context, want map[Key]Value) error {
+	var ops []Op
+	for k, v := range r.have {
+		if _, stays := want[k]; !stays {
+			ops = append(ops, Op{Verb: ledger.Delete, Key: k, Old: v})
+		}
+	}
+	for k, v := range want {
+		if old, there := r.have[k]; !there {
+			ops = append(ops, Op{Verb: ledger.Create, Key: k, New: v})
+		} else if k.Kind == KindElement && old.Body.Goto != v.Body.Goto {
+			ops = append(ops, Op{Verb: ledger.Replace, Key: k, Old: old, New: v})
+		}
+	}
+	if len(want) == 0 { // tables go with all they have
+		ops = slices.DeleteFunc(ops, func(o Op) bool { return o.Key.Kind != KindTable })
+	}
+	slices.SortFunc(ops, func(a, b Op) int { return cmp.Or(cmp.Compare(stays(a), stays(b)), cmp.Compare(rank(a), rank(b))) })
+	for _, err := range r.driver.Commit(ctx, ops) {
+		if err != nil { // nothing of it was done
+			return err
+		}
+	}
+	r.have = want
+	return nil
+}
+
+// rank orders objects so that each comes after those that it needs.
+func rank(o Op) int {
+	switch {
+	case o.Key.Kind == KindElement:
+		return 5
+	case o.Key.Kind != KindChain:
+		return int(o.Key.Kind)
+	case o.New.Body != nil && o.New.Body.Chain.Hook.Type != "":
+		return 4
+	case o.Key.Name() == chooseChain:
+		return 3
+	}
+	return 2
+}
+
+// Look calls each for the packets that were rejected since the last call. So many reports are read at most: the others wait. Lost are
+// those that did not fit into the queue.
+func (r *Rejections) Look(ctx context.Context, most int, each func(Rejected)) (lost bool, err error) {
+	for range most {
+		text, err := r.events.Receive()
+		switch {
+		case errors.Is(err, netlink.ErrNoAnswer):
+			return lost, nil
+		case errors.Is(err, unix.ENOBUFS):
+			lost = true
+			continue
+		case err != nil:
+			return lost, fmt.Errorf("nftables traces: %w", err)
+		}
+		for m, err := range netlink.Messages(text) {
+			if err != nil {
+				continue
+			}
+			if s, ok := traceStep(m); ok {
+				r.step(ctx, m, s, each)
+			}
+		}
+	}
+	return lost, nil
+}
+
+// step follows a packet from the rule of ours that has it reported to its end.
+func (r *Rejections) step(ctx context.Context, m netlink.Message, s Step, each func(Rejected)) {
+	if strings.HasSuffix(s.Table, " "+r.table.Name) {
+		if p, ok := tracedPacket(m); ok {
+			if len(r.packets) >= mostPackets {
+				clear(r.packets)
+			}
+			r.packets[s.ID] = &p
+		}
+		return
+	}
+	p := r.packets[s.ID]
+	if p == nil || s.Verdict != "drop" {
+		return
+	}
+	delete(r.packets, s.ID)
+	p.Verdict = s.Verdict
+	if p.Rule = fmt.Sprintf("%s %s: policy drop", s.Table, s.Chain); s.Handle != 0 {
+		p.Rule = fmt.Sprintf("%s %s: rule %d", s.Table, s.Chain, s.Handle)
+		if r.isReject(ctx, m, s) {
+			p.Verdict = "reject"
+		}
+	}
+	each(*p)
+}
+
+// isReject reports whether a rule rejects what it drops.
+func (r *Rejections) isReject(ctx context.Context, m netlink.Message, s Step) (rejects bool) {
+	at := ruleKey{m.Family(), s.Table, s.Chain, s.Handle}
+	if rejects, known := r.rejects[at]; known {
+		return rejects
+	}
+	if len(r.rejects) >= mostRules {
+		clear(r.rejects)
+	}
+	_, rejects = ruleOf(ctx, r.asks, m, s)
+	r.rejects[at] = rejects
+	return rejects
+}
+
+// tracedPacket reads the packet that the first notice about it has.
+func tracedPacket(m netlink.Message) (p Rejected, ok bool) {
+	var src, dst netip.Addr
+	var ports []byte
+	for attr, v := range m.Attrs() {
+		switch attr {
+		case unix.NFTA_TRACE_NETWORK_HEADER:
+			src = sender(v)
+			if src.Is4() {
+				dst, _ = netip.AddrFromSlice(v[16:20])
+				p.Proto = model.Proto(v[9])
+			} else if src.Is6() {
+				dst, _ = netip.AddrFromSlice(v[24:40])
+				p.Proto = model.Proto(v[6])
+			}
+		case unix.NFTA_TRACE_TRANSPORT_HEADER:
+			ports = v
+		case unix.NFTA_TRACE_IIF:
+			p.Iface = netlink.Uint32(v)
+		}
+	}
+	if !dst.IsValid() || len(ports) < 4 {
+		return p, false
+	}
+	p.Src = netip.AddrPortFrom(src, binary.BigEndian.Uint16(ports))
+	p.Dst = netip.AddrPortFrom(dst, binary.BigEndian.Uint16(ports[2:]))
+	return p, true
+}
+
+// HasChain reports whether a table of one of the families has a chain.
+func HasChain(ctx context.Context, table, chain string) bool {
+	sock, err := openSocket()
+	if err != nil {
+		return false
+	}
+	defer sock.Close()
+	families := model.Families()
+	return slices.ContainsFunc(families[:], func(f model.Family) bool {
+		return request(ctx, sock, msgGetChain, 0, netlink.FamilyOf(f), func(w *netlink.Writer) {
+			w.Text(attrTable, table)
+			w.Text(attrChainName, chain)
+		}, func(netlink.Message) error { return nil }) == nil
+	})
+}
