@@ -39,6 +39,8 @@ import (
 //	carrier (a pod) ┤
 //	                └─ exec ──▶ API server ─▶ pods/exec ─▶ kubelet ─▶ tandem control ─▶ control socket ─ root of the pod
 //
+// Where the proxy does not reach the pod, exec follows: a firewall of the node lets the kubelet's port pass.
+//
 // What comes back is a stranger's: whoever runs a pod with tandem's labels. It is bounded in size and time, and
 // nothing of it is followed.
 
@@ -54,6 +56,8 @@ type cluster struct {
 	node  string // --node: the only one to ask
 	all   bool   // --all-nodes
 	scope string // -n of verbs about a connection
+
+	unreached sync.Map // when the proxy did not reach a pod, by name
 }
 
 func newCluster() *cluster {
@@ -317,6 +321,13 @@ func apiError(code int, text []byte) error {
 	return errors.New(message)
 }
 
+// unreached reports whether an answer is the API server's own: it has no connection to the pod.
+func unreached(code int, text []byte) bool {
+	var said struct{ Kind string }
+	own := json.Unmarshal(text, &said) == nil && said.Kind == "Status" || bytes.Contains(text, []byte("error trying to reach service"))
+	return own && slices.Contains([]int{http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout}, code)
+}
+
 // carrier takes requests to the control socket of a pod's tandem, or, by the proxy, to the pages with the same answers.
 // It implements http.RoundTripper.
 type carrier struct {
@@ -329,11 +340,7 @@ type carrier struct {
 // RoundTrip implements http.RoundTripper. The time of a request ends with the reading of its answer.
 func (c carrier) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, cancel := c.deadline().limit(req.Context())
-	carry := c.executed
-	if c.token != "" && (c.via == viaProxy || proxies(req)) {
-		carry = c.proxied
-	}
-	res, err := carry(req.WithContext(ctx))
+	res, err := c.carry(req.WithContext(ctx))
 	if err != nil {
 		defer cancel()
 		return nil, cmp.Or(context.Cause(ctx), err)
@@ -341,6 +348,61 @@ func (c carrier) RoundTrip(req *http.Request) (*http.Response, error) {
 	res.Body = &answerBody{ctx, res.Body, cancel}
 	return res, nil
 }
+
+// carry takes a request by the way that is for it. Where the API server does not reach the pod, as with a firewall of a node, exec
+// follows, unless the proxy is asked for: it goes through the kubelet.
+func (c carrier) carry(req *http.Request) (*http.Response, error) {
+	switch {
+	case c.token == "" || c.via != viaProxy && !proxies(req):
+		return c.executed(req)
+	case c.via == viaProxy:
+		return c.proxied(req)
+	}
+	if at, known := c.unreached.Load(c.Metadata.Name); known && time.Since(at.(time.Time)) < renewAfter {
+		return c.executed(req)
+	}
+	ctx, cancel := context.WithCancelCause(req.Context())
+	late := unreachedError{fmt.Errorf("no answer by the proxy of pods within %s", c.timeout/2)}
+	timer := time.AfterFunc(c.timeout/2, func() { cancel(late) })
+	res, err := c.proxied(req.WithContext(ctx))
+	if inTime := timer.Stop(); err == nil && inTime {
+		return res, nil // its time ends with that of the request
+	}
+	if err == nil {
+		_ = res.Body.Close()
+	}
+	err = cmp.Or(context.Cause(ctx), err)
+	cancel(nil)
+	if !errors.As(err, new(unreachedError)) {
+		return nil, err
+	}
+	return c.instead(req, err)
+}
+
+// instead executes what the proxy has not carried, and remembers that.
+func (c carrier) instead(req *http.Request, why error) (*http.Response, error) {
+	if req.ContentLength > 0 {
+		if req.GetBody == nil {
+			return nil, why
+		}
+		body, err := req.GetBody()
+		if err != nil {
+			return nil, err
+		}
+		req.Body = body
+	}
+	c.unreached.Store(c.Metadata.Name, time.Now())
+	res, err := c.executed(req)
+	if err != nil {
+		return nil, fmt.Errorf("%w; and %w", why, err)
+	}
+	return res, nil
+}
+
+// unreachedError is that of a connection to a pod, which has not answered.
+type unreachedError struct{ error }
+
+func (e unreachedError) Unwrap() error { return e.error }
 
 // deadline is how long an answer is waited for, and the error after that.
 type deadline struct {
@@ -410,6 +472,9 @@ func (c carrier) proxied(req *http.Request) (*http.Response, error) {
 	if res.StatusCode != http.StatusOK && res.StatusCode != http.StatusConflict { // which is how tandem says no
 		defer res.Body.Close()
 		text, _ := io.ReadAll(io.LimitReader(res.Body, maxError))
+		if unreached(res.StatusCode, text) {
+			return nil, unreachedError{apiError(res.StatusCode, text)}
+		}
 		return nil, apiError(res.StatusCode, text)
 	}
 	res.Body = bodyOf(&allowance{Reader: res.Body, limit: c.limit}, res.Body.Close)

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -45,6 +46,7 @@ type worldOfNodes struct {
 	kubeconfig string
 	account    bool                    // there is the one whose tokens tandems take
 	nodes      map[string]http.Handler // by name: the control socket
+	firewall   http.HandlerFunc        // what the proxy answers about b, which it does not reach; nil where it does
 
 	mu    sync.Mutex
 	asked map[string]int // requests by node and way
@@ -148,6 +150,10 @@ func (w *worldOfNodes) begin(pod, way string) (node http.Handler, done func()) {
 func (w *worldOfNodes) proxy(rw http.ResponseWriter, r *http.Request) {
 	node, done := w.begin(strings.TrimSuffix(r.PathValue("pod"), ":10249"), viaProxy)
 	defer done()
+	if w.firewall != nil && r.PathValue("pod") == "tandem-b:10249" {
+		w.firewall(rw, r)
+		return
+	}
 	if r.Header.Get("X-Tandem-Token") != "for tandems" {
 		http.Error(rw, "a token is needed", http.StatusUnauthorized)
 		return
@@ -384,6 +390,79 @@ func TestEveryAskingVerbIsForNodes(t *testing.T) {
 		if len(answers) != 1 {
 			t.Errorf("%s: the ways give different answers: %v", name, answers)
 		}
+	}
+}
+
+// Where the API server does not reach a pod, as behind the firewall of a Windows node, exec follows: after its own error or its
+// silence, once for a pod, and not after an answer of the pod.
+func TestKubectlExecutesWhereTheProxyDoesNotReach(t *testing.T) {
+	w := three(t)
+	w.account = true
+	status := func(code int, message string) http.HandlerFunc {
+		return func(rw http.ResponseWriter, _ *http.Request) {
+			rw.WriteHeader(code)
+			_ = json.NewEncoder(rw).Encode(map[string]string{"kind": "Status", "message": message})
+		}
+	}
+	refused := status(http.StatusServiceUnavailable, "error trying to reach service: dial tcp 192.0.2.2:10249: connect: connection refused")
+	for _, tt := range []struct {
+		name     string
+		firewall http.HandlerFunc
+		line     string
+		code     int
+		want     string // in the output
+		asked    map[string]int
+	}{
+		{"refused", refused, "services --node b", exitOK, "default/web", map[string]int{"b proxy": 1, "b exec": 1}},
+		{"a question with parameters", refused, "explain --node b pod default/web:80", exitOK, "10.96.0.10:80/tcp on node b", map[string]int{"b proxy": 1, "b exec": 1}},
+		{"text", func(rw http.ResponseWriter, _ *http.Request) {
+			http.Error(rw, "error trying to reach service: EOF", http.StatusBadGateway)
+		}, "services --node b", exitOK, "default/web", map[string]int{"b proxy": 1, "b exec": 1}},
+		{"silent", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "services --node b --timeout 2s", exitOK, "default/web", map[string]int{"b proxy": 1, "b exec": 1}},
+		{"one of all", refused, "services --all-nodes", exitOK, "3 nodes", map[string]int{"a proxy": 1, "b proxy": 1, "b exec": 1, "c proxy": 1}},
+		{"the proxy is asked for", refused, "services --node b --via proxy", exitFailure, "connection refused", map[string]int{"b proxy": 1}},
+		{"the pod answers", func(rw http.ResponseWriter, _ *http.Request) { http.Error(rw, "busy", http.StatusServiceUnavailable) }, "services --node b", exitFailure, "busy", map[string]int{"b proxy": 1}},
+		{"no rights", status(http.StatusForbidden, "no"), "services --node b", exitFailure, "pods/proxy", map[string]int{"b proxy": 1}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w.firewall = tt.firewall
+			clear(w.asked)
+			code, out, stderr := kubectl(t, append(strings.Fields(tt.line), "--kubeconfig", w.kubeconfig)...)
+			if code != tt.code || !strings.Contains(out+stderr, tt.want) || !maps.Equal(w.asked, tt.asked) {
+				t.Errorf("exit code %d, asked %v, want %v: %s%s", code, w.asked, tt.asked, out, stderr)
+			}
+		})
+	}
+	w.firewall = refused
+	clear(w.asked)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	lines := &reading{until: "left out", interrupt: func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.asked["b exec"] > 2 {
+			cancel()
+		}
+	}}
+	code := run(ctx, []string{"kubectl-tandem", "monitor", "--interval", "100ms", "--node", "b", "--kubeconfig", w.kubeconfig}, lines, io.Discard)
+	if code != exitOK || w.asked["b proxy"] != 1 || w.asked["b exec"] < 3 {
+		t.Errorf("exit code %d, asked %v: %s", code, w.asked, lines)
+	}
+	delete(w.nodes, "b")
+	k := newCluster()
+	k.rules.ExplicitPath, k.namespace, k.account, k.port, k.timeout = w.kubeconfig, "kube-system", "tandem-status", 10249, time.Minute
+	to, err := k.open()
+	if err == nil {
+		err = k.choose(t.Context(), &to)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var gone pod
+	gone.Metadata.Name, gone.Spec.Containers = "tandem-b", []struct{ Name string }{{"tandem"}}
+	if _, err = platform.Ask(platform.Through(t.Context(), carrier{k, to, gone, maxEach}), question.ListServices(), question.ServicesRequest{}); err == nil ||
+		!strings.Contains(err.Error(), "connection refused") || !strings.Contains(err.Error(), "no exec for you") {
+		t.Errorf("neither way: %v", err)
 	}
 }
 

@@ -48,7 +48,8 @@ serviceaccounts/token for the ServiceAccount tandem-status. The proxy passes no 
 on, so that each tandem gets a token of that account, which is good for ten minutes, for
 reading answers, and for nothing else. The tandems must serve on the pod's address and be
 allowed to check tokens: value kubectl.enabled of the chart. snapshot and large manifests
-go by exec only. Without --via it is the proxy where a token can be made, else exec.
+go by exec only. Without --via it is the proxy where a token can be made, else exec, which
+follows, too, where the proxy does not reach the pod: a firewall of Windows keeps it out.
 
 A link to tandem that is called ` + kubectlPlugin + ` in PATH makes it kubectl tandem.`,
 		Example: `  kubectl tandem status
