@@ -61,6 +61,7 @@ const (
 	WhyBalancerAddress   // an external IP that is a load balancer IP of another namespace
 	WhyEndpointAddress   // an external IP that is an endpoint of another namespace
 	WhyOtherNode         // an external IP that is an address of another node
+	WhyNoSourceVIP       // no address is reserved that this node reaches pods of other nodes from
 )
 
 var reasons = [...]struct{ name, text string }{
@@ -108,6 +109,7 @@ var reasons = [...]struct{ name, text string }{
 	WhyBalancerAddress:      {"LoadBalancerAddress", "address is a load balancer IP of another namespace"},
 	WhyEndpointAddress:      {"EndpointAddress", "address is an endpoint of another namespace"},
 	WhyOtherNode:            {"OtherNodeAddress", "address belongs to another node and is left to it"},
+	WhyNoSourceVIP:          {"NoSourceVIP", "no source VIP is reserved on this node of an overlay"},
 }
 
 // String returns the reason's name, such as "NoEndpoints": stable, for

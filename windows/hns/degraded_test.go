@@ -110,14 +110,16 @@ func TestADegradedSourceVIP(t *testing.T) {
 				source = e
 			}
 		}
-		addr := source.IpConfigurations[0].IpAddress
+		addr, chosen := source.IpConfigurations[0].IpAddress, problems(r.driver) // by HNS
 		r.emu.SetEndpointState(source.ID, hns.EndpointDegraded)
 		r.audit()
 		r.settle()
 		if e := r.at(addr); e.ID == source.ID || e.Name != source.Name || e.State != 0 {
 			r.Errorf("%+v", e)
 		}
-		r.says("")
+		if said := problems(r.driver); said != chosen {
+			r.Errorf("it says %q, want %q", said, chosen)
+		}
 		if drift := r.audit(); drift != 0 {
 			r.Errorf("drift: %d", drift)
 		}

@@ -89,7 +89,8 @@
 //
 // On an overlay the source VIP needs a local endpoint. It is found by its address
 // or a known name, or made: with the address of --source-vip or of flannel's
-// sourceVip.json, else with one that HNS chooses. Remote endpoints of others are
+// sourceVip.json, else with one that HNS chooses, which is reported: nothing has
+// reserved it. Remote endpoints of others are
 // used where they lead to the right node, and replaced where not. If a remote
 // endpoint has the address of a pod of this node, the pod has no network: such endpoints are
 // deleted, no matter who made them.

@@ -204,7 +204,7 @@ func (d *Driver) read(ctx context.Context, r *reading) (err error) {
 	d.states.end()
 	if r.network.overlay {
 		d.seekMAC()
-		r.sourceVIP = d.settings.sourceVIP(r.endpoints)
+		r.sourceVIP, r.chosenVIP = d.settings.sourceVIP(r.endpoints)
 	}
 	r.balancers, err = d.balancers(ctx)
 	return err // which is no reading of an HNS without load balancers

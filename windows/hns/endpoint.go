@@ -291,7 +291,7 @@ func (c *commit) makeSource() error {
 	t := c.known
 	t.mu.Lock()
 	if !t.facts.sourceVIP.IsValid() {
-		t.facts.sourceVIP = c.settings.sourceVIP(slices.Collect(maps.Values(t.endpoints)))
+		t.facts.sourceVIP, t.facts.chosenVIP = c.settings.sourceVIP(slices.Collect(maps.Values(t.endpoints)))
 	}
 	f := t.facts
 	_, there := t.source()
@@ -321,11 +321,8 @@ func (c *commit) makeSource() error {
 	}
 	t.mu.Lock()
 	t.put(e)
-	t.facts.sourceVIP = as[0]
+	t.facts.sourceVIP, t.facts.chosenVIP = as[0], t.facts.chosenVIP || !f.sourceVIP.IsValid()
 	t.mu.Unlock()
-	if !f.sourceVIP.IsValid() {
-		c.settings.Log.Warn("source VIP chosen by HNS; if the CNI plug-in has an address management of its own, reserve one there and set --source-vip", "address", as[0])
-	}
 	return nil
 }
 

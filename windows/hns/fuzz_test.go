@@ -144,7 +144,7 @@ func TestSourceVIPOfFlannel(t *testing.T) {
 		if err := os.WriteFile(file, written, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if a := (Settings{SourceVIPFile: file}).sourceVIP(nil); a != netip.MustParseAddr("10.244.1.9") {
+		if a, chosen := (Settings{SourceVIPFile: file}).sourceVIP(nil); chosen || a != netip.MustParseAddr("10.244.1.9") {
 			t.Errorf("%s: got %s", name, a)
 		}
 	}

@@ -59,6 +59,7 @@ type installed struct {
 type reading struct {
 	network   network
 	sourceVIP netip.Addr
+	chosenVIP bool
 	endpoints []Endpoint
 	balancers []LoadBalancer
 
@@ -443,7 +444,7 @@ func (t *inventory) end(failed bool) error {
 	t.merge(r.endpoints, r.touched)
 	// One that was made meanwhile was not read. A pod with its address is none.
 	if e, _ := t.source(); r.sourceVIP.IsValid() || !isSource(e) {
-		t.facts.sourceVIP = r.sourceVIP
+		t.facts.sourceVIP, t.facts.chosenVIP = r.sourceVIP, r.chosenVIP
 	}
 	t.countLoopback()
 	before, surplus := t.balancers, t.surplus
@@ -672,6 +673,12 @@ func (t *inventory) problems() (all []model.Problem) {
 		all = append(all, model.Problem{
 			Object: "HNS", Why: model.WhyDegraded,
 			Detail: fmt.Sprintf("more than %d load balancers without DSR reserve 64 of the node's ports each: allow DSR (--enable-dsr) or widen the dynamic port range", manyWithoutDSR),
+		})
+	}
+	if _, there := t.source(); there && t.facts.chosenVIP && t.facts.network.overlay {
+		all = append(all, model.Problem{
+			Object: "HNS", Why: model.WhyNoSourceVIP,
+			Detail: fmt.Sprintf("%s, chosen by HNS, may be given to a pod by the CNI plug-in: reserve an address of the node's pod range there and set --source-vip (winkernel.sourceVip)", t.facts.sourceVIP),
 		})
 	}
 	return all

@@ -127,21 +127,23 @@ var sourceNames = [...]string{"sourcevip", "VIPEndpoint", "Calico_ep", sourceNam
 // sourceVIP finds the address that an overlay's load balancers send from: the one
 // that is set, that of an endpoint with a known name, or the one that flannel's
 // start scripts have reserved. Without any it is not valid: then one is to be had
-// from HNS.
-func (s Settings) sourceVIP(all []Endpoint) netip.Addr {
+// from HNS. Chosen is one that was, which nothing has reserved.
+func (s Settings) sourceVIP(all []Endpoint) (a netip.Addr, chosen bool) {
 	if s.SourceVIP.IsValid() {
-		return s.SourceVIP
+		return s.SourceVIP, false
 	}
 	for _, name := range sourceNames {
 		for _, e := range all {
-			if e.Name != name {
-				continue
-			}
-			if as := addresses(e); len(as) > 0 {
-				return as[0]
+			if as := addresses(e); e.Name == name && len(as) > 0 {
+				return as[0], isSource(e) && as[0] != s.reserved()
 			}
 		}
 	}
+	return s.reserved(), false
+}
+
+// reserved is the address that flannel's start scripts have reserved; not valid where they did not run.
+func (s Settings) reserved() netip.Addr {
 	a, err := readSourceVIP(s.SourceVIPFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.Log.Warn("reading the source VIP failed", "file", s.SourceVIPFile, "err", err)

@@ -136,9 +136,12 @@ func TestAnOverlayWithoutASourceVIP(t *testing.T) {
 			r.Errorf("source VIP endpoint %+v, want a local one with the first address that HNS has free", e)
 		}
 		r.sourced("10.244.1.4")
+		const problem = "HNS: 10.244.1.4, chosen by HNS, may be given to a pod by the CNI plug-in: reserve an address of the node's pod range there and set --source-vip (winkernel.sourceVip): no source VIP is reserved on this node of an overlay\n"
+		r.says(problem)
 		r.restart() // it is found again
 		r.begin()
 		r.sourced("10.244.1.4")
+		r.says(problem)
 		if n := r.emu.Writes(); n != 0 {
 			r.Errorf("a restart wrote %d times", n)
 		}
@@ -148,6 +151,11 @@ func TestAnOverlayWithoutASourceVIP(t *testing.T) {
 		}
 		r.settle()
 		r.sourced("10.244.1.4")
+		r.says(problem)
+		r.settings.SourceVIP = netip.MustParseAddr("10.244.1.4") // the administrator has reserved it
+		r.restart()
+		r.begin()
+		r.says("")
 		if err := hns.Remove(r.Context(), r.emu.Client(), r.settings); err != nil {
 			r.Error(err)
 		}
@@ -182,6 +190,10 @@ func TestASourceVIPWithoutAnEndpoint(t *testing.T) {
 			r.Errorf("source VIP endpoint %+v", e)
 		}
 		r.sourced("10.244.1.9")
+		r.says("")
+		r.restart()
+		r.begin()
+		r.says("")
 		if err := r.backend.Remove(r.Context()); err != nil {
 			r.Error(err)
 		}
@@ -201,6 +213,7 @@ func TestASourceVIPOfOthers(t *testing.T) {
 			r.restart()
 			web(r)
 			r.sourced("10.244.1.250")
+			r.says("")
 			for _, e := range r.emu.Endpoints() {
 				if e.Name == "tandem-source-vip" {
 					r.Errorf("beside %q a second one was made", name)
