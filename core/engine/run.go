@@ -596,17 +596,12 @@ func placesOf(d model.Delta) iter.Seq[place] {
 	}
 }
 
-// entriesOf counts a change like resolve.Entries.
+// entriesOf counts a change: what goes, or what comes.
 func entriesOf(d model.Delta) (n int) {
 	for _, p := range []*model.Port{d.Old, d.New} {
-		if p == nil {
-			continue
+		if p != nil {
+			n = max(n, resolve.EntriesOf(p))
 		}
-		entries := len(p.Frontends) * (resolve.MaxEntries/resolve.MaxFrontends + widest(p))
-		for i := range p.Frontends {
-			entries += len(p.Frontends[i].Allow)
-		}
-		n = max(n, entries)
 	}
 	return n
 }

@@ -477,6 +477,9 @@ func Entries(svc *model.Service, endpoints int) int {
 	if svc == nil {
 		return 0
 	}
+	if endpoints > 0 && svc.Choice.Scheduler == model.Maglev {
+		endpoints = max(endpoints, model.MaglevSlots)
+	}
 	entries := min(frontendsOf(svc), MaxFrontends) * (perFrontend + min(endpoints, MaxEntries))
 	return min(entries+rangesOf(svc), MaxEntries)
 }
@@ -484,17 +487,18 @@ func Entries(svc *model.Service, endpoints int) int {
 // perFrontend is how many entries a frontend is worth besides its endpoints.
 const perFrontend = MaxEntries / MaxFrontends
 
-// EntriesOf estimates how many entries of a data plane some ports have.
-func EntriesOf(ports []*model.Port) (n int) {
+// EntriesOf estimates how many entries of a data plane some ports have: the slots of each pool that a frontend leads
+// to, which of a weighted pool, and of maglev, are many more than its endpoints.
+func EntriesOf(ports ...*model.Port) (n int) {
 	for _, p := range ports {
 		for i := range p.Frontends {
-			f, widest := &p.Frontends[i], 0
-			for _, act := range f.On {
-				if act.Pool != nil {
-					widest = max(widest, len(act.Pool.Endpoints))
+			f := &p.Frontends[i]
+			n += perFrontend + len(f.Allow)
+			for origin, act := range f.On {
+				if act.Pool != nil && !slices.ContainsFunc(f.On[:origin], func(o model.Action) bool { return o.Pool == act.Pool }) {
+					n += act.Pool.Size()
 				}
 			}
-			n += perFrontend + widest + len(f.Allow)
 		}
 	}
 	return n

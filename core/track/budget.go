@@ -77,7 +77,7 @@ func (b *budget) again() (all []*service) {
 // afford counts the entries of what a Service comes out as, and takes that away, with a problem, where there is no
 // room for them.
 func (t *Tracker) afford(s *service, r *resolve.Result) {
-	entries := resolve.EntriesOf(r.Ports)
+	entries := resolve.EntriesOf(r.Ports...)
 	if t.budget.take(s, entries) {
 		return
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/resolve"
 )
 
 // However many Services a namespace has, others find room for theirs; and what is refused is served once there is.
@@ -89,5 +90,30 @@ func TestResumedServicesHaveTheirEntries(t *testing.T) {
 	again := Resume(tr.Host(), tr.Services(), &model.Objects{}, nil, tr.now())
 	if tr.budget.used == 0 || again.budget.used != tr.budget.used {
 		t.Errorf("%d entries, %d when resumed", tr.budget.used, again.budget.used)
+	}
+}
+
+// Slots count, not endpoints: with maglev two endpoints have 1,021.
+func TestSlotsAreEntries(t *testing.T) {
+	for name, c := range map[string]struct {
+		choice model.Choice
+		least  int
+	}{"random": {model.Choice{}, 0}, "maglev": {model.Choice{Scheduler: model.Maglev}, model.MaglevSlots}} {
+		tr := routed(t)
+		second := endpointsOf("a", 5)
+		second.Name.Name = "a-2"
+		tr.SetSlice(second)
+		tr.Flush()
+		before := tr.budget.used
+		s := serviceOf("a", 0)
+		s.Choice = c.choice
+		tr.SetService(s)
+		tr.Flush()
+		if more := tr.budget.used - before; more < c.least-2 || c.least == 0 && more != 0 {
+			t.Errorf("%s: %d entries more", name, more)
+		}
+		if entries := resolve.Entries(s, 2); entries < c.least {
+			t.Errorf("%s: its turn counts %d", name, entries)
+		}
 	}
 }

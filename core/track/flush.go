@@ -219,7 +219,7 @@ func Resume(host *model.Host, all []*View, in *model.Objects, suspects model.Sus
 		if s.Queued {
 			t.change(s).Queued = false
 		}
-		t.budget.take(s, resolve.EntriesOf(s.Ports))
+		t.budget.take(s, resolve.EntriesOf(s.Ports...))
 		t.updateClaims(s)
 	}
 	t.decideClaims()
