@@ -89,6 +89,46 @@ func TestOrderWithinABatch(t *testing.T) {
 	expect(t, render(l.Plan(epoch, 0)))
 }
 
+// What has failed is tried again apart from all others, by namespace, so that what one namespace cannot have makes no
+// other's fail; the ops of one owner stay together, and left-overs go last.
+func TestFailedOwnersAreApart(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	adopt(l, map[string]string{"old1": "x"})
+	of := func(namespace, name string) *model.PortID {
+		return &model.PortID{Service: model.ServiceName{Namespace: namespace, Name: name}}
+	}
+	evil, shop := of("evil", "a"), of("shop", "b")
+	l.Want(evil, "e1", "v")
+	l.Want(evil, "e2", "v")
+	l.Want(shop, "s1", "v")
+	first := l.Plan(epoch, 100)
+	expect(t, render(first), "0 create e1 >v", "0 create s1 >v", "0 create e2 >v", "0 delete old1 x>")
+	no := errors.New("no")
+	for _, op := range first[0] { // e1 is rejected, and all others with it
+		l.Record(op, no, epoch)
+	}
+	l.Want(of("shop", "new"), "n3", "v")
+	l.Want(evil, "e4", "v")
+	later := epoch.Add(time.Minute)
+	second := l.Plan(later, 100)
+	of3 := map[string][]string{}
+	for _, batch := range second {
+		var keys []string
+		for _, op := range batch {
+			keys = append(keys, op.Key)
+		}
+		of3[keys[0]] = keys
+	}
+	if len(second) != 4 || second[0][0].Key != "n3" || second[3][0].Key != "old1" ||
+		!slices.Equal(of3["e1"], []string{"e1", "e2", "e4"}) || !slices.Equal(of3["s1"], []string{"s1"}) {
+		t.Errorf("planned: %q", render(second))
+	}
+	record(l, second, later)
+	l.Want(evil, "e5", "v")
+	l.Want(shop, "s6", "v")
+	expect(t, render(l.Plan(later, 100)), "0 create e5 >v", "0 create s6 >v")
+}
+
 func TestSharedObjectsLiveWhileWanted(t *testing.T) {
 	l := ledger.New[string, string](rules{})
 	a, b := owner("a"), owner("b")

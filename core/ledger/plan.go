@@ -135,16 +135,68 @@ func (l *Ledger[K, V]) op(t *queued[K, V]) Op[K, V] {
 	return op
 }
 
-// batches cuts what is planned between owners, and makes the ops of each batch.
+// batches cuts what is planned between owners, and makes the ops of each batch. With a limit, owners of which
+// an op has failed before are apart from all others, by namespace: what fails once more has nobody else's fail with it.
 func (l *Ledger[K, V]) batches(planned []queued[K, V], limit int) (batches [][]Op[K, V]) {
-	if limit > 0 && len(planned) > limit {
-		l.group(planned)
+	if limit > 0 {
+		failed := l.failedOwners(planned)
+		if len(planned) > limit || len(failed) > 0 {
+			l.group(planned, failed)
+		}
+		for len(failed) > 0 && len(planned) > 0 {
+			group := l.part(&planned[0], failed)
+			n := slices.IndexFunc(planned, func(t queued[K, V]) bool { return l.part(&t, failed) != group })
+			if n < 0 {
+				n = len(planned)
+			}
+			batches, planned = append(batches, l.batchesOf(planned[:n], limit)...), planned[n:]
+		}
 	}
+	return append(batches, l.batchesOf(planned, limit)...)
+}
+
+// batchesOf cuts what is in order already.
+func (l *Ledger[K, V]) batchesOf(planned []queued[K, V], limit int) (batches [][]Op[K, V]) {
 	for len(planned) > 0 {
 		n := l.cut(planned, limit)
 		batches, planned = append(batches, l.sorted(planned[:n])), planned[n:]
 	}
 	return batches
+}
+
+// mostParts is in how many parts owners that have failed are planned: more namespaces share the last one.
+const mostParts = 8
+
+// failedOwners returns the owners of which an op that is planned has failed before, by those that they are joined
+// with, and the part of each, counted from 1; nil for none.
+func (l *Ledger[K, V]) failedOwners(planned []queued[K, V]) (parts map[model.PortID]int) {
+	if len(l.waiting) == 0 {
+		return nil
+	}
+	namespaces := map[string]int{}
+	for i := range planned {
+		t := &planned[i]
+		if t.owner == nil || !l.waiting[t.key].failed() {
+			continue
+		}
+		by := l.leader(t.owner)
+		if namespaces[by.Service.Namespace] == 0 {
+			namespaces[by.Service.Namespace] = min(len(namespaces)+1, mostParts)
+		}
+		if parts == nil {
+			parts = map[model.PortID]int{}
+		}
+		parts[by] = namespaces[by.Service.Namespace]
+	}
+	return parts
+}
+
+// part is that of an op; 0 for those of owners of which none has failed, and of none.
+func (l *Ledger[K, V]) part(t *queued[K, V], failed map[model.PortID]int) int {
+	if t.owner == nil {
+		return 0
+	}
+	return failed[l.leader(t.owner)]
 }
 
 // sorted returns the ops of a batch in the order of commit. Those of one position keep their
@@ -281,8 +333,9 @@ func (l *Ledger[K, V]) guarded(key K) bool {
 // group sorts what is planned by owner, joined ones as one, in the order of their first op. Ops without
 // an owner come first, by position, since all others depend on the base; but deletions
 // without an owner are left-overs, which others may use until they are replaced, and
-// come last. Where there are any, clients are admitted after them.
-func (l *Ledger[K, V]) group(planned []queued[K, V]) {
+// come last. Where there are any, clients are admitted after them. Owners that have failed before
+// come after the others, by part.
+func (l *Ledger[K, V]) group(planned []queued[K, V], failed map[model.PortID]int) {
 	begins, left := map[model.PortID]int{}, false
 	for i := range planned {
 		if planned[i].owner == nil {
@@ -296,11 +349,12 @@ func (l *Ledger[K, V]) group(planned []queued[K, V]) {
 	place := func(t *queued[K, V]) int {
 		switch m := l.moment[t.key]; {
 		case left && m > first:
-			return len(planned) + 2
+			return (mostParts + 2) * len(planned)
 		case t.owner != nil:
-			return begins[l.leader(t.owner)]
+			by := l.leader(t.owner)
+			return begins[by] + failed[by]*len(planned)
 		case t.entry.refs == 0 && m != first:
-			return len(planned) + 1
+			return (mostParts+1)*len(planned) + 1
 		}
 		return 0
 	}
