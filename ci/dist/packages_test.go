@@ -17,7 +17,7 @@ import (
 
 // payload is what every package must have.
 var payload = []string{
-	"usr/bin/tandem", "usr/bin/kubectl-tandem", "etc/default/tandem", "usr/share/man/man8/tandem.8", "usr/share/man/man8/tandem-run.8", "usr/share/man/man7/tandem-kubeadm.7", "usr/share/doc/tandem/config.yaml", "usr/share/doc/tandem/apparmor",
+	"usr/bin/tandem", "usr/bin/kubectl-tandem", "etc/default/tandem", "usr/share/man/man8/tandem.8", "usr/share/man/man8/tandem-run.8", "usr/share/man/man7/tandem-kubeadm.7", "usr/share/doc/tandem/config.yaml", "usr/share/doc/tandem/apparmor", "usr/share/doc/tandem/tandem.cil",
 	"usr/share/bash-completion/completions/tandem", "usr/share/zsh/site-functions/_tandem", "usr/share/fish/vendor_completions.d/tandem.fish",
 }
 

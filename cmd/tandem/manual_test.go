@@ -510,8 +510,8 @@ func firstYAML(source string) string {
 // foreign are flags of other programs that pages name.
 const foreign = " set query network-plugin cleanup detect-local-mode takeover privileged noflush pod-network-cidr kube-proxy-arg skip-phases overrides service-cluster-ip-range version allow-untrusted "
 
-// Every command in the manual is one of tandem's; every flag, metric and verb in it is
-// there.
+// Every command in the manual is one of tandem's; every flag, metric, verb and type of the SELinux
+// policy in it is there.
 func TestManualNamesWhatIsThere(t *testing.T) {
 	flags := map[string]bool{}
 	for _, c := range append(every(newRoot()), newRoot()) {
@@ -524,6 +524,13 @@ func TestManualNamesWhatIsThere(t *testing.T) {
 		for _, end := range []string{"", "_bucket", "_sum", "_count"} {
 			served[f.name+end] = true
 		}
+	}
+	policy, err := os.ReadFile("../../installers/selinux/tandem.cil")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range regexp.MustCompile(`(?m)^\(type (\w+)\)`).FindAllStringSubmatch(string(policy), -1) {
+		served[name[1]] = true
 	}
 	unknown := func(page, text string) (bad []string) {
 		for _, l := range commandLines(page, text) {
