@@ -81,6 +81,7 @@ func unsigned(t *testing.T, version string) release {
 	put(t, filepath.Join(r.out, "kubernetes/tandem-1.2.3.tgz"), "chart")
 	put(t, filepath.Join(r.out, "kubernetes/index.yaml"), "index")
 	put(t, filepath.Join(r.out, "managers/scoop/tandem.json"), "{}")
+	put(t, filepath.Join(r.out, "managers/homebrew/tandem.rb"), "class Tandem")
 	index, err := r.add(indexes(), amd64)
 	if err != nil {
 		t.Fatal(err)
@@ -443,7 +444,7 @@ func TestEveryFlippedBitIsFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, kind := range []string{"", ".deb", ".rpm", ".apk", ".asc", ".gz", ".xml", ".msi", ".zip", ".tgz", ".yaml", ".json", ".tar", ".sig", ".8"} {
+	for _, kind := range []string{"", ".deb", ".rpm", ".apk", ".asc", ".pub", ".gz", ".xml", ".msi", ".zip", ".tgz", ".yaml", ".json", ".rb", ".tar", ".sig", ".service", ".bash", ".fish", ".7", ".8"} {
 		if !kinds[kind] {
 			t.Errorf("no file of kind %q: %v", kind, kinds)
 		}

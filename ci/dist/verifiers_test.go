@@ -209,3 +209,37 @@ func workflowSigns(t *testing.T) []string {
 	}
 	return strings.Fields(string(found[1]))
 }
+
+// dnf installs from the repository with both of its checks, by the key alone, and takes neither a
+// changed list nor a changed rpm.
+func TestRealDNF(t *testing.T) {
+	path, err := exec.LookPath("dnf")
+	if err != nil {
+		t.Skipf("dnf is not installed: %v", err)
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("dnf takes root")
+	}
+	r := signed(t)
+	v := verifier{t, path, t.TempDir()}
+	install := func(packages string) []string {
+		root := t.TempDir()
+		put(t, filepath.Join(root, "repos/tandem.repo"), "[tandem]\nname=tandem\nbaseurl=file://"+packages+"\ngpgcheck=1\nrepo_gpgcheck=1\ngpgkey=file://"+r.out+"/packages/tandem.asc\n")
+		return []string{
+			"--assumeyes", "--noplugins", "--installroot=" + root + "/root", "--releasever=9", "--forcearch=x86_64", "--setopt=reposdir=" + root + "/repos",
+			"--setopt=cachedir=" + root + "/cache", "--setopt=tsflags=noscripts", "install", "tandem",
+		}
+	}
+	packages := filepath.Join(r.out, "packages")
+	v.takes("install", "Installed:\n  tandem-1.2.3-1.x86_64", install(packages)...)
+	for name, say := range map[string]string{"repodata/repomd.xml": "repomd.xml GPG signature verification error", "tandem-1.2.3-1.x86_64.rpm": "checksum"} {
+		dir := t.TempDir()
+		if err := os.CopyFS(dir, os.DirFS(packages)); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(changed(t, filepath.Join(packages, name), -40), filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+		v.refuses("changed "+name, say, install(dir)...)
+	}
+}
