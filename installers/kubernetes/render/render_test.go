@@ -462,6 +462,19 @@ func TestTemplate(t *testing.T) {
 	}
 }
 
+// TestSELinuxType has the containers of Linux run as a type that is asked for.
+func TestSELinuxType(t *testing.T) {
+	options := func(values map[string]any) *corev1.SELinuxOptions {
+		return daemonSet(t, values, "tandem").Spec.Template.Spec.Containers[0].SecurityContext.SELinuxOptions
+	}
+	if o := options(map[string]any{"linux": map[string]any{"seLinuxType": "spc_t"}}); o == nil || *o != (corev1.SELinuxOptions{Type: "spc_t"}) {
+		t.Errorf("the type is %+v", o)
+	}
+	if o := options(nil); o != nil {
+		t.Errorf("the default is %+v", o)
+	}
+}
+
 // TestAppArmorProfile has the containers of Linux, and no other, confined by a profile that is asked for.
 func TestAppArmorProfile(t *testing.T) {
 	set := daemonSet(t, map[string]any{"linux": map[string]any{"appArmorProfile": "tandem"}}, "tandem")
