@@ -169,6 +169,9 @@ func writeTargets(s *screen, all []oracle.Target) {
 		if t.SNAT {
 			sees = "sees this node (SNAT)"
 		}
+		if t.Pod != "" {
+			sees += ", pod " + printable.Text(t.Pod)
+		}
 		s.printf("  %-24s %s\n", t.Addr, sees)
 	}
 }

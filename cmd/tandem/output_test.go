@@ -394,3 +394,23 @@ func (s *stopAt) Write(b []byte) (int, error) {
 	}
 	return s.Buffer.Write(b)
 }
+
+// Endpoints are shown with their pods, where any has one.
+func TestPodsBesideEndpoints(t *testing.T) {
+	pods := strings.NewReplacer("- addresses: [10.244.1.2]", "- {addresses: [10.244.1.2], targetRef: {kind: Pod, namespace: default, name: web-0}}").Replace(webYAML)
+	for yaml, want := range map[string][]string{
+		pods:    {"ENDPOINT             PORT  POD    NODE", "10.244.1.2:8080/tcp  http  web-0  -", "10.244.1.3:8080/tcp  http  -      -"},
+		webYAML: {"ENDPOINT             PORT  NODE"},
+	} {
+		w := newWorld(t, map[string]http.Handler{"a": nodeOf(t, "a", map[string]string{"web.yaml": yaml, "node.yaml": nodeYAML("a", "1")}, nil)})
+		_, out, stderr := kubectl(t, "services", "--node", "a", "default/web", "--kubeconfig", w.kubeconfig)
+		for _, line := range want {
+			if !strings.Contains(out, line) {
+				t.Errorf("no %q in %s%s", line, out, stderr)
+			}
+		}
+		if _, out, _ = kubectl(t, "explain", "--node", "a", "pod", "default/web:80", "--kubeconfig", w.kubeconfig); strings.Contains(out, "sees the client, pod web-0\n") != (yaml == pods) {
+			t.Error(out)
+		}
+	}
+}

@@ -100,14 +100,17 @@ func writeService(s *screen, d *question.ServiceDetail) {
 	s.table(frontends)
 	s.printf("\n")
 	endpoints := table{columns: []column{
-		{name: "ENDPOINT", keep: true}, {name: "PORT"}, {name: "NODE"}, {name: "SLICE", wide: true}, {name: "CONDITIONS"}, {name: "USED", keep: true}, {name: "SINCE", keep: true}, {name: "WHY"},
+		{name: "ENDPOINT", keep: true}, {name: "PORT"}, {name: "POD"}, {name: "NODE"}, {name: "SLICE", wide: true}, {name: "CONDITIONS"}, {name: "USED", keep: true}, {name: "SINCE", keep: true}, {name: "WHY"},
 	}}
 	for _, e := range d.Endpoints {
 		used, since := "yes", sinceText(e.Since)
 		if !e.Used {
 			used, since = "NO", "-"
 		}
-		endpoints.add(e.Address+"/"+e.Protocol, cmp.Or(e.Port, "-"), cmp.Or(e.Node, "-"), e.Slice, cmp.Or(strings.Join(e.Conditions, ","), "none"), used, since, e.Why)
+		endpoints.add(e.Address+"/"+e.Protocol, cmp.Or(e.Port, "-"), cmp.Or(e.Pod, "-"), cmp.Or(e.Node, "-"), e.Slice, cmp.Or(strings.Join(e.Conditions, ","), "none"), used, since, e.Why)
+	}
+	if !slices.ContainsFunc(d.Endpoints, func(e question.EndpointDetail) bool { return e.Pod != "" }) { // of manifests
+		endpoints = endpoints.shown(func(i int) bool { return endpoints.columns[i].name != "POD" })
 	}
 	s.table(endpoints)
 	for _, p := range d.Problems {
@@ -474,7 +477,7 @@ func writeTop(s *screen, top question.Top) {
 			}
 		}
 		for _, e := range row.Endpoints {
-			add("", "", e.Address+"/"+e.Proto, "", number(e.New))
+			add("", "", strings.TrimSpace(e.Address+"/"+e.Proto+" "+e.Pod), "", number(e.New))
 		}
 	}
 	s.table(t)

@@ -71,6 +71,9 @@ func SliceChange(was, is *model.Slice) string {
 	}
 	scalar(&d, "weight", weight(was), weight(is))
 	scalar(&d, "address family", was.Family, is.Family)
+	if len(d) == 0 && was.Pods != is.Pods { // else they come with their endpoints
+		d.say("other pods at the same addresses")
+	}
 	return d.text()
 }
 

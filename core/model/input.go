@@ -174,6 +174,7 @@ type Slice struct {
 	Service   string // the kubernetes.io/service-name label; same namespace
 	Ports     []SlicePort
 	Endpoints []SliceEndpoint
+	Pods      string    // the pods that they are, as PackPods packs their names; for people
 	Triggered time.Time // endpoints.kubernetes.io/last-change-trigger-time, zero when absent
 	Version   uint64    `same:"-"` // as Service.Version
 	Where     string    `same:"-"`

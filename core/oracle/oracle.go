@@ -40,7 +40,8 @@ type Outcome struct {
 // Target is an endpoint that a packet may reach.
 type Target struct {
 	Addr netip.AddrPort `json:"address" nodes:"key"`
-	SNAT bool           `json:"snat"` // it sees an address of the host instead of the client's
+	Pod  string         `json:"pod,omitempty"` // its name, for people; of the Service's namespace
+	SNAT bool           `json:"snat"`          // it sees an address of the host instead of the client's
 
 	// Share is how much of all such packets it gets; 0 where that is not known.
 	Share float64 `json:"-"`

@@ -270,6 +270,7 @@ func TestFamiliesSharesAndCounts(t *testing.T) {
 				{Addr: netip.MustParseAddr("10.244.0.2"), State: model.Ready | model.Serving},
 				{Addr: netip.MustParseAddr("10.244.0.3")},
 			},
+			Pods: model.PackPods([]string{"web-0", "", "web-2"}),
 		}},
 	})
 	s := &engine.Snapshot{Host: host, Services: all, Suspects: model.Suspects{netip.MustParseAddr("10.244.0.3"): {}}}
@@ -287,10 +288,21 @@ func TestFamiliesSharesAndCounts(t *testing.T) {
 	}
 	var shares []string
 	for _, e := range one.Endpoints {
-		shares = append(shares, fmt.Sprint(e.Address, " ", e.Share, " ", e.Unanswered))
+		shares = append(shares, fmt.Sprint(e.Address, " ", e.Share, " ", e.Unanswered, " ", e.Pod))
 	}
-	if got := strings.Join(shares, ", "); got != "10.244.0.1:8080 0.5 false, 10.244.0.2:8080 0.5 false, 10.244.0.3:8080 0 true" {
+	if got := strings.Join(shares, ", "); got != "10.244.0.1:8080 0.5 false web-0, 10.244.0.2:8080 0.5 false , 10.244.0.3:8080 0 true web-2" {
 		t.Error(got)
+	}
+	explained, err := question.Explain().Answer(t.Context(), &question.Document{Snapshot: s}, oracle.Question{From: "host", To: "ns/web:80"})
+	if err != nil || len(explained.Endpoints) != 2 || explained.Endpoints[0].Pod != "web-0" || explained.Endpoints[1].Pod != "" {
+		t.Errorf("%+v, %v", explained.Endpoints, err)
+	}
+	counted, counts := question.TopEndpoints{}, question.TopCounts{}
+	connections := dataplane.Connections{Proto: model.TCP, At: netip.MustParseAddrPort("10.96.0.1:80"), Endpoint: netip.MustParseAddrPort("10.244.0.1:8080"), New: 3}
+	counted.Add(connections)
+	counts.Add(connections)
+	if top := question.TopOf(question.TopSources{Counts: counts, Endpoints: counted}, all, question.Filter{}); len(top.Services) != 1 || top.Services[0].Endpoints[0].Pod != "web-0" {
+		t.Errorf("%+v", top)
 	}
 	old := question.Status{Services: []question.Service{{Name: "ns/web", State: "Failing"}, {Name: "ns/gone", State: "Failing"}}}
 	for what, services := range map[string][]question.Service{

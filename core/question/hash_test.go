@@ -71,6 +71,7 @@ func TestHashesSeeEveryField(t *testing.T) {
 		fields.Seen(t, func(a, b *model.Slice) bool { return hash(a) == hash(b) },
 			"Service",        // that of the view
 			"Endpoints.Warm", // since when this node knows it
+			"Pods",           // for people; nodes of two versions are compared
 			"Triggered", "Version", "Where")
 	})
 	t.Run("host", func(t *testing.T) {

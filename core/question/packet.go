@@ -141,6 +141,10 @@ func (d *Document) explanation(e oracle.Explanation, ports []*model.Port) Explan
 		return out
 	}
 	id := e.Port.ID
+	out.Endpoints = slices.Clone(out.Endpoints)
+	for i, pods := 0, model.PodsOf(d.service(id.Service).Slices); i < len(out.Endpoints); i++ {
+		out.Endpoints[i].Pod = pods[out.Endpoints[i].Addr.Addr()]
+	}
 	out.Why = e.Port.WhyText(e.Outcome.Why)
 	out.Service = id.Service.String()
 	if e.Frontend != nil {

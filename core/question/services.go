@@ -50,6 +50,7 @@ type EndpointDetail struct {
 	Port       string     `json:"port" nodes:"key"`
 	Protocol   string     `json:"protocol" nodes:"key"`
 	Address    string     `json:"address" nodes:"key"`
+	Pod        string     `json:"pod,omitempty"` // of the Service's namespace
 	Node       string     `json:"node,omitempty"`
 	Slice      string     `json:"slice"`
 	Conditions []string   `json:"conditions"`
@@ -193,10 +194,10 @@ func ServiceOf(s *engine.Snapshot, name model.ServiceName, since engine.Since) (
 	}
 	var d ServiceDetail
 	d.describe(s, svc, faultsOf(s), since, new([]Frontend))
-	share := sharesOf(svc.Ports)
+	share, pods := sharesOf(svc.Ports), model.PodsOf(svc.Slices)
 	for _, u := range resolve.EndpointUses(s.Host, resolve.MarkUnanswered(svc.Slices, s.Suspects), svc.Ports) {
 		e := EndpointDetail{
-			Port: u.Port.Name, Protocol: u.Port.Proto.String(), Address: u.Addr.String(), Node: u.Node,
+			Port: u.Port.Name, Protocol: u.Port.Proto.String(), Address: u.Addr.String(), Pod: pods[u.Addr.Addr()], Node: u.Node,
 			Slice: u.Slice.Name, Conditions: conditions(u.State), Used: u.Used, Why: u.Why,
 			Unanswered: u.State.Has(model.Unanswered),
 		}
@@ -297,6 +298,7 @@ type TopService struct {
 // TopAddress are the new connections of a frontend, or those that an endpoint got from a Service.
 type TopAddress struct {
 	Address string `json:"address" nodes:"key"`
+	Pod     string `json:"pod,omitempty"` // of an endpoint, in the Service's namespace
 	Proto   string `json:"protocol" nodes:"key"`
 	New     uint64 `json:"new"`
 }
@@ -378,6 +380,7 @@ func (t TopEndpoints) Add(c dataplane.Connections) {
 // of returns the counts of a Service's endpoints, the busiest first: of those that it had,
 // too, as long as the data plane knows them.
 func (t TopEndpoints) of(s *track.View) (all []TopAddress) {
+	pods := model.PodsOf(s.Slices)
 	for _, p := range s.Ports {
 		sum := map[netip.AddrPort]uint64{}
 		for i := range p.Frontends {
@@ -386,7 +389,7 @@ func (t TopEndpoints) of(s *track.View) (all []TopAddress) {
 			}
 		}
 		for at, n := range sum {
-			all = append(all, TopAddress{Address: at.String(), Proto: p.ID.Proto.String(), New: n})
+			all = append(all, TopAddress{Address: at.String(), Pod: pods[at.Addr()], Proto: p.ID.Proto.String(), New: n})
 		}
 	}
 	slices.SortFunc(all, func(a, b TopAddress) int {

@@ -40,7 +40,7 @@ func file(seed uint64) *snapshot.File {
 			Node:    &model.Node{Name: "topsecret-node", Zone: "topsecret-zone", IPs: []netip.Addr{netip.MustParseAddr("203.0.113.77")}, Where: "/srv/topsecret/node.yaml:1"},
 			Machine: model.Machine{Addresses: []model.LocalAddress{{Prefix: netip.MustParsePrefix("203.0.113.77/24")}}, APIServers: []netip.AddrPort{netip.MustParseAddrPort("203.0.113.78:6443")}},
 		},
-		Services: w.Services, Slices: w.Slices,
+		Services: w.Services, Slices: append(w.Slices, &model.Slice{Name: model.SliceName{Namespace: "ns", Name: "topsecret-x"}, Service: "topsecret", Pods: model.PackPods([]string{"topsecret-0", "topsecret-1"})}),
 		CIDRs:    []*model.ServiceCIDR{{Name: "kubernetes", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}}},
 		Status:   question.Status{Node: "topsecret-node", Source: "https://topsecret.example", Reasons: []string{"topsecret says no"}, Services: []question.Service{{Name: "ns/topsecret", State: "Partial", Frontends: []question.Frontend{{Address: "203.0.113.77:80", Why: "x"}}, Problems: []question.Problem{{Detail: "topsecret"}}}}},
 		History:  history.Document{Total: 1, Entries: []history.Entry{{Number: 1, Kind: "Service", Verb: "added", Object: "ns/topsecret", Detail: "topsecret", Sync: &history.Applied{Err: "203.0.113.77: topsecret", Stages: history.Times{Queue: 1}}}}},

@@ -269,12 +269,14 @@ func Slice(s *discoveryv1.EndpointSlice) (*model.Slice, []model.Problem) {
 		return nil, f.problems()
 	}
 	weight, weighted := weight(f)
+	endpoints, pods := endpoints(f, family, s.Endpoints)
 	return &model.Slice{
 		Name:      model.SliceName{Namespace: of.Namespace, Name: s.Name},
 		Service:   of.Name,
 		Family:    family,
 		Ports:     slicePorts(f, s.Ports),
-		Endpoints: endpoints(f, family, s.Endpoints),
+		Endpoints: endpoints,
+		Pods:      pods,
 		Triggered: triggered(s.Annotations[corev1.EndpointsLastChangeTriggerTime]),
 		Version:   versionNumber(s.ResourceVersion),
 		Weight:    weight,
@@ -351,8 +353,9 @@ func slicePort(f *faults, i int, p *discoveryv1.EndpointPort) (port model.SliceP
 	return port, false
 }
 
-func endpoints(f *faults, family model.Family, list []discoveryv1.Endpoint) []model.SliceEndpoint {
-	out := make([]model.SliceEndpoint, 0, len(list))
+func endpoints(f *faults, family model.Family, list []discoveryv1.Endpoint) (out []model.SliceEndpoint, pods string) {
+	out = make([]model.SliceEndpoint, 0, len(list))
+	names := make([]string, 0, len(list))
 	var last *model.Hints
 	for i := range list {
 		e := &list[i]
@@ -378,8 +381,13 @@ func endpoints(f *faults, family model.Family, list []discoveryv1.Endpoint) []mo
 			ep.Hints = last
 		}
 		out = append(out, ep)
+		name := ""
+		if r := e.TargetRef; r != nil && r.Kind == "Pod" {
+			name = r.Name
+		}
+		names = append(names, name)
 	}
-	return out
+	return out, model.PackPods(names)
 }
 
 // state applies the defaults of absent conditions: an endpoint is ready and

@@ -37,10 +37,10 @@ func TestSliceWhole(t *testing.T) {
 		}
 		zones := &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "zone-a"}}, ForNodes: []discoveryv1.ForNode{{Name: "node-1"}}}
 		s.Endpoints = []discoveryv1.Endpoint{
-			{Addresses: []string{"FD00:0::2", "fd00::99"}, NodeName: ptr("node-1"), Hints: zones},
-			{Addresses: []string{"fd00::3"}, Hints: zones.DeepCopy()},
+			{Addresses: []string{"FD00:0::2", "fd00::99"}, NodeName: ptr("node-1"), Hints: zones, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "web-a"}},
+			{Addresses: []string{"fd00::3"}, Hints: zones.DeepCopy(), TargetRef: &corev1.ObjectReference{Kind: "Node", Name: "node-1"}},
 			{Addresses: []string{"fd00::4"}, Hints: &discoveryv1.EndpointHints{}},
-			{Addresses: []string{"fd00::5"}, Hints: &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "zone-b"}}}},
+			{Addresses: []string{"fd00::5"}, Hints: &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "zone-b"}}}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "web-b"}},
 		}
 	}))
 	expect(t, problems)
@@ -50,6 +50,7 @@ func TestSliceWhole(t *testing.T) {
 		Name: model.SliceName{Namespace: "default", Name: "web-x"}, Service: "web", Family: model.IPv6,
 		Triggered: time.Date(2026, 11, 21, 8, 0, 0, 500e6, time.UTC),
 		Ports:     []model.SlicePort{{Name: "http", Proto: model.TCP, Port: 8080}, {Name: "http", Proto: model.UDP, Port: 8081}},
+		Pods:      "web-/a///b",
 		Endpoints: []model.SliceEndpoint{
 			{Addr: addrs("fd00::2")[0], Node: "node-1", State: up, Hints: hints},
 			{Addr: addrs("fd00::3")[0], State: up, Hints: hints},
