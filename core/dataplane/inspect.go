@@ -28,7 +28,7 @@ func Implementation[K comparable, V any](c Compiler[K, V], host *model.Host, por
 	}
 	want := run(p)
 	var out []Object
-	for _, k := range inOrder(c, objects, ports, host) {
+	for _, k := range inOrder(c, ports, host) {
 		v := objects[k]
 		delete(objects, k)
 		if !c.Evaluate(objects, host)(p).Same(want) {
@@ -45,7 +45,7 @@ const mostTried = 500
 
 // inOrder returns the keys in the order of their creation; where they are too many,
 // some of a port's own are left out.
-func inOrder[K comparable, V any](c Compiler[K, V], objects map[K]V, ports []*model.Port, host *model.Host) (keys []K) {
+func inOrder[K comparable, V any](c Compiler[K, V], ports []*model.Port, host *model.Host) (keys []K) {
 	seen := map[K]struct{}{}
 	add := func(k K, _ V) {
 		if _, twice := seen[k]; !twice && len(keys) < mostTried {

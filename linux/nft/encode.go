@@ -93,9 +93,10 @@ func equalOr(not bool) int {
 	return equal
 }
 
-func (e *encoder) cmp(reg, op int, value []byte) {
+// cmp compares reg0.
+func (e *encoder) cmp(op int, value []byte) {
 	e.expr("cmp", func() {
-		e.Uint32(cmpSreg, uint32(reg))
+		e.Uint32(cmpSreg, reg0)
 		e.Uint32(cmpOp, uint32(op))
 		e.value(cmpData, value)
 	})
@@ -278,7 +279,7 @@ func (e *encoder) prefix(k Field, op int, p netip.Prefix) {
 	n := max(p.Bits()/8, 1)
 	if p.Bits()%8 == 0 && p.Bits() > 0 {
 		e.payload(reg0, baseNetwork, e.offset(k), n)
-		e.cmp(reg0, op, b[:n])
+		e.cmp(op, b[:n])
 		return
 	}
 	mask := make([]byte, len(b))
@@ -287,7 +288,7 @@ func (e *encoder) prefix(k Field, op int, p netip.Prefix) {
 	}
 	e.payload(reg0, baseNetwork, e.offset(k), len(b))
 	e.bitwise(mask, make([]byte, len(b)))
-	e.cmp(reg0, op, b)
+	e.cmp(op, b)
 }
 
 func host32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }

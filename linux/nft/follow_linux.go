@@ -78,7 +78,7 @@ func (f Followed) match(e *encoder) {
 	L4ProtoIs{f.Proto}.encode(e)
 	port := func(offset int, port uint16) {
 		e.payload(reg0, baseTransport, offset, 2)
-		e.cmp(reg0, equal, binary.BigEndian.AppendUint16(nil, port))
+		e.cmp(equal, binary.BigEndian.AppendUint16(nil, port))
 	}
 	if f.Sport != 0 {
 		port(0, f.Sport)
@@ -87,7 +87,7 @@ func (f Followed) match(e *encoder) {
 	if f.Proto == model.TCP { // SYN without ACK
 		e.payload(reg0, baseTransport, 13, 1)
 		e.bitwise([]byte{0x12}, []byte{0})
-		e.cmp(reg0, equal, []byte{0x02})
+		e.cmp(equal, []byte{0x02})
 	}
 	e.immediate(reg0, []byte{1})
 	e.setMeta(metaNFTrace)

@@ -36,7 +36,7 @@ func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 	}
 	r := reading{found: found, counts: d.budget.counts}
 	for _, f := range d.families {
-		if _, err := d.observeFamily(ctx, f, nil, r.add); err != nil {
+		if err := d.observeFamily(ctx, f, nil, r.add); err != nil {
 			return fmt.Errorf("nftables: read owned tables: %w", err)
 		}
 	}
@@ -71,7 +71,7 @@ func (d *Driver) ObserveSome(ctx context.Context, keys []Key, found func(Key, Va
 		keys = []Key{} // which is not everything
 	}
 	for _, f := range d.families {
-		if _, err := d.observeFamily(ctx, f, keys, d.asWanted(found)); err != nil {
+		if err := d.observeFamily(ctx, f, keys, d.asWanted(found)); err != nil {
 			return fmt.Errorf("nftables: read objects of owned tables: %w", err)
 		}
 	}
@@ -80,16 +80,16 @@ func (d *Driver) ObserveSome(ctx context.Context, keys []Key, found func(Key, Va
 
 // observeFamily reads a family's table. Where keys are given, even none, it reads
 // those of them alone of the elements that can be read one by one.
-func (d *Driver) observeFamily(ctx context.Context, f model.Family, keys []Key, found func(Key, Value)) (*snapshot, error) {
+func (d *Driver) observeFamily(ctx context.Context, f model.Family, keys []Key, found func(Key, Value)) error {
 	s, err := d.look(ctx, d.readers[0], f, found)
 	if err != nil || !s.hasTable {
-		return s, err
+		return err
 	}
 	s.many = d.many
 	table := func(w *netlink.Writer) { w.Text(attrTable, d.table.Name) }
 	for _, kind := range []uint16{msgGetChain, msgGetRule, msgGetSet} {
 		if err := d.dump(ctx, d.readers[0], kind, table, s); err != nil {
-			return s, err
+			return err
 		}
 	}
 	var sets []*Set
@@ -102,18 +102,18 @@ func (d *Driver) observeFamily(ctx context.Context, f model.Family, keys []Key, 
 		}
 	}
 	if err := d.readSets(ctx, s, sets); err != nil {
-		return s, err
+		return err
 	}
 	for _, k := range keys {
 		if k.Family != f || !k.Single() || s.damage {
 			continue
 		}
 		if err := cmp.Or(ctx.Err(), d.requestElements(ctx, d.readers[0], s, k.Set, &k)); err != nil && !errors.Is(err, unix.ENOENT) {
-			return s, err
+			return err
 		}
 	}
 	s.finish()
-	return s, nil
+	return nil
 }
 
 // Filled passes on what rules have put into a set whose key is an address. Without the set, which

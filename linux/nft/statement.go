@@ -488,7 +488,7 @@ func (s FibLocal) encode(e *encoder) {
 		e.Uint32(fibResult, 3) // NFT_FIB_RESULT_ADDRTYPE
 		e.Uint32(fibFlags, 2)  // NFTA_FIB_F_DADDR
 	})
-	e.cmp(reg0, equalOr(s.Not), host32(2)) // RTN_LOCAL
+	e.cmp(equalOr(s.Not), host32(2)) // RTN_LOCAL
 }
 
 func (s IifName) encode(e *encoder) {
@@ -497,34 +497,34 @@ func (s IifName) encode(e *encoder) {
 		name = append(name, make([]byte, max(16-len(name), 1))...)[:16] // IFNAMSIZ
 	}
 	e.meta(reg0, metaIIFName)
-	e.cmp(reg0, equal, name)
+	e.cmp(equal, name)
 }
 
 func (s L4ProtoIs) encode(e *encoder) {
 	e.meta(reg0, metaL4Proto)
-	e.cmp(reg0, equal, []byte{byte(s.Proto)})
+	e.cmp(equal, []byte{byte(s.Proto)})
 }
 
 func (s MarkHas) encode(e *encoder) {
 	e.meta(reg0, metaMark)
 	e.bitwise(host32(s.Bit), host32(0))
-	e.cmp(reg0, equalOr(!s.Not), host32(0))
+	e.cmp(equalOr(!s.Not), host32(0))
 }
 
 func (s CtState) encode(e *encoder) {
 	e.conntrack(0, uint32(s.States)) // NFT_CT_STATE
-	e.cmp(reg0, notEqual, host32(0))
+	e.cmp(notEqual, host32(0))
 }
 
 func (NotSYN) encode(e *encoder) {
 	e.payload(reg0, baseTransport, 13, 1)
 	e.bitwise([]byte{2}, []byte{0}) // TCPHDR_SYN
-	e.cmp(reg0, equal, []byte{0})
+	e.cmp(equal, []byte{0})
 }
 
 func (s CtDNAT) encode(e *encoder) {
 	e.conntrack(2, 1<<5) // NFT_CT_STATUS, IPS_DST_NAT
-	e.cmp(reg0, equalOr(!s.Not), host32(0))
+	e.cmp(equalOr(!s.Not), host32(0))
 }
 
 func (s Lookup) encode(e *encoder) {
