@@ -67,7 +67,7 @@ users may change them.`,
 			}
 			printNotes(cmd, notes)
 			d := newConfigDocument(c, notes, err)
-			return errors.Join(out.print(cmd, report{document: d, text: func(s *screen) error { d.write(s); return nil }}), err)
+			return errors.Join(out.print(cmd, report{document: d, text: func(s *screen) { d.write(s) }}), err)
 		},
 	}
 	out.register(c)
@@ -156,10 +156,7 @@ func newConfigExplain() *cobra.Command {
 			for i := range found {
 				documents = append(documents, describe(&found[i]))
 			}
-			return out.print(cmd, report{document: documents, text: func(s *screen) error {
-				writeSettings(s, documents, len(args) == 0)
-				return nil
-			}})
+			return out.print(cmd, report{document: documents, text: func(s *screen) { writeSettings(s, documents, len(args) == 0) }})
 		},
 	}
 	out.register(c)

@@ -42,7 +42,7 @@ that no packet meets, for which the kernel may load modules. Each check has a st
 id, and states what to do. The exit code is 1 when a check fails.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			checks := platform.Examine(cmd.Context(), &config, askRunning(cmd, address))
-			err := out.print(cmd, report{document: checks, text: func(s *screen) error { writeChecks(s, checks); return nil }})
+			err := out.print(cmd, report{document: checks, text: func(s *screen) { writeChecks(s, checks) }})
 			if err == nil && bundle != "" {
 				err = writeBundle(cmd, bundle, checks, redact)
 			}
@@ -148,7 +148,7 @@ func cleanupLocked(cmd *cobra.Command, c *config.Config, out *output) (err error
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
 	d, failed := cleanup(cmd.Context(), c, platform.Local())
-	return errors.Join(out.print(cmd, report{document: d, text: func(s *screen) error { writeCleanup(s, d); return nil }}), failed)
+	return errors.Join(out.print(cmd, report{document: d, text: func(s *screen) { writeCleanup(s, d) }}), failed)
 }
 
 // cleanupDocument is what became of the objects of each mode.
@@ -235,7 +235,7 @@ func newHNSDump(open openHNS) *cobra.Command {
 				return err
 			}
 			d := view.Dump()
-			return out.print(cmd, report{document: d, text: func(s *screen) error { writeDump(s, d); return nil }})
+			return out.print(cmd, report{document: d, text: func(s *screen) { writeDump(s, d) }})
 		},
 	}
 	flags.register(c, "config", "network-name")
@@ -263,7 +263,7 @@ flags that run has. The exit code is 3 when something differs.`,
 			if err != nil {
 				return err
 			}
-			err = out.print(cmd, report{document: d, text: func(s *screen) error { writeDiff(s, d); return nil }})
+			err = out.print(cmd, report{document: d, text: func(s *screen) { writeDiff(s, d) }})
 			if err == nil && len(d.Changes) > 0 {
 				err = differsError("HNS differs from desired state")
 			}

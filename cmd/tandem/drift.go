@@ -125,7 +125,7 @@ func showWatched(cmd *cobra.Command, out *output, d question.Drift) error {
 }
 
 func driftReport(d question.Drift) report {
-	return report{document: d, text: func(s *screen) error { writeDrift(s, &d); return nil }}
+	return report{document: d, text: func(s *screen) { writeDrift(s, &d) }}
 }
 
 // writeDrift shows drift to people.
@@ -229,7 +229,7 @@ restart.`,
 			if err != nil {
 				return err
 			}
-			return out.print(cmd, report{document: done, text: func(s *screen) error { writeSwitched(s, done); return nil }})
+			return out.print(cmd, report{document: done, text: func(s *screen) { writeSwitched(s, done) }})
 		},
 	}
 	c.Flags().StringVar(&to, "to", "", "the mode to change to: "+strings.Join(platform.Names()[1:], " or "))

@@ -39,7 +39,7 @@ number; /udp or /sctp may follow. SERVICE or SERVICE:PORT alone is one of namesp
 			if err != nil {
 				return err
 			}
-			return out.print(cmd, report{document: e, text: func(s *screen) error { writeExplanation(s, &e); return nil }})
+			return out.print(cmd, report{document: e, text: func(s *screen) { writeExplanation(s, &e) }})
 		},
 	}
 	from.register(c)
@@ -84,7 +84,7 @@ FROM and TO are as for tandem explain.`,
 					return err
 				}
 			}
-			err = out.print(cmd, report{document: t, text: func(s *screen) error { writeTrace(s, &t); return nil }})
+			err = out.print(cmd, report{document: t, text: func(s *screen) { writeTrace(s, &t) }})
 			switch {
 			case err != nil:
 				return err

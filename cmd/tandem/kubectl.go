@@ -306,15 +306,12 @@ func (k *cluster) everywhere(cmd *cobra.Command, args []string, to session, pods
 		return nil
 	})
 	a, most, ok := c.Result()
-	err := out.print(cmd, report{document: a, text: func(s *screen) error {
+	err := out.print(cmd, report{document: a, text: func(s *screen) {
 		if s.wide && ok {
-			if err := most.report.text(s); err != nil {
-				return err
-			}
+			most.report.text(s)
 			s.printf("\n")
 		}
 		writeAcross(s, &a)
-		return nil
 	}})
 	if err == nil {
 		err = acrossError(&a)
@@ -404,7 +401,7 @@ differ in that.
 			return err
 		}
 		own := namesOf(nodes, func(n *question.Node) string { return n.Node })
-		if err := out.print(cmd, report{document: nodes, own: own, text: func(s *screen) error { writeNodes(s, nodes); return nil }}); err != nil {
+		if err := out.print(cmd, report{document: nodes, own: own, text: func(s *screen) { writeNodes(s, nodes) }}); err != nil {
 			return err
 		}
 		return outOfStep(nodes)
@@ -422,7 +419,7 @@ func newKubectlDiff(k *cluster) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := out.print(cmd, report{document: found, text: func(s *screen) error { writeDifferences(s, nodes, found); return nil }}); err != nil {
+			if err := out.print(cmd, report{document: found, text: func(s *screen) { writeDifferences(s, nodes, found) }}); err != nil {
 				return err
 			}
 			return outOfStep(nodes)

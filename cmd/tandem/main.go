@@ -494,10 +494,7 @@ func newVersion() *cobra.Command {
 		Short: "Print the version",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b := build{versionText(), runtime.GOOS + "/" + runtime.GOARCH, runtime.Version()}
-			return out.print(cmd, report{document: b, text: func(s *screen) error {
-				s.printf("tandem %s %s %s\n", b.Version, b.Platform, b.Go)
-				return nil
-			}})
+			return out.print(cmd, report{document: b, text: func(s *screen) { s.printf("tandem %s %s %s\n", b.Version, b.Platform, b.Go) }})
 		},
 	}
 	out.register(c)

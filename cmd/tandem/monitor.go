@@ -95,7 +95,7 @@ func followConnections(cmd *cobra.Command, out *output, r question.MonitorReques
 			begins := !m.Since.Equal(since)
 			since, r.Next, failed = m.Since, m.Next, ""
 			if begins || len(m.Events) > 0 || m.Forgotten > 0 {
-				err = out.printTo(s, report{document: m, text: func(s *screen) error { writeMonitor(s, &m, begins); return nil }})
+				err = out.printTo(s, report{document: m, text: func(s *screen) { writeMonitor(s, &m, begins) }})
 			}
 		}
 		if err != nil || !sleep.For(ctx, interval) {

@@ -49,8 +49,8 @@ const (
 
 // report is a result in all its forms.
 type report struct {
-	document any                 // -o json and yaml, by its JSON tags
-	text     func(*screen) error // -o table, and wide when screen.wide
+	document any           // -o json and yaml, by its JSON tags
+	text     func(*screen) // -o table, and wide when screen.wide
 	own      map[string]func(io.Writer) error
 }
 
@@ -107,9 +107,7 @@ func (o *output) printTo(s *screen, r report) error {
 		return writeYAML(s.out, versioned{r.document})
 	}
 	s.wide, s.bare = o.form == formWide, o.bare
-	if err := r.text(s); err != nil {
-		return err
-	}
+	r.text(s)
 	return s.flush()
 }
 

@@ -141,7 +141,7 @@ func planAgainstSnapshot(cmd *cobra.Command, from *origin, out *output, against 
 		return err
 	}
 	p.Problems = nil // of B: status --snapshot B has them
-	if err := out.print(cmd, report{document: p, text: func(s *screen) error { writePreview(s, &p); return nil }}); err != nil || !p.Pending() {
+	if err := out.print(cmd, report{document: p, text: func(s *screen) { writePreview(s, &p) }}); err != nil || !p.Pending() {
 		return err
 	}
 	return differsError("the snapshots differ")
@@ -175,7 +175,7 @@ func previewManifests(cmd *cobra.Command, out *output, path string, nodePorts co
 	if err != nil {
 		return err
 	}
-	if err := out.print(cmd, report{document: p, text: func(s *screen) error { writePreview(s, &p); return nil }}); err != nil {
+	if err := out.print(cmd, report{document: p, text: func(s *screen) { writePreview(s, &p) }}); err != nil {
 		return err
 	}
 	return previewError(len(problems), p)
@@ -232,7 +232,7 @@ func planReport(of *question.Document, only *filter) report {
 	d := question.PlanOf(of, only.Filter)
 	return report{
 		document: d,
-		text:     func(s *screen) error { s.table(planTable(&d)); return nil },
+		text:     func(s *screen) { s.table(planTable(&d)) },
 		own: map[string]func(io.Writer) error{
 			"summary": func(out io.Writer) error { return writePlan(out, of, &d) },
 			"native":  func(out io.Writer) error { _, err := io.WriteString(out, of.Plan.Native); return err },

@@ -56,7 +56,7 @@ why.`,
 			if err != nil {
 				return err
 			}
-			return out.print(cmd, report{document: found, own: namesOf(found.Services, func(s *question.ServiceDetail) string { return s.Name }), text: func(s *screen) error { writeServices(s, found, len(args) > 0, &only); return nil }})
+			return out.print(cmd, report{document: found, own: namesOf(found.Services, func(s *question.ServiceDetail) string { return s.Name }), text: func(s *screen) { writeServices(s, found, len(args) > 0, &only) }})
 		},
 	}
 	out.register(c, formName)
@@ -149,7 +149,7 @@ when it is not healthy.`,
 					return err
 				}
 				doc.Select(only.Filter)
-				err = out.printTo(s, report{document: doc, own: namesOf(doc.Services, func(s *question.Service) string { return s.Name }), text: func(s *screen) error { writeStatus(s, doc, &only, all); return nil }})
+				err = out.printTo(s, report{document: doc, own: namesOf(doc.Services, func(s *question.Service) string { return s.Name }), text: func(s *screen) { writeStatus(s, doc, &only, all) }})
 				if err != nil || doc.Healthy || again.on {
 					return err
 				}
@@ -432,7 +432,7 @@ func topReport(t question.Top, limit int) report {
 	if limit > 0 && len(t.Services) > limit {
 		t.Services = t.Services[:limit]
 	}
-	return report{document: t, own: namesOf(t.Services, func(s *question.TopService) string { return s.Service }), text: func(s *screen) error { writeTop(s, t); return nil }}
+	return report{document: t, own: namesOf(t.Services, func(s *question.TopService) string { return s.Service }), text: func(s *screen) { writeTop(s, t) }}
 }
 
 func writeTop(s *screen, top question.Top) {
@@ -515,7 +515,7 @@ applied together share a sync. The last ` + fmt.Sprint(history.Most) + ` changes
 				if err != nil {
 					return err
 				}
-				return out.printTo(s, report{document: d, text: func(s *screen) error { writeHistory(s, d); return nil }})
+				return out.printTo(s, report{document: d, text: func(s *screen) { writeHistory(s, d) }})
 			})
 		},
 	}

@@ -200,7 +200,7 @@ func (f *connectivityFlags) run(cmd *cobra.Command, args []string) error {
 
 // print prints a report, and is its exit code.
 func (f *connectivityFlags) print(cmd *cobra.Command, r connectivity.Report) error {
-	if err := f.out.print(cmd, report{document: r, text: func(s *screen) error { writeConnectivity(s, r); return nil }}); err != nil {
+	if err := f.out.print(cmd, report{document: r, text: func(s *screen) { writeConnectivity(s, r) }}); err != nil {
 		return err
 	}
 	switch {
@@ -549,7 +549,7 @@ func (f *disruptFlags) run(cmd *cobra.Command, args []string) error {
 
 // print prints a result, and is its exit code.
 func (f *disruptFlags) print(cmd *cobra.Command, d connectivity.Disruption) error {
-	if err := f.out.print(cmd, report{document: d, text: func(s *screen) error { writeDisruption(s, d); return nil }}); err != nil {
+	if err := f.out.print(cmd, report{document: d, text: func(s *screen) { writeDisruption(s, d) }}); err != nil {
 		return err
 	}
 	if n := d.Broken(); n > 0 {

@@ -76,7 +76,7 @@ func (f *hnsTest) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if err := f.out.print(cmd, report{document: r, text: func(s *screen) error { writeHNSTest(s, r); return nil }}); err != nil {
+	if err := f.out.print(cmd, report{document: r, text: func(s *screen) { writeHNSTest(s, r) }}); err != nil {
 		return err
 	}
 	differing := r.Count(contract.Different)
