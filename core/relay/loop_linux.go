@@ -32,19 +32,13 @@ type loop struct {
 	events [128]syscall.EpollEvent
 	data   [readSize]byte // read and written without a pause
 
-	mu       sync.Mutex
-	handlers map[int32]handler // by the number in their events
-	last     int32
+	mu    sync.Mutex
+	links map[int32]*link // by the number in their events
+	last  int32
 }
 
 // readSize is as much of a stream as a loop reads at once.
 const readSize = 64 << 10
-
-// handler serves the events of a connection's two sockets.
-type handler interface {
-	connection
-	ready(at side, events uint32)
-}
 
 // side is one of the two sockets of a connection.
 type side int32
@@ -62,7 +56,7 @@ func newLoop() (*loop, error) {
 		return nil, os.NewSyscallError("epoll_create1", err)
 	}
 	_ = syscall.SetNonblock(fd, true) // else os.NewFile would not use the poller
-	l := &loop{epoll: fd, file: os.NewFile(uintptr(fd), "epoll"), handlers: map[int32]handler{}}
+	l := &loop{epoll: fd, file: os.NewFile(uintptr(fd), "epoll"), links: map[int32]*link{}}
 	l.raw, err = l.file.SyscallConn()
 	return l, err
 }
@@ -81,10 +75,10 @@ func (l *loop) serve() {
 		n, err := epollReady(l.epoll, l.events[:])
 		for _, e := range l.events[:n] {
 			l.mu.Lock()
-			h := l.handlers[e.Fd]
+			k := l.links[e.Fd]
 			l.mu.Unlock()
-			if h != nil { // else it has been removed since
-				h.ready(side(e.Pad), e.Events)
+			if k != nil { // else it has been removed since
+				k.ready(side(e.Pad), e.Events)
 			}
 		}
 		if n < len(l.events) && err != syscall.EINTR {
@@ -94,19 +88,19 @@ func (l *loop) serve() {
 }
 
 // add registers a connection and returns its number.
-func (l *loop) add(h handler) int32 {
+func (l *loop) add(k *link) int32 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for l.last++; l.last == 0 || l.handlers[l.last] != nil; l.last++ {
+	for l.last++; l.last == 0 || l.links[l.last] != nil; l.last++ {
 	} // there are 4 billion
-	l.handlers[l.last] = h
+	l.links[l.last] = k
 	return l.last
 }
 
 func (l *loop) remove(number int32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.handlers, number)
+	delete(l.links, number)
 }
 
 // edges are the events of a socket, edge-triggered.
@@ -125,9 +119,9 @@ func (l *loop) ignore(fd int) { _ = syscall.EpollCtl(l.epoll, syscall.EPOLL_CTL_
 func (l *loop) open() []connection {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	all := make([]connection, 0, len(l.handlers))
-	for _, h := range l.handlers {
-		all = append(all, h)
+	all := make([]connection, 0, len(l.links))
+	for _, k := range l.links {
+		all = append(all, k)
 	}
 	return all
 }
@@ -203,8 +197,9 @@ func (k *link) failed() {
 	k.handOverDial(1)
 }
 
-var _ handler = (*link)(nil)
+var _ connection = (*link)(nil)
 
+// ready serves the events of one of its two sockets.
 func (k *link) ready(at side, events uint32) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
