@@ -88,12 +88,11 @@ func (p *Proxy) Document(ctx context.Context) (question.Status, error) {
 	if err != nil {
 		return question.Status{}, err
 	}
-	return question.Of(p.facts(question.Filter{}), s), nil
+	return question.Of(p.facts(), question.Filter{}, s), nil
 }
 
-func (p *Proxy) facts(only question.Filter) question.Facts {
+func (p *Proxy) facts() question.Facts {
 	return question.Facts{
-		Only:    only,
 		Version: p.version, Node: p.config.NodeName, Mode: p.mode(), Fallback: p.fallback(), Offload: p.config.Accelerate == config.Flowtable, Source: p.config.Source(), Health: p.health(), Inputs: p.source.inputs(),
 	}
 }

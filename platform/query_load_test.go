@@ -462,9 +462,9 @@ func TestListsAreAsAWhole(t *testing.T) {
 		}
 	}
 	for _, only := range []question.Filter{{}, {Name: "web-1*"}, {States: []string{"Programmed"}}, {States: []string{"Failing"}}} {
-		facts := p.facts(only)
-		d, list := question.List(facts, s)
-		both(question.Of(facts, s), list.In(d, "services"))
+		facts := p.facts()
+		d, list := question.List(facts, only, s)
+		both(question.Of(facts, only, s), list.In(d, "services"))
 		whole := question.ServicesOf(s, only)
 		whole.Node, whole.Mode, whole.Total = s.Host.Name, p.mode(), len(s.Services)
 		all, err := listed(t, p, question.ListServices(), question.ServicesRequest{Filter: only})
@@ -479,7 +479,7 @@ func TestListsAreAsAWhole(t *testing.T) {
 	f, lists := p.fileOf(s)
 	var got, want bytes.Buffer
 	err = f.Write(&got, lists)
-	f.Status, f.History = question.Of(p.facts(question.Filter{}), s), p.engine.History().Find(history.Filter{})
+	f.Status, f.History = question.Of(p.facts(), question.Filter{}, s), p.engine.History().Find(history.Filter{})
 	again, failed := snapshot.Read(&got)
 	if err = errors.Join(err, failed, snapshot.Write(&want, f)); err != nil {
 		t.Fatal(err)

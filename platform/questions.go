@@ -406,7 +406,7 @@ func (p *Proxy) fileOf(s *engine.Snapshot) (f *snapshot.File, lists snapshot.Lis
 	if !settled {
 		f.Record(f.Resolve()) // what has just come is resolved and programmed in a moment
 	}
-	document, services := question.List(p.facts(question.Filter{}), s)
+	document, services := question.List(p.facts(), question.Filter{}, s)
 	past, _, changes := p.engine.History().List(history.Filter{})
 	f.Status, f.History = document, past
 	f.Drift = question.DriftOf(s, "", time.Time{})

@@ -216,7 +216,7 @@ func (p *Proxy) state(ctx context.Context) (func(question.Filter) any, error) {
 		return nil, err
 	}
 	return func(only question.Filter) any {
-		d, list := question.List(p.facts(only), s)
+		d, list := question.List(p.facts(), only, s)
 		return list.In(d, "services")
 	}, nil
 }
@@ -230,7 +230,7 @@ func (p *Proxy) uiInput(ctx context.Context) (*ui.Input, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ui.InputOf(&question.Document{Snapshot: s, Facts: p.facts(question.Filter{}), Plane: p.plane(), History: p.engine.History().List}), nil
+	return ui.InputOf(&question.Document{Snapshot: s, Facts: p.facts(), Plane: p.plane(), History: p.engine.History().List}), nil
 }
 
 // serviceManager is the one that has started this process and wants to be notified:

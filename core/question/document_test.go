@@ -56,7 +56,7 @@ func snapshot() *engine.Snapshot {
 }
 
 func TestDocument(t *testing.T) {
-	d := question.Of(question.Facts{Offload: true, Version: "v1", Node: "n", Mode: "nftables", Health: question.Health{Synced: true}}, snapshot())
+	d := question.Of(question.Facts{Offload: true, Version: "v1", Node: "n", Mode: "nftables", Health: question.Health{Synced: true}}, question.Filter{}, snapshot())
 	var states []string
 	for _, s := range d.Services {
 		states = append(states, s.Name+"="+s.State)
@@ -80,7 +80,7 @@ func TestDocument(t *testing.T) {
 func TestARejectedFieldIsTheServices(t *testing.T) {
 	in := snapshot()
 	in.Problems = append(in.Problems, model.Problem{Object: "Service ns/good", Where: "shop.yaml:24", Why: model.WhyBadAddress, Detail: "spec.externalIPs[0]: 127.0.0.1"})
-	d := question.Of(question.Facts{}, in)
+	d := question.Of(question.Facts{}, question.Filter{}, in)
 	if good := d.Services[0]; good.Name != "ns/good" || good.State != "Partial" || len(good.Problems) != 1 || good.Problems[0].Where != "shop.yaml:24" {
 		t.Errorf("%+v", good)
 	}
@@ -95,7 +95,7 @@ func TestARejectedFieldIsTheServices(t *testing.T) {
 	in.Problems = append(in.Problems[:len(in.Problems)-1], model.Problem{
 		Object: "EndpointSlice ns/x", Where: "shop.yaml:44", Why: model.WhyBadAddress, Detail: "endpoints[0]", Of: model.ServiceName{Namespace: "ns", Name: "good"},
 	})
-	if good := question.Of(question.Facts{}, in).Services[0]; good.State != "Partial" || len(good.Problems) != 1 || good.Problems[0].Object != "EndpointSlice ns/x" {
+	if good := question.Of(question.Facts{}, question.Filter{}, in).Services[0]; good.State != "Partial" || len(good.Problems) != 1 || good.Problems[0].Object != "EndpointSlice ns/x" {
 		t.Errorf("of a slice: %+v", good)
 	}
 	track.SortServices(in.Services)
@@ -137,7 +137,7 @@ func TestGapsOfTheMode(t *testing.T) {
 		in.Backend.Gaps[id] = append(in.Backend.Gaps[id], model.Gap{Failover: true, Detail: "no endpoint is ejected"})
 	}
 	var said []string
-	for _, p := range question.Of(question.Facts{}, in).Problems {
+	for _, p := range question.Of(question.Facts{}, question.Filter{}, in).Problems {
 		if p.Object == "data plane" && p.Reason == model.WhyUnsupported.String() {
 			said = append(said, p.Detail)
 		}
@@ -183,7 +183,7 @@ func TestQueuedServiceIsPending(t *testing.T) {
 	in := snapshot()
 	in.Services = in.Services[:1]
 	in.Services[0].Queued, in.Services[0].Ports = true, nil
-	if got := question.Of(question.Facts{}, in).Services[0].State; got != question.Pending {
+	if got := question.Of(question.Facts{}, question.Filter{}, in).Services[0].State; got != question.Pending {
 		t.Errorf("state %s", got)
 	}
 	list, _ := question.ServiceOf(in, in.Services[0].Object.Name, nil)
@@ -205,7 +205,7 @@ func TestMissingFrontend(t *testing.T) {
 	in.Services = in.Services[:1]
 	list, _ := question.ServiceOf(in, name, nil)
 	for _, frontends := range [][]question.Frontend{
-		question.Of(question.Facts{}, in).Services[0].Frontends,
+		question.Of(question.Facts{}, question.Filter{}, in).Services[0].Frontends,
 		{list.Services[0].Frontends[0].Frontend, list.Services[0].Frontends[1].Frontend},
 	} {
 		if f := frontends[0]; !f.Missing || f.Endpoints != 0 || !strings.HasPrefix(f.Why, "not programmed") {
@@ -242,7 +242,7 @@ func TestSources(t *testing.T) {
 		s := snapshot()
 		s.Services = s.Services[:1]
 		s.Services[0].Ports[0].Frontends = []model.Frontend{test.front}
-		d := question.Of(question.Facts{}, s)
+		d := question.Of(question.Facts{}, question.Filter{}, s)
 		if got := question.ShowSources(d.Services[0].Frontends[0].Sources); got != test.text {
 			t.Errorf("%q, want %q", got, test.text)
 		}
@@ -306,7 +306,7 @@ func TestFamiliesSharesAndCounts(t *testing.T) {
 	}
 	old := question.Status{Services: []question.Service{{Name: "ns/web", State: "Failing"}, {Name: "ns/gone", State: "Failing"}}}
 	for what, services := range map[string][]question.Service{
-		"now":        question.Of(question.Facts{}, s).Services,
+		"now":        question.Of(question.Facts{}, question.Filter{}, s).Services,
 		"long since": question.StatusOf(&question.Document{Snapshot: s, Recorded: &question.Recorded{Status: old}}, question.Filter{}).Services,
 	} {
 		if services[0].Ready != 2 || services[0].NotReady != 1 {

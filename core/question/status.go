@@ -130,7 +130,6 @@ type Facts struct {
 	Offload                     bool // flow offload is asked for
 	Health                      Health
 	Inputs                      []Input
-	Only                        Filter // of the Services that are listed
 }
 
 // StatusOf is the status of a document: as it was recorded, of a snapshot.
@@ -138,9 +137,7 @@ func StatusOf(d *Document, only Filter) Status {
 	if d.Recorded != nil {
 		return d.recorded(only)
 	}
-	f := d.Facts
-	f.Only = only
-	return Of(f, d.Snapshot)
+	return Of(d.Facts, only, d.Snapshot)
 }
 
 // recorded is the status that was recorded. What follows from the inputs is counted again: older files do not have it.
@@ -158,9 +155,9 @@ func (d *Document) recorded(only Filter) Status {
 	return s
 }
 
-// Of renders a snapshot.
-func Of(f Facts, s *engine.Snapshot) Status {
-	d, list := List(f, s)
+// Of renders a snapshot, with the Services of a filter.
+func Of(f Facts, only Filter, s *engine.Snapshot) Status {
+	d, list := List(f, only, s)
 	d.Services = make([]Service, 0, list.Len)
 	for one := range list.Each {
 		own := *one
@@ -170,8 +167,8 @@ func Of(f Facts, s *engine.Snapshot) Status {
 	return d
 }
 
-// List renders a snapshot without its Services, and these one at a time.
-func List(f Facts, s *engine.Snapshot) (d Status, list wire.List[Service]) {
+// List renders a snapshot without its Services, and those of a filter one at a time.
+func List(f Facts, only Filter, s *engine.Snapshot) (d Status, list wire.List[Service]) {
 	d = Status{
 		Version: f.Version, Node: f.Node, Mode: f.Mode, Fallback: f.Fallback, Offload: f.Offload, Source: f.Source, At: f.Health.At,
 		Syncs: s.Status.Syncs, Writes: s.Status.Writes, Objects: s.Backend.Objects, Drift: s.Status.Drift,
@@ -190,7 +187,7 @@ func List(f Facts, s *engine.Snapshot) (d Status, list wire.List[Service]) {
 	if !s.Status.SyncedAt.IsZero() {
 		d.SyncedAt = &s.Status.SyncedAt
 	}
-	if !f.Only.Wide() {
+	if !only.Wide() {
 		d.Problems = nil
 	}
 	type listed struct {
@@ -199,7 +196,7 @@ func List(f Facts, s *engine.Snapshot) (d Status, list wire.List[Service]) {
 	}
 	d.Total = len(s.Services)
 	var selected []listed
-	if f.Only.All() {
+	if only.All() {
 		selected = make([]listed, 0, len(s.Services))
 	}
 	all := newHasher()
@@ -212,11 +209,11 @@ func List(f Facts, s *engine.Snapshot) (d Status, list wire.List[Service]) {
 		svc := listed{v, hashService(v)}
 		all.name(v.Object.Name)
 		all.hash(svc.hash)
-		if !f.Only.All() {
-			if !f.Only.Named(v.Object.Name.String()) {
+		if !only.All() {
+			if !only.Named(v.Object.Name.String()) {
 				continue
 			}
-			if describe(svc); !f.Only.Match(one.Name, one.State) {
+			if describe(svc); !only.Match(one.Name, one.State) {
 				continue
 			}
 		}

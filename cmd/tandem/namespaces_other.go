@@ -12,6 +12,10 @@ import (
 	"github.com/tandem-proxy/tandem/platform/connectivity"
 )
 
+func demo(cmd *cobra.Command, _ bool) error {
+	return demoPlan(cmd, errors.New("requires network namespaces of Linux"))
+}
+
 // errNoNamespaces is why nothing can be made here.
 var errNoNamespaces = errors.New("requires network namespaces of Linux; on this system there is tandem test connectivity --existing")
 
