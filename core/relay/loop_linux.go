@@ -721,6 +721,19 @@ const pooledDatagrams = true
 
 func systemReaders() (stream, datagrams newReader) { return newPooledReader, newPooledReader }
 
+// datagrams returns what waits until there is a datagram to read, or an error.
+func datagrams(c *net.UDPConn) (await func() error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return func() error { return err }
+	}
+	look := func(fd uintptr) bool {
+		_, _, e := syscall.RawSyscall6(syscall.SYS_RECVFROM, fd, 0, 0, syscall.MSG_PEEK|syscall.MSG_DONTWAIT, 0, 0)
+		return e != syscall.EAGAIN // what else there is the read says
+	}
+	return func() error { return raw.Read(look) }
+}
+
 // pooledReader has no buffer of its own: it takes one of the pool when there is
 // something to read, so that an idle connection holds none.
 type pooledReader struct {

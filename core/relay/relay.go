@@ -29,6 +29,7 @@ type Relay struct {
 	policy   atomic.Pointer[Policy]
 	balancer balancer
 	quota    share
+	place    share // of its namespace, among the ports of its protocol and family
 	proto    model.Proto
 	at       netip.AddrPort
 
@@ -121,6 +122,10 @@ type Options struct {
 	// Mark is the fwmark of packets to endpoints, on systems that have one, so that
 	// rules can distinguish them from those of clients; 0 is none.
 	Mark uint32
+
+	// Ports is how many ports the system chooses one from for a relay that names none, of each
+	// protocol and family: namespaces share them. 0 is no limit.
+	Ports int
 
 	// Handover, unless nil, passes sockets between the relays of several servers, and to the
 	// next process.
@@ -247,15 +252,21 @@ func serve(all *shared, e engine) *Server {
 // ErrClosed is the result of using a Server after Close.
 var ErrClosed = errors.New("the relay server is closed")
 
-// Listen opens a relay. With port 0 the system chooses one.
+// Listen opens a relay. With port 0 the system chooses one, and fails where the namespace has as
+// many as are free (Options.Ports).
 func (s *Server) Listen(proto model.Proto, at netip.AddrPort, p Policy) (*Relay, error) {
 	r := &Relay{shared: s.shared, proto: proto}
-	r.quota.port = p.Port
+	r.quota.port, r.place.port = p.Port, p.Port
 	r.balancer.port, r.balancer.affinity = p.Port, newAffinity(s.clients, p.Port)
 	r.policy.Store(&p)
 	r.remove = func() bool { return s.remove(r) }
+	ports := s.portsOf(proto, at.Addr())
+	if err := ports.place(&r.place, at.Port() == 0); err != nil {
+		return nil, fmt.Errorf("listen on %s %s: %w", proto, at, err)
+	}
 	serve, err := s.listen(r, at)
 	if err != nil {
+		ports.free(&r.place)
 		return nil, fmt.Errorf("listen on %s %s: %w", proto, at, err)
 	}
 	s.mu.Lock()
@@ -288,6 +299,9 @@ func (s *Server) remove(r *Relay) bool {
 	defer s.mu.Unlock()
 	_, open := s.relays[r]
 	delete(s.relays, r)
+	if open {
+		s.portsOf(r.proto, r.at.Addr()).free(&r.place)
+	}
 	if len(s.relays) == 0 {
 		s.ballast = nil
 	}

@@ -6,6 +6,7 @@ import (
 	"container/heap"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"sync"
@@ -27,7 +28,8 @@ type shared struct {
 	work      sync.WaitGroup // goroutines and TCP connections that end by themselves
 	admitted  atomic.Int64   // TCP connections that hold a slot
 	slots     slots
-	udpSlots  *slots // those of UDP sessions: slots, or fewer where each has a buffer
+	udpSlots  *slots               // those of UDP sessions: slots, or fewer where each has a buffer
+	ports     map[portSpace]*slots // on which relays listen; never changed
 	backoff   backoff
 	lostAt    atomic.Pointer[time.Time] // when a lost connection was logged; nil for never
 	listeners listeners
@@ -47,11 +49,16 @@ type shared struct {
 
 func newShared(o Options) *shared {
 	s := &shared{
-		options: o.withDefaults(), created: time.Now(), slots: slots{limit: connectionLimit(maxDescriptors())}, conns: map[connection]struct{}{}, clients: newClients(maxClients),
+		options: o.withDefaults(), created: time.Now(), slots: slots{limit: connectionLimit(maxDescriptors())}, conns: map[connection]struct{}{}, clients: newClients(maxClients), ports: map[portSpace]*slots{},
 		buffers: sync.Pool{New: func() any { b := make([]byte, chunkSize); return &b }},
 		packets: sync.Pool{New: func() any { b := make([]byte, maxDatagram); return &b }},
 	}
 	s.udpSlots = &s.slots
+	for _, family := range model.Families() {
+		for _, proto := range []model.Proto{model.TCP, model.UDP, model.SCTP} {
+			s.ports[portSpace{proto, family}] = &slots{limit: o.Ports}
+		}
+	}
 	s.newStream, s.newDatagrams = systemReaders()
 	if !pooledDatagrams {
 		s.bufferDatagrams()
@@ -64,6 +71,16 @@ func newShared(o Options) *shared {
 func (s *shared) bufferDatagrams() {
 	s.newDatagrams = newBufferedDatagrams
 	s.udpSlots = &slots{limit: maxBufferedSessions}
+}
+
+// portSpace is where a port is one relay's alone: they all listen on one address, or share few.
+type portSpace struct {
+	proto  model.Proto
+	family model.Family
+}
+
+func (s *shared) portsOf(proto model.Proto, at netip.Addr) *slots {
+	return s.ports[portSpace{proto, model.FamilyOf(at.Unmap())}]
 }
 
 // moment returns a time as it is stored: in nanoseconds since the server was created, which do
@@ -323,6 +340,24 @@ func (s *slots) grant(by *share) bool {
 	}
 	s.hold(by, 1)
 	return true
+}
+
+// errNoPort is the error for a relay of a namespace that has its share of the ports.
+var errNoPort = errors.New("no port for another relay")
+
+// place has a relay take one of the ports, if its namespace may have another one. One that is
+// the relay's by its number, since an earlier process had it, counts only.
+func (s *slots) place(by *share, asks bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !asks {
+		s.hold(by, 1)
+		return nil
+	}
+	if !s.grant(by) {
+		return fmt.Errorf("%w: %d of %d ports that the system chooses from are in use, %d of them by namespace %q", errNoPort, s.used, s.limit, s.heldBeside(by), by.port.Service.Namespace)
+	}
+	return nil
 }
 
 // heldBeside returns how many slots the namespace of a share holds; 0 for one of no Service. mu is held.

@@ -3,10 +3,13 @@
 package relay
 
 import (
+	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -262,5 +265,53 @@ func TestTheLargestNamespaceGivesWay(t *testing.T) {
 	}
 	if victim.held < 20 {
 		t.Errorf("%d of 20 sessions are left beside a namespace with many ports", victim.held)
+	}
+}
+
+// A namespace has no more relays than there are ports left, and another one has room. A relay
+// that has its port from an earlier process keeps it, and counts.
+func TestPortsAreSharedByNamespace(t *testing.T) {
+	s := newServer(t, Options{Ports: 8})
+	open := func(namespace string, proto model.Proto, at netip.AddrPort) (*Relay, error) {
+		p := balance(netip.MustParseAddrPort("192.0.2.1:80"))
+		p.Port = model.PortID{Service: model.ServiceName{Namespace: namespace, Name: "web"}, Proto: proto}
+		return s.Listen(proto, at, p)
+	}
+	var evil []*Relay
+	for i := range 8 {
+		r, err := open("evil", model.TCP, anyPort)
+		if i < 4 && err != nil || i >= 4 && !errors.Is(err, errNoPort) {
+			t.Fatalf("relay %d: %v", i, err)
+		}
+		if err == nil {
+			evil = append(evil, r)
+		} else if !strings.Contains(err.Error(), `4 of 8 ports that the system chooses from are in use, 4 of them by namespace "evil"`) {
+			t.Error(err)
+		}
+	}
+	for i := range 2 {
+		if _, err := open("shop", model.TCP, anyPort); err != nil {
+			t.Errorf("relay %d of another namespace: %v", i, err)
+		}
+	}
+	for _, r := range evil {
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	evil[0].Close() // returns nothing twice
+	had := evil[0].Addr()
+	for range 2 {
+		if _, err := open("evil", model.TCP, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), had.Port())); err != nil {
+			t.Logf("the earlier port: %v", err) // a failure counts no port
+		}
+	}
+	if s.ports[portSpace{model.TCP, model.IPv4}].used != 3 {
+		t.Errorf("%d ports count", s.ports[portSpace{model.TCP, model.IPv4}].used)
+	}
+	for i := range 3 {
+		if _, err := open("evil", model.TCP, anyPort); (err == nil) != (i < 2) {
+			t.Errorf("relay %d more: %v", i, err)
+		}
 	}
 }

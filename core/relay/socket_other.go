@@ -23,6 +23,9 @@ func newEngine(*shared) (engine, error) { return nil, nil }
 // pooledDatagrams reports whether UDP sessions take their buffers from a pool.
 const pooledDatagrams = false
 
+// datagrams returns what does not wait: a relay holds its buffer while it reads.
+func datagrams(*net.UDPConn) (await func() error) { return func() error { return nil } }
+
 func systemReaders() (stream, datagrams newReader) { return newBufferedStream, newBufferedDatagrams }
 
 // isListening is not known.

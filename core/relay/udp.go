@@ -69,18 +69,19 @@ func (u *udpRelay) close() error {
 // maxFailures in a row are logged, and followed by a pause.
 const maxFailures = 1000
 
-// receive takes datagrams of clients until the socket is closed.
+// receive takes datagrams of clients until the socket is closed. A relay without any holds no
+// buffer, where the system tells that there is one.
 func (u *udpRelay) receive() {
-	buf := make([]byte, maxDatagram)
+	await := datagrams(u.socket)
 	failures := 0 // in a row
 	for u.ctx.Err() == nil {
-		n, client, err := u.socket.ReadFromUDPAddrPort(buf)
+		err := await()
+		if err == nil {
+			err = u.receiveOne()
+		}
 		switch {
 		case err == nil:
 			failures = 0
-			if !u.deliver(client, buf[:n]) {
-				u.stats.dropped.Add(1)
-			}
 		case errors.Is(err, net.ErrClosed):
 			return
 		default: // an answer that could not be delivered, which Windows reports here
@@ -91,6 +92,17 @@ func (u *udpRelay) receive() {
 			}
 		}
 	}
+}
+
+// receiveOne passes one datagram on.
+func (u *udpRelay) receiveOne() error {
+	buf := u.packets.Get().(*[]byte)
+	defer u.packets.Put(buf)
+	n, client, err := u.socket.ReadFromUDPAddrPort(*buf)
+	if err == nil && !u.deliver(client, (*buf)[:n]) {
+		u.stats.dropped.Add(1)
+	}
+	return err
 }
 
 // deliver sends a datagram to the endpoint of its client's session. After a refusal

@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -489,5 +491,59 @@ func TestARelayInUseStays(t *testing.T) {
 		if err := errors.Join(d.Commit(t.Context(), slices.Concat(entries, relays))...); err != nil || len(d.relays.open)+len(d.users) > 0 {
 			t.Errorf("%v; %d relays and users of %d are left", err, len(d.relays.open), len(d.users))
 		}
+	})
+}
+
+// A namespace whose ports want all that the system has for relays leaves some to others, also
+// after a restart, which keeps those that it has.
+func TestRelaysOfANamespaceLeavePorts(t *testing.T) {
+	eachKind(t, func(t *testing.T, k tableKind) {
+		const first, places = 40000, 16
+		if err := os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", fmt.Appendf(nil, "%d %d", first, first+places-1), 0); err != nil {
+			t.Fatal(err)
+		}
+		named := func(namespace string, i int) *model.Port {
+			port := web()
+			port.ID.Service = model.ServiceName{Namespace: namespace, Name: fmt.Sprint("web-", i)}
+			port.Frontends = port.Frontends[:1]
+			port.Frontends[0].At = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, byte(len(namespace)), byte(i)}), 80)
+			return port
+		}
+		var ports []*model.Port
+		for i := range 2 * places {
+			ports = append(ports, named("evil", i))
+		}
+		all := append(slices.Clone(ports), named("shop", 0), named("shop", 1))
+		p := start(t, k, ports...)
+		open := func(p plane) map[string]int {
+			n := map[string]int{}
+			for id := range p.driver.relays.open {
+				n[id.Port().Service.Namespace]++
+			}
+			return n
+		}
+		check := func(p plane, want map[string]int) {
+			t.Helper()
+			_, _ = p.Sync(t.Context()) // those that failed a moment ago are not tried again
+			if got := open(p); !maps.Equal(got, want) {
+				t.Errorf("relays %v, want %v", got, want)
+			}
+			refused := p.Health().Failures
+			for id, err := range refused {
+				if id.Service.Namespace != "evil" || !strings.Contains(err.Error(), `by namespace "evil"`) {
+					t.Errorf("%s: %v", id, err)
+				}
+			}
+			if len(refused) != 2*places-want["evil"] {
+				t.Errorf("%d ports are refused", len(refused))
+			}
+		}
+		check(p, map[string]int{"evil": places / 2})
+		p.Update([]model.Delta{{New: all[len(all)-2]}, {New: all[len(all)-1]}})
+		check(p, map[string]int{"evil": places / 2, "shop": 2})
+		p.stop()
+		p = start(t, k, all...)
+		defer p.stop()
+		check(p, map[string]int{"evil": places / 2, "shop": 2})
 	})
 }

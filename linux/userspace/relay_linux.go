@@ -151,7 +151,22 @@ type listener struct {
 }
 
 func newRelays(o relay.Options) relays {
+	o.Ports = ephemeralPorts()
 	return relays{server: relay.NewServer(o), pass: o.Handover, log: o.Log, open: map[RelayID]*listener{}, ports: map[RelayID]uint16{}}
+}
+
+// ephemeralPorts is how many ports the system chooses from for a socket without one, on any
+// address of this network namespace; 0 if unknown.
+func ephemeralPorts() int {
+	var first, last int
+	text, err := host.Sysctl("net/ipv4/ip_local_port_range") // for IPv6, too
+	if err == nil {
+		_, err = fmt.Sscan(text, &first, &last)
+	}
+	if err != nil {
+		return 0
+	}
+	return last - first + 1
 }
 
 // listen opens a relay or changes its policy. After a restart it binds the port that
