@@ -69,7 +69,7 @@ func TestEveryFlagRoundTrips(t *testing.T) {
 	texts := map[string]string{
 		"proxy-mode": "nftables", "source-vip": "10.1.2.3", "bind-address": "192.0.2.7", "detect-local-mode": "NodeCIDR",
 		"cluster-cidr": "10.244.0.0/16,fd00::/48", "healthz-bind-address": "[::]:1234", "metrics-bind-address": "127.0.0.1:1235",
-		"trace-endpoint": "https://collector.example:4318", "logging-format": "json", "log-level": "warn", "winkernel-source-ranges": "trust", "endpoint-failover": "observe", "accelerate": "flowtable", "hostname-override": "node-7", "service-node-port-range": "80-32767",
+		"trace-endpoint": "https://collector.example:4318", "logging-format": "json", "log-level": "warn", "winkernel-source-ranges": "trust", "winkernel-dynamic-ports": "8192", "endpoint-failover": "observe", "accelerate": "flowtable", "hostname-override": "node-7", "service-node-port-range": "80-32767",
 	}
 	kinds := map[config.Kind]string{
 		config.Bool: "true", config.Int: "7", config.Number: "2.5", config.Duration: "25s", config.Interval: "7s", config.Quantity: "4Ki",

@@ -125,6 +125,7 @@ type Windows struct {
 	RootHNSEndpoint       string // the endpoint of the host on l2bridge networks
 	ForwardHealthCheckVIP bool
 	SourceRanges          SourceRanges
+	DynamicPorts          int    // how many TCP ports the node's dynamic range has
 	Record                string // the file that calls of HNS are recorded in; empty for none
 }
 
@@ -314,7 +315,7 @@ func Default() Config {
 		Conntrack: Conntrack{
 			MaxPerCore: 32 << 10, Min: 128 << 10, TCPEstablished: new(24 * time.Hour), TCPCloseWait: new(time.Hour),
 		},
-		Windows: Windows{RootHNSEndpoint: "cbr0", SourceRanges: EnforceRanges},
+		Windows: Windows{RootHNSEndpoint: "cbr0", SourceRanges: EnforceRanges, DynamicPorts: 16384},
 	}
 }
 

@@ -521,6 +521,12 @@ func windowsSettings() []Setting {
 			Value: func(c *Config) Value { return choice(&c.Windows.SourceRanges, EnforceRanges, TrustRanges) },
 		},
 		{
+			Flag: "winkernel-dynamic-ports", BesideFile: true, Counts: onWindows, Restart: restartRules,
+			Doc: "Size of the node's dynamic TCP port range (netsh int ipv4 show dynamicport tcp), of which each HNS load balancer without DSR reserves 64 ports. " +
+				"Namespaces share these, and an eighth is kept for the node and for cluster IPs.",
+			Value: func(c *Config) Value { return integer(&c.Windows.DynamicPorts, 255, 64512) },
+		},
+		{
 			Flag: "record-hns", BesideFile: true, Counts: onWindows, Restart: restartRules,
 			Doc: "Record what mode kernelspace asks HNS and what it answers, with other names and addresses, in this file (at most 64 MiB), " +
 				"which is replaced. Off when empty.",

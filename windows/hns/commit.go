@@ -54,7 +54,8 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 }
 
 // claim adopts the load balancers that other programs have made for
-// frontends of Services served here: endpoints that only they use can be replaced.
+// frontends of Services served here: endpoints that only they use can be replaced. It notes
+// whose those are that are there, before others get a share.
 func (c *commit) claim(ops []ledger.Op[Key, Value]) {
 	for _, op := range ops {
 		if op.Key.Kind != KindBalancer || op.Verb == ledger.Delete {
@@ -62,6 +63,7 @@ func (c *commit) claim(ops []ledger.Op[Key, Value]) {
 		}
 		if have, ok := c.known.balancer(op.Key); ok && have.single {
 			c.adopt(op.Key, have.lb.ID)
+			c.known.assign(op.Key, op.New.Balancer.Namespace)
 		}
 	}
 }
@@ -144,6 +146,9 @@ func (c *commit) apply(op ledger.Op[Key, Value]) error {
 // and tried again: the others need not wait. A load balancer without any is
 // never made, and the old one is better than none.
 func (c *commit) balance(k Key, v Value) error {
+	if err := c.known.room(k, v.Balancer); err != nil {
+		return err
+	}
 	ids, missing, err := c.targets(v.Balancer.Endpoints)
 	if err != nil {
 		return err

@@ -335,6 +335,9 @@ func (p *portCompiler) balancer(f *model.Frontend, act model.Action) *Balancer {
 	} else if !act.SNAT && !b.DSR {
 		p.gap(f, "endpoints do not see their clients' addresses: this HNS has no DSR")
 	}
+	if b.External && !b.DSR {
+		b.Namespace = p.port.ID.Service.Namespace
+	}
 	b.Endpoints = make([]Target, len(usable))
 	for i, e := range usable {
 		b.Endpoints[i] = Target{e.Addr.Addr(), e.Local}

@@ -46,6 +46,7 @@ func TestFindingsFollowChanges(t *testing.T) {
 			if random.IntN(2) == 0 {
 				lb.State = StateDegraded
 			}
+			table.tenants[k] = fmt.Sprint(n % 3)
 			table.set(k, lb)
 		default:
 			table.put(e)

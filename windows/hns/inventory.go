@@ -3,6 +3,7 @@
 package hns
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -40,10 +41,14 @@ type inventory struct {
 	unrouted   map[string]bool // ids of our own remote endpoints whose node the overlay does not name
 	unroutedAt time.Time       // when the last of them was made or first seen
 
-	retries map[Key]retry // of degraded objects that were re-created
-	now     findings      // kept up to date with each change
-	found   findings      // of the last reading
-	reading *reading      // that is on its way; nil for none
+	retries map[Key]retry  // of degraded objects that were re-created
+	tenants map[Key]string // Balancer.Namespace of those that are there
+	shares  map[string]int // how many without DSR each of these has
+	most    int            // as many as there are ports for; constant
+
+	now     findings // kept up to date with each change
+	found   findings // of the last reading
+	reading *reading // that is on its way; nil for none
 }
 
 // installed is the load balancer of a frontend.
@@ -74,6 +79,7 @@ func newInventory(j *journal, s Settings) *inventory {
 		journal: j, rootName: s.Root, dsr: s.DSR,
 		endpoints: map[string]Endpoint{}, byAddr: map[netip.Addr][]string{}, adopted: map[Key]bool{},
 		balancers: map[Key]installed{}, retries: map[Key]retry{}, unrouted: map[string]bool{},
+		tenants: map[Key]string{}, shares: map[string]int{}, most: cmp.Or(s.Ports, defaultPorts) / portsWithoutDSR,
 	}
 }
 
@@ -128,8 +134,8 @@ func (t *inventory) set(k Key, lb LoadBalancer) {
 	if t.reading != nil {
 		t.reading.changed[k] = true
 	}
-	t.countBalancer(t.balancers[k].lb, -1)
-	t.countBalancer(lb, 1)
+	t.countBalancer(k, t.balancers[k].lb, -1)
+	t.countBalancer(k, lb, 1)
 	if lb.ID == "" {
 		delete(t.balancers, k)
 		return
@@ -304,6 +310,7 @@ func (t *inventory) readBalancer(k Key, lb LoadBalancer) Value {
 		External:            m.Flags&FlagVIPExternalIP != 0,
 		SessionAffinity:     m.DistributionType == DistributeBySource,
 		PreserveDestination: m.Flags&FlagPreserveDIP != 0,
+		Namespace:           t.tenants[k],
 	}
 	v := Value{Node: t.facts.node[model.FamilyOf(k.Addr)], Balancer: b}
 	var lost int
@@ -538,9 +545,46 @@ func (t *inventory) readSource() (v Value) {
 	return v
 }
 
-// Windows has 16,384 dynamic ports for TCP, of which each load balancer without
-// DSR reserves 64 (Azure/AKS#1375): beyond half of them pods are at risk.
-const manyWithoutDSR = 16384 / 64 / 2
+// Windows has 16,384 dynamic ports for TCP by default, of which each load balancer without
+// DSR reserves 64 (Azure/AKS#1375): beyond half of them pods are at risk, and those of
+// frontends that anybody with a Service can have many of leave an eighth.
+const (
+	defaultPorts    = 16384
+	portsWithoutDSR = 64
+	reserve         = 8
+)
+
+// room takes the lock, and reports why a frontend gets no load balancer: one without DSR whose
+// namespace has more of these than there is room for. One namespace alone has half of the room
+// at most, two have a third each. What is there keeps its place.
+func (t *inventory) room(k Key, b *Balancer) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	have, there := t.balancers[k]
+	if b.Namespace == "" || there && have.lb.Flags&FlagDSR == 0 {
+		return nil
+	}
+	room := t.most - t.most/reserve
+	if free := room - t.now.withoutDSR; free <= 0 || t.shares[b.Namespace] > free {
+		return fmt.Errorf("no ports of the node are left for it: of the %d load balancers without DSR that there is room for none is free, or this namespace has more than are; "+
+			"have fewer external IPs and node ports, use externalTrafficPolicy Local, or widen the dynamic port range (--winkernel-dynamic-ports)", room)
+	}
+	t.tenants[k] = b.Namespace // it counts once it is there
+	return nil
+}
+
+// assign takes the lock, and notes which namespace a load balancer that is there is counted by.
+func (t *inventory) assign(k Key, namespace string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.tenants[k] == namespace {
+		return
+	}
+	lb := t.balancers[k].lb
+	t.countBalancer(k, lb, -1)
+	t.tenants[k] = namespace
+	t.countBalancer(k, lb, 1)
+}
 
 // count adds what an endpoint is counted as to the findings, or takes it away (-1).
 func (t *inventory) count(e Endpoint, by int) {
@@ -556,22 +600,27 @@ func (t *inventory) count(e Endpoint, by int) {
 }
 
 // countBalancer does the same of a load balancer, regardless of its owner.
-func (t *inventory) countBalancer(lb LoadBalancer, by int) {
+func (t *inventory) countBalancer(k Key, lb LoadBalancer, by int) {
 	if lb.degraded() {
 		t.now.balancers += by
 	}
 	if lb.ID != "" && lb.Flags&FlagDSR == 0 {
 		t.now.withoutDSR += by
+		if t.shares[t.tenants[k]] += by; t.shares[t.tenants[k]] == 0 {
+			delete(t.shares, t.tenants[k])
+		}
 	}
 }
 
 // countBalancers counts all of them anew: some have several frontends.
 func (t *inventory) countBalancers() {
 	t.now.balancers, t.now.withoutDSR = 0, 0
+	clear(t.shares)
+	maps.DeleteFunc(t.tenants, func(k Key, _ string) bool { return t.balancers[k].lb.ID == "" })
 	seen := map[string]bool{}
-	for _, have := range t.balancers {
+	for k, have := range t.balancers {
 		if !seen[have.lb.ID] {
-			t.countBalancer(have.lb, 1)
+			t.countBalancer(k, have.lb, 1)
 		}
 		seen[have.lb.ID] = true
 	}
@@ -669,10 +718,10 @@ func (t *inventory) problems() (all []model.Problem) {
 	add(n.local, read.local, "%d endpoints of pods are degraded: they have lost their port of the virtual switch and belong to the CNI plug-in; delete their pods, or run the CNI plug-in's repair")
 	add(n.unmapped, read.unmapped, "%d load balancers without port mappings (kubernetes#141488) serve nothing: delete them with hnsdiag")
 	add(n.loopback, read.loopback, "%d pods cannot reach themselves through a Service: DSR is on, and their CNI plug-in has not set up loopback DSR; set loopbackDSR in its configuration or turn enableDSR off")
-	if read.withoutDSR > manyWithoutDSR {
+	if many := t.most / 2; read.withoutDSR > many {
 		all = append(all, model.Problem{
 			Object: "HNS", Why: model.WhyDegraded,
-			Detail: fmt.Sprintf("more than %d load balancers without DSR reserve 64 of the node's ports each: allow DSR (--enable-dsr) or widen the dynamic port range", manyWithoutDSR),
+			Detail: fmt.Sprintf("more than %d load balancers without DSR reserve 64 of the node's ports each: allow DSR (--enable-dsr) or widen the dynamic port range (--winkernel-dynamic-ports)", many),
 		})
 	}
 	if _, there := t.source(); there && t.facts.chosenVIP && t.facts.network.overlay {

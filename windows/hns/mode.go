@@ -78,6 +78,7 @@ func Open(ctx context.Context, h HNS, c *config.Config, s Settings) (_ dataplane
 
 // find completes the settings, and waits for HNS and for the network.
 func find(ctx context.Context, h HNS, c *config.Config, s Settings) (Settings, Version, Network, error) {
+	s.Ports = c.Windows.DynamicPorts
 	s.Network, s.Root, s.DSR = cmp.Or(c.Windows.NetworkName, s.Network), c.Windows.RootHNSEndpoint, c.Windows.DSR
 	if text := c.Windows.SourceVIP; text != "" {
 		a, err := netip.ParseAddr(text)
@@ -176,6 +177,7 @@ type Settings struct {
 	Network   string     // the network's name; empty to find it
 	Root      string     // the name of the endpoint that represents the node; empty for none
 	SourceVIP netip.Addr // of an overlay; the zero value to find it
+	Ports     int        // of the node's dynamic range; 0 for defaultPorts
 	DSR       bool       // cluster IPs use DSR, which pods' endpoints must be made for
 	Journal   string     // the journal of owned load balancers; empty for none
 	Log       *slog.Logger

@@ -123,6 +123,11 @@ type Balancer struct {
 	External            bool     // for clients beyond this node too
 	SessionAffinity     bool     // all connections of a client go to one endpoint
 	PreserveDestination bool     // endpoints see the frontend's address as the destination
+
+	// Namespace is that of the Service where it has a share only of what load balancers of
+	// this kind may take of the node's ports (inventory.room). HNS has no such setting: of what is
+	// there when a process begins it is not known before the first Commit.
+	Namespace string
 }
 
 // Target is an endpoint of a Balancer.
@@ -152,6 +157,7 @@ func (v Value) equal(o Value) bool {
 	}
 	a, b := v.Balancer, o.Balancer
 	return a.Port == b.Port && a.DSR == b.DSR && a.External == b.External && a.SessionAffinity == b.SessionAffinity && a.PreserveDestination == b.PreserveDestination &&
+		a.Namespace == b.Namespace &&
 		slices.Equal(a.Endpoints, b.Endpoints)
 }
 

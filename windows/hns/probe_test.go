@@ -4,7 +4,9 @@ package hns_test
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -139,6 +141,78 @@ func TestManyLoadBalancersWithoutDSRAreReported(t *testing.T) {
 		r.says("")
 		if log.Len() > 0 {
 			r.Errorf("logged: %s", log.String())
+		}
+	})
+}
+
+// A Service of 3 ports and 85 external IPs would take all ports of the node: its namespace gets
+// half of what there is room for, and others find some at any time, also after a restart, in
+// which HNS does not say whose the load balancers are. Cluster IPs are served in any case.
+func TestNamespacesSharePortsOfTheNode(t *testing.T) {
+	of := func(namespace, name string, ips, ports int) (all []*model.Port) {
+		for i := range ports {
+			p := ported(model.KindExternalIP, "198.51.100.1:80", true, pool(1, func(int) string { return "10.244.2.2:8080" }))
+			p.ID.Service, p.ID.Name = model.ServiceName{Namespace: namespace, Name: name}, fmt.Sprint(i)
+			f := p.Frontends[0]
+			p.Frontends = nil
+			for n := range ips {
+				f.At = netip.AddrPortFrom(netip.MustParseAddr(fmt.Sprintf("198.51.%d.%d", 100+len(name), 1+n)), uint16(1000+i))
+				p.Frontends = append(p.Frontends, f)
+			}
+			all = append(all, p)
+		}
+		return all
+	}
+	external := func(r *rig, third string) (n int) {
+		for _, lb := range r.emu.Balancers() {
+			if strings.HasPrefix(lb.FrontendVIPs[0], "198.51."+third+".") {
+				n++
+			}
+		}
+		return n
+	}
+	on(t, hnsemu.WS2022, func(r *rig) {
+		update := func(ports []*model.Port) {
+			for _, p := range ports {
+				r.ports[p.ID.String()] = p
+				r.backend.Update([]model.Delta{{New: p}})
+			}
+		}
+		r.begin()
+		update(of("hostile", "a", 85, 3))
+		r.fails("no ports of the node are left for it")
+		if n := external(r, "101"); n != 113 {
+			r.Errorf("one namespace alone has %d, want half of 224 and one", n)
+		}
+		update(of("victim", "bb", 20, 1))
+		r.backend.Sync(r.Context())
+		if n := external(r, "102"); n != 20 {
+			r.Errorf("another one has %d of 20", n)
+		}
+		before := external(r, "101")
+		r.restart()
+		if err := r.backend.Adopt(r.Context()); err != nil {
+			r.Fatal(err)
+		}
+		r.backend.SetHost(r.host)
+		for _, p := range r.ports {
+			r.backend.Update([]model.Delta{{New: p}})
+		}
+		update(of("hostile", "ccc", 85, 3))
+		r.backend.Sync(r.Context())
+		if a, b, c := external(r, "101"), external(r, "102"), external(r, "103"); a != before || b != 20 || c != 0 {
+			r.Errorf("after a restart %d, %d and %d", a, b, c)
+		}
+		update(of("third", "dddd", 10, 1))
+		r.ports["web"] = port("web", "10.96.0.10", "10.244.1.2")
+		r.backend.Update([]model.Delta{{New: r.ports["web"]}})
+		r.backend.Sync(r.Context())
+		r.serves("10.96.0.10", "10.244.1.2")
+		if n := external(r, "104"); n != 10 {
+			r.Errorf("a third one has %d of 10", n)
+		}
+		if drift, err := r.backend.Audit(r.Context()); err != nil || drift != 0 {
+			r.Errorf("drift: %d, %v", drift, err)
 		}
 	})
 }

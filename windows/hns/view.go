@@ -163,6 +163,14 @@ func (v *View) Diff(host *model.Host, ports []*model.Port) Diff {
 	want, _ := dataplane.Compile(compiler, host, ports)
 	delete(want, nodeAddress(model.IPv4)) // no objects of HNS: what follows from them is compared
 	delete(want, nodeAddress(model.IPv6))
+	for k, v := range want {
+		if v.Balancer != nil {
+			b := *v.Balancer
+			b.Namespace = "" // of no object of HNS either
+			v.Balancer = &b
+			want[k] = v
+		}
+	}
 	have := v.known.objects()
 	d := Diff{Wanted: len(want), Changes: []Change{}}
 	for _, k := range slices.SortedFunc(maps.Keys(want), Key.compare) {
