@@ -189,6 +189,43 @@ func TestAColdStartWithAPortThatIsHeld(t *testing.T) {
 	})
 }
 
+// A namespace has thousands of frontends on the port of DNS, or one with hundreds of endpoints
+// of its own: others' are programmed in turn, those of one change within the first Commit.
+func TestNamespacesTakeTurnsOnASlowHNS(t *testing.T) {
+	for name, hostile := range map[string]func(i int) *model.Port{
+		"port 53": func(i int) *model.Port {
+			return ported(model.KindClusterIP, vip(i)+":53", false, pool(1, func(int) string { return "10.244.1.2:8080" }))
+		},
+		"endpoints": func(i int) *model.Port {
+			return ported(model.KindClusterIP, vip(i)+":53", false, pool(100, func(n int) string { return fmt.Sprintf("10.244.%d.%d:8080", 10+i%200, 1+n) }))
+		},
+	} {
+		on(t, hnsemu.WS2019, func(r *rig) {
+			r.begin()
+			r.slow()
+			for i := range 300 {
+				p := hostile(i)
+				p.ID.Service = model.ServiceName{Namespace: "a-hostile", Name: fmt.Sprint(i)}
+				for n := range p.Frontends[0].On[0].Pool.Endpoints {
+					e := &p.Frontends[0].On[0].Pool.Endpoints[n]
+					e.Local = e.Addr.Addr() == netip.MustParseAddr("10.244.1.2")
+				}
+				r.backend.Update([]model.Delta{{New: p}})
+			}
+			r.set("web", "10.97.0.10", "10.244.1.2 10.244.2.2")
+			r.set("kube-dns", "10.97.0.11", "10.244.1.3")
+			start := time.Now()
+			r.backend.Sync(r.Context())
+			r.serves("10.97.0.10", "10.244.1.2 10.244.2.2")
+			r.serves("10.97.0.11", "10.244.1.3")
+			if took := time.Since(start); took > 4*time.Second {
+				r.Errorf("%s: the first Commit took %s", name, took)
+			}
+			r.emu.Wait(false)
+		})
+	}
+}
+
 // restartSlowly is a second process on that node: reading takes minutes, changes
 // nothing, and is no reason to be restarted.
 func restartSlowly(r *rig) {

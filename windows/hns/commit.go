@@ -3,9 +3,11 @@
 package hns
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -70,11 +72,11 @@ func (c *commit) claim(ops []ledger.Op[Key, Value]) {
 
 // order returns the order of ops in which Services become usable one by one: what
 // all need comes first, then the load balancers with the endpoints that each needs
-// before it, those of DNS in front, then other endpoints, and deletions last; but
+// before it, namespaces in turn, then other endpoints, and deletions last; but
 // duplicates, beside which pods have no network, and surplus load balancers go at once.
 func order(ops []ledger.Op[Key, Value]) []int {
 	endpoints := map[netip.Addr][]int{}
-	var first, dns, others, last, all []int
+	var first, balancers, last, all []int
 	for i, op := range ops {
 		switch {
 		case op.Key.Kind == KindNode, op.Key.Kind == KindSource && op.Verb != ledger.Delete, op.Key.Kind == KindDuplicate, op.Key.Kind == KindSurplus:
@@ -83,10 +85,8 @@ func order(ops []ledger.Op[Key, Value]) []int {
 			last = append(last, i)
 		case op.Key.Kind != KindBalancer:
 			endpoints[op.Key.Addr] = append(endpoints[op.Key.Addr], i)
-		case op.Key.Port == portDNS:
-			dns = append(dns, i)
 		default:
-			others = append(others, i)
+			balancers = append(balancers, i)
 		}
 	}
 	all = append(make([]int, 0, len(ops)), first...)
@@ -94,10 +94,9 @@ func order(ops []ledger.Op[Key, Value]) []int {
 		all = append(all, endpoints[a]...)
 		delete(endpoints, a)
 	}
-	for _, i := range append(dns, others...) {
-		take(ops[i].Key.Addr) // the VIP's own
-		for _, t := range ops[i].New.Balancer.Endpoints {
-			take(t.Addr)
+	for _, i := range turns(ops, balancers, endpoints) {
+		for a := range needs(ops[i]) {
+			take(a)
 		}
 		all = append(all, i)
 	}
@@ -107,6 +106,46 @@ func order(ops []ledger.Op[Key, Value]) []int {
 		}
 	}
 	return append(all, last...)
+}
+
+// needs are the addresses whose endpoints come before a load balancer: the VIP's own, and those
+// that it sends to.
+func needs(op ledger.Op[Key, Value]) iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		if !yield(op.Key.Addr) {
+			return
+		}
+		for _, t := range op.New.Balancer.Endpoints {
+			if !yield(t.Addr) {
+				return
+			}
+		}
+	}
+}
+
+// turns orders load balancers by how many ops their namespace has had with each, those of
+// DNS first within a namespace and where several are at the same point: nothing works without
+// names. A Commit ends after some ops, and the next one begins anew, so that turns count what
+// they cost.
+func turns(ops []ledger.Op[Key, Value], balancers []int, endpoints map[netip.Addr][]int) []int {
+	late := func(i int) int {
+		if ops[i].Key.Port == portDNS {
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(balancers, func(a, b int) int { return late(a) - late(b) })
+	had, at := map[string]int{}, make(map[int]int, len(balancers))
+	for _, i := range balancers {
+		namespace := ops[i].Port().Service.Namespace
+		had[namespace]++
+		for a := range needs(ops[i]) {
+			had[namespace] += len(endpoints[a])
+		}
+		at[i] = had[namespace]
+	}
+	slices.SortStableFunc(balancers, func(a, b int) int { return cmp.Or(at[a]-at[b], late(a)-late(b)) })
+	return balancers
 }
 
 func (c *commit) apply(op ledger.Op[Key, Value]) error {

@@ -49,7 +49,7 @@ func NewCompiler(o Options) *Compiler { return &Compiler{options: o} }
 // Equal implements dataplane.Compiler.
 func (c *Compiler) Equal(a, b Value) bool { return a.equal(b) }
 
-// portDNS is the port whose load balancers come first: nothing works without names.
+// portDNS is the port whose load balancers come first (turns).
 const portDNS = 53
 
 // Rank implements dataplane.Compiler: referenced objects come before those that
@@ -61,13 +61,11 @@ func (c *Compiler) Rank(k Key) int {
 	case k.Kind == KindSource:
 		return 1
 	case k.Kind == KindDuplicate, k.Kind == KindSurplus: // deleted first: beside them others have no effect
-		return 5
+		return 4
 	case k.Kind != KindBalancer:
 		return 2
-	case k.Port == portDNS:
-		return 3
 	}
-	return 4
+	return 3
 }
 
 // deleteDelay delays the deletion of an endpoint that no load balancer needs: creating one

@@ -80,8 +80,8 @@
 //
 // # What is written, and compared
 //
-// Services become usable one by one, DNS first: each load balancer follows its own
-// endpoints. A Commit ends after two seconds and leaves the rest for the next, so
+// Services become usable one by one, namespaces in turn, DNS first in each: each load balancer
+// follows its own endpoints. A Commit ends after two seconds and leaves the rest for the next, so
 // that thousands of slow calls hold up neither changes nor probes.
 //
 // HNS returns other settings than it is given (calico#7305). The object that Create or Modify
