@@ -4,6 +4,7 @@ package hns_test
 
 import (
 	"encoding/json"
+	"errors"
 	"net/netip"
 	"reflect"
 	"strings"
@@ -97,6 +98,20 @@ func TestHealthOfAnyForm(t *testing.T) {
 		back, err := json.Marshal(e)
 		if err != nil || want == 0 && strings.Contains(string(back), "Health") {
 			t.Errorf("%s: sent as %s, %v", text, back, err)
+		}
+	}
+}
+
+// State has been seen as a number alone. In hcsshim's types neither object has one: a build that
+// writes it otherwise must not make all reading fail.
+func TestStateOfAnyForm(t *testing.T) {
+	for text, want := range map[string]hns.Condition{
+		`{}`: 0, `{"State":null}`: 0, `{"State":5}`: 5, `{"State":"Degraded"}`: 0, `{"State":-1}`: 0, `{"State":5000000000}`: 0, `{"State":1.5}`: 0, `{"State":{"Value":5}}`: 0,
+	} {
+		var e hns.Endpoint
+		var lb hns.LoadBalancer
+		if err := errors.Join(json.Unmarshal([]byte(text), &e), json.Unmarshal([]byte(text), &lb)); err != nil || e.State != want || lb.State != want {
+			t.Errorf("%s: %d and %d, %v", text, e.State, lb.State, err)
 		}
 	}
 }

@@ -136,7 +136,7 @@ func TestAnEndpointThatDegradesLater(t *testing.T) {
 	on(t, hnsemu.WS2022, func(r *rig) {
 		web(r)
 		pod := r.emu.AddPod(r.network, "10.244.1.9")
-		for _, state := range []uint32{2, hns.EndpointDegraded, 2} {
+		for _, state := range []hns.Condition{2, hns.EndpointDegraded, 2} {
 			r.emu.SetEndpointState(pod, state)
 			if drift := r.audit(); drift != 0 {
 				r.Errorf("state %d: drift %d", state, drift)

@@ -87,7 +87,7 @@ type Endpoint struct {
 	MacAddress         string     `json:",omitempty"`
 	Flags              uint32     `json:",omitempty"`
 	SchemaVersion      Version    `json:",omitzero"`
-	State              uint32     `json:",omitempty"` // only in what is read
+	State              Condition  `json:",omitempty"` // only in what is read
 	Health             Health     `json:",omitzero"`  // only in what is read
 }
 
@@ -117,7 +117,7 @@ type LoadBalancer struct {
 	PortMappings         []PortMapping `json:",omitempty"`
 	SchemaVersion        Version       `json:",omitzero"`
 	Flags                uint32        `json:",omitempty"`
-	State                uint32        `json:",omitempty"` // only in what is read
+	State                Condition     `json:",omitempty"` // only in what is read
 	Health               Health        `json:",omitzero"`  // only in what is read
 }
 
@@ -126,6 +126,19 @@ type LoadBalancer struct {
 const StateDegraded = 4
 
 func (lb LoadBalancer) degraded() bool { return lb.State == StateDegraded }
+
+// Condition is the State of an object that is read. Anything but a number counts as none: what
+// HNS says of it otherwise must not make the object unreadable.
+type Condition uint32
+
+// UnmarshalJSON implements json.Unmarshaler. It never fails.
+func (c *Condition) UnmarshalJSON(text []byte) error {
+	var n uint32
+	if json.Unmarshal(text, &n) == nil {
+		*c = Condition(n)
+	}
+	return nil
+}
 
 // Health is the last error of an object as HNS reports it: 0 is none. In the old API it is
 // a field of its own, in hcsshim's types part of data of any kind: anything else

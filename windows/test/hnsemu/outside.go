@@ -98,7 +98,7 @@ func (e *Emulator) Change(id string, f func(*hns.LoadBalancer)) {
 // Degrade sets the state of a load balancer that has lost its rules in the switch.
 //
 // rule: degraded
-func (e *Emulator) Degrade(id string, state uint32) {
+func (e *Emulator) Degrade(id string, state hns.Condition) {
 	e.Change(id, func(lb *hns.LoadBalancer) { lb.State = state })
 }
 
@@ -106,7 +106,7 @@ func (e *Emulator) Degrade(id string, state uint32) {
 // its port of the switch.
 //
 // rule: degraded
-func (e *Emulator) SetEndpointState(id string, state uint32) {
+func (e *Emulator) SetEndpointState(id string, state hns.Condition) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p := e.endpoints[id]
