@@ -314,7 +314,7 @@ func (c *commit) install(k Key, want LoadBalancer) error {
 // wanted. HNS 15.4 reports success and changes nothing, others cannot: then it is
 // not tried again.
 func (c *commit) change(k Key, have, want LoadBalancer) (done bool, err error) {
-	want.ID = have.ID
+	want = want.asked()
 	got, err := c.calls.modifyBalancer(c.lasting, k, have.ID, want)
 	c.failures.count("update", k, want, err)
 	switch {
@@ -339,6 +339,7 @@ func (c *commit) change(k Key, have, want LoadBalancer) (done bool, err error) {
 // create makes a load balancer. When HNS has another one for the frontend that was not known,
 // for instance because HNS was restarted, that one is read first.
 func (c *commit) create(k Key, want LoadBalancer) error {
+	want = want.asked()
 	c.written(c.journal.attempt(k))
 	got, err := c.calls.createBalancer(c.lasting, k, want)
 	c.failures.count("create", k, want, err)

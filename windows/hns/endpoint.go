@@ -103,7 +103,6 @@ func (c *commit) displace(k Key, v Value, old string) error {
 		return err
 	}
 	for i, lb := range gone {
-		lb.ID = ""
 		if lb.HostComputeEndpoints = exchanged(lb.HostComputeEndpoints, old, id); len(lb.HostComputeEndpoints) == 0 {
 			c.Doubt()
 			continue

@@ -127,6 +127,12 @@ const StateDegraded = 4
 
 func (lb LoadBalancer) degraded() bool { return lb.State == StateDegraded }
 
+// asked is the load balancer as HNS is asked for it: without what only HNS decides.
+func (lb LoadBalancer) asked() LoadBalancer {
+	lb.ID, lb.State, lb.Health = "", 0, Health{}
+	return lb
+}
+
 // Condition is the State of an object that is read. Anything but a number counts as none: what
 // HNS says of it otherwise must not make the object unreadable.
 type Condition uint32

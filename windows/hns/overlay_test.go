@@ -88,6 +88,43 @@ func TestANodeJoinsTheOverlay(t *testing.T) {
 	})
 }
 
+// HNS is asked for what is wanted, and given nothing that it alone decides: no id, also not that of
+// a load balancer that is replaced, no state and no health. kube-proxy gives none either.
+func TestWhatIsReadIsNotSent(t *testing.T) {
+	for _, v := range []hns.Version{hnsemu.WS2019, hnsemu.WS2025} {
+		onNetwork(t, v, hns.TypeOverlay, func(r *rig) {
+			web(r)
+			for _, lb := range r.emu.Balancers() {
+				r.emu.Change(lb.ID, func(lb *hns.LoadBalancer) { lb.State, lb.Health = 2, hns.Health{LastErrorCode: 5} })
+			}
+			r.emu.SetPolicies(r.network, remoteSubnet("10.244.2.0/24", "192.0.2.99")) // all endpoints are replaced
+			for _, twins := range []bool{true, false} {
+				r.emu.Behave(hnsemu.Behaviour{Twins: twins})
+				r.audit()
+				r.settle()
+				r.emu.SetPolicies(r.network, remoteSubnet("10.244.2.0/24", "192.0.2.98"))
+			}
+			r.set("web", "10.96.0.10", "10.244.2.3")
+			r.sync()
+			asked := 0
+			for _, c := range r.emu.Log() {
+				if c.Kind != hnsemu.LoadBalancer || c.Verb != hnsemu.Create && c.Verb != hnsemu.Modify {
+					continue
+				}
+				asked++
+				for _, field := range []string{`"ID"`, `"State"`, `"Health"`} {
+					if strings.Contains(c.Text, field) {
+						r.Errorf("%s: %s is asked with %s: %s", v, c.Name, field, c.Text)
+					}
+				}
+			}
+			if asked < 4 {
+				r.Errorf("%s: %d calls", v, asked)
+			}
+		})
+	}
+}
+
 // Of ranges that overlap the last one counts, as for kube-proxy: HNS lists routes as they were
 // added (assumed), so that is the node that took a range over.
 func TestRoutesOfTheOverlayOverlap(t *testing.T) {
