@@ -322,7 +322,7 @@ func (c *commit) change(k Key, have, want LoadBalancer) (done bool, err error) {
 		c.modify = false
 		c.settings.Log.Warn("HNS cannot modify load balancers; replacing them from now on", "err", err)
 		return false, nil
-	case is(err, codeNotFound): // the load balancer itself has gone
+	case noBalancer(err): // the load balancer itself has gone
 		c.known.set(k, LoadBalancer{})
 		return false, nil
 	case err != nil:
@@ -393,10 +393,10 @@ func (c *commit) remove(k Key, id string) error {
 // (wcnscripts, scripts/findDegradedPolicies): then the load balancer is still there.
 func (c *commit) delete(k Key, id string) error {
 	err := c.calls.deleteBalancer(c.lasting, k, id)
-	if err != nil && !is(err, codeNotFound) && !down(err) {
+	if err != nil && !noBalancer(err) && !down(err) {
 		err = c.calls.deleteBalancer(c.lasting, k, id)
 	}
-	if err != nil && !is(err, codeNotFound) {
+	if err != nil && !noBalancer(err) {
 		have, _ := c.known.balancer(k)
 		c.failures.count("delete", k, have.lb, err)
 	}
@@ -405,7 +405,7 @@ func (c *commit) delete(k Key, id string) error {
 		return fmt.Errorf("load balancer %s is degraded, and HNS cannot delete it since one of its endpoints is gone; restart HNS (Restart-Service hns): %w", id, err)
 	case is(err, codeOutsideSubnet): // which is no property of a deletion
 		return fmt.Errorf("HNS cannot delete load balancer %s; of builds with the feature override 140377743 this is known: set it to 0 and restart the node (wcnscripts, stale-lb-dsr-rules): %w", id, err)
-	case err != nil && !is(err, codeNotFound):
+	case err != nil && !noBalancer(err):
 		return err
 	}
 	c.written(c.journal.gone(id))

@@ -147,7 +147,7 @@ func (c *commit) createEndpoint(k Key, v Value) (id string, err error) {
 	}
 	e, err := c.calls.createEndpoint(c.lasting, f.endpoint(k, v))
 	switch {
-	case notFound(err): // the network is all that the call refers to
+	case notFound(err) && !is(err, codePolicyNotFound): // the network is all that the call refers to
 		return "", fmt.Errorf("network %q has gone: %w: %w", f.network.name, err, ledger.ErrUnknown)
 	case err != nil:
 		return "", err

@@ -195,3 +195,31 @@ func TestFailuresAreCounted(t *testing.T) {
 		}
 	})
 }
+
+// A load balancer that another program has deleted meanwhile is gone, whichever code says so:
+// the second one is that of a policy (HCN_E_POLICY_NOT_FOUND), assumed of some builds.
+func TestALoadBalancerThatIsGoneAlready(t *testing.T) {
+	for _, code := range []hns.Code{notFound, 0x803b0008} {
+		for _, v := range []hns.Version{hnsemu.WS2019, hnsemu.WS2025} {
+			on(t, v, func(r *rig) {
+				web(r)
+				gone := map[string]bool{r.balancer("10.96.0.10").ID: true, r.balancer("10.96.0.11").ID: true}
+				for id := range gone {
+					r.emu.Remove(id)
+				}
+				r.emu.Hook(func(c *hnsemu.Call) hns.Code {
+					if c.Kind == hnsemu.LoadBalancer && gone[c.ID] && (c.Verb == hnsemu.Delete || c.Verb == hnsemu.Open) {
+						return code
+					}
+					return 0
+				})
+				r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.3")
+				r.unset("api")
+				r.sync()
+				r.serves("10.96.0.10", "10.244.1.2 10.244.2.3")
+				r.serves("10.96.0.11", "")
+				r.answered()
+			})
+		}
+	}
+}

@@ -299,6 +299,7 @@ const (
 	codeNetworkNotFound  Code = 0x803b0001
 	codeEndpointNotFound Code = 0x803b0002
 	codeSwitchPort       Code = 0x803b0007
+	codePolicyNotFound   Code = 0x803b0008 // HCN_E_POLICY_NOT_FOUND
 	codeInvalidPolicy    Code = 0x803b000d
 	codePolicyExists     Code = 0x803b0012
 	codePortExists       Code = 0x803b0013
@@ -334,6 +335,7 @@ func (c Code) String() string {
 		{codePolicyExists, "exists already"},
 		{codeInvalidReference, "a reference is missing: HNS takes no load balancer without endpoints"},
 		{codeSwitchPort, "the port of the virtual switch was not found: a pod's endpoint has lost it, or is about to go"},
+		{codePolicyNotFound, "the load balancer does not exist"},
 		{codeInvalidPolicy, "the policy is invalid: HNS takes no load balancer without endpoints"},
 		{codePortExists, "exists already: another object or a listening process has the address or port; see tandem hns dump and netstat -ano"},
 		{codeDegraded, "the network is degraded: restart HNS, or have the CNI plug-in make the network again"},
@@ -358,8 +360,12 @@ func is(err error, codes ...Code) bool {
 // NotFound reports that an object, which may be the one that an argument names, is not
 // there.
 func (c Code) NotFound() bool {
-	return c == codeNotFound || c == codeNetworkNotFound || c == codeEndpointNotFound
+	return c == codeNotFound || c == codeNetworkNotFound || c == codeEndpointNotFound || c == codePolicyNotFound
 }
+
+// noBalancer: the load balancer that was named is not there. An endpoint that is not there is one
+// of its own (commit.delete).
+func noBalancer(err error) bool { return is(err, codeNotFound, codePolicyNotFound) }
 
 func notFound(err error) bool {
 	e, is := errors.AsType[*Error](err)
