@@ -27,7 +27,7 @@ type Driver struct {
 	journal  *journal
 	known    *inventory
 	doubt    atomic.Bool   // something is not as it was left: read back
-	instance atomic.Uint32 // of HNS, when it was last looked at
+	instance atomic.Uint32 // of HNS, when it was last looked at; 0 while it does not run
 	failures failures
 
 	// Owned by Disturbed:
@@ -88,8 +88,9 @@ func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{Read: readL
 // of an endpoint that waits for that. It asks HNS nothing but the latter.
 func (d *Driver) Disturbed(ctx context.Context) (bool, error) {
 	if d.settings.Instance != nil {
-		// A service that is down, or that cannot be queried, is no change.
-		if now, err := d.settings.Instance(); err == nil && now != 0 && d.instance.Swap(now) != now {
+		// A service that is down, or that cannot be queried, is no change; one that was down and runs
+		// is, also in the same process.
+		if now, err := d.settings.Instance(); err == nil && d.instance.Swap(now) != now && now != 0 {
 			d.doubt.Store(true)
 		}
 	}

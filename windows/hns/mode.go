@@ -189,8 +189,8 @@ type Settings struct {
 	// MAC returns the hardware address of the interface that has an address. Only
 	// overlay networks need it.
 	MAC func(netip.Addr) (string, error)
-	// Instance identifies one run of the HNS service, without a call to it. Nil
-	// disables the check.
+	// Instance identifies the process of the HNS service, without a call to it: 0 while the
+	// service does not run. Nil disables the check.
 	Instance func() (uint32, error)
 	// SourceVIPFile is where flannel's start scripts leave the source VIP; empty
 	// for nowhere.

@@ -94,8 +94,9 @@ func closedFolder(log *slog.Logger, dir string, files ...string) error {
 	return nil
 }
 
-// serviceInstance returns the id of the process that HNS is. It asks the service
-// manager, not HNS. The error wraps dataplane.ErrAbsent if there is no such service.
+// serviceInstance returns the id of the process that HNS is, 0 unless the service runs: its process
+// may be that of others, too. It asks the service manager, not HNS. The error wraps
+// dataplane.ErrAbsent if there is no such service.
 func serviceInstance() (uint32, error) {
 	m, err := windows.OpenSCManager(nil, nil, windows.SC_MANAGER_CONNECT)
 	if err != nil {
@@ -117,5 +118,8 @@ func serviceInstance() (uint32, error) {
 	var status windows.SERVICE_STATUS_PROCESS
 	var need uint32
 	err = windows.QueryServiceStatusEx(s, windows.SC_STATUS_PROCESS_INFO, (*byte)(unsafe.Pointer(&status)), uint32(unsafe.Sizeof(status)), &need)
+	if status.CurrentState != windows.SERVICE_RUNNING {
+		return 0, err
+	}
 	return status.ProcessId, err
 }
