@@ -17,6 +17,7 @@ type Host struct {
 	Name, Zone    string
 	IPs           []netip.Addr // this node's own addresses, primary first in each family
 	Pods          PodMatch
+	PodCIDRs      []netip.Prefix // of the Node object: whether only pods of this node have addresses there is the CNI plug-in's affair
 	NodePorts     NodePortMatch
 	MasqueradeAll bool
 
@@ -82,7 +83,7 @@ func (h *Host) SameDataPlane(o *Host) bool {
 // that has been resolved: what policy alone looks at may differ, and so may
 // ServiceCIDRs.
 func (h *Host) SamePorts(o *Host) bool {
-	return h.Name == o.Name && h.Salt == o.Salt && h.MasqueradeAll == o.MasqueradeAll && slices.Equal(h.IPs, o.IPs) &&
+	return h.Name == o.Name && h.Salt == o.Salt && h.MasqueradeAll == o.MasqueradeAll && slices.Equal(h.IPs, o.IPs) && slices.Equal(h.PodCIDRs, o.PodCIDRs) &&
 		h.Pods.Interface == o.Pods.Interface && h.Pods.Prefix == o.Pods.Prefix && slices.Equal(h.Pods.CIDRs, o.Pods.CIDRs) &&
 		h.NodePorts.Loopback == o.NodePorts.Loopback && h.NodePorts.LoopbackTCPOnly == o.NodePorts.LoopbackTCPOnly && slices.Equal(h.NodePorts.Prefixes, o.NodePorts.Prefixes)
 }

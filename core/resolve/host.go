@@ -18,7 +18,7 @@ func Host(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR, machin
 	if node == nil {
 		node = standIn(c, machine)
 	}
-	h := &model.Host{Name: c.NodeName, Zone: node.Zone, IPs: ownIPs(c.NodeIP, node.IPs), MasqueradeAll: c.MasqueradeAll, Salt: machine.Salt}
+	h := &model.Host{Name: c.NodeName, Zone: node.Zone, IPs: ownIPs(c.NodeIP, node.IPs), PodCIDRs: node.PodCIDRs, MasqueradeAll: c.MasqueradeAll, Salt: machine.Salt}
 	h.Pods = pods(c, node)
 	h.NodePorts = nodePorts(c, h)
 	h.Guard = guard(c, node, h.IPs, machine)

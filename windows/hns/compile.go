@@ -24,6 +24,11 @@ type Options struct {
 	Trust     bool // source ranges are left to the cloud's load balancers (--winkernel-source-ranges)
 	Failover  bool // endpoints that stop answering are to be ejected, or reported
 	Probes    Probes
+
+	// Subnets are the network's own ranges, by family. Of their addresses those in the Node's
+	// podCIDRs are of pods of this node: in either alone there may be others' (Azure's network
+	// has all of a VNet, Calico gives nodes other ranges than the Node object).
+	Subnets [2]netip.Prefix
 }
 
 // Probes are the health checks that cloud load balancers send to their own VIPs
@@ -338,10 +343,17 @@ func (p *portCompiler) balancer(f *model.Frontend, act model.Action) *Balancer {
 	}
 	b.Endpoints = make([]Target, len(usable))
 	for i, e := range usable {
-		b.Endpoints[i] = Target{e.Addr.Addr(), e.Local}
+		b.Endpoints[i] = Target{e.Addr.Addr(), e.Local || p.ours(e.Addr.Addr())}
 	}
 	slices.SortFunc(b.Endpoints, func(a, b Target) int { return a.Addr.Compare(b.Addr) })
 	return b
+}
+
+// ours reports whether only a pod of this node can have an address, whatever node an EndpointSlice names:
+// a remote endpoint there would take a later pod of the address its network.
+func (p *portCompiler) ours(a netip.Addr) bool {
+	return p.options.Subnets[model.FamilyOf(a)].Contains(a) &&
+		slices.ContainsFunc(p.host.PodCIDRs, func(r netip.Prefix) bool { return r.Contains(a) })
 }
 
 // keeps reports whether endpoints see the frontend's address as the destination.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -197,5 +198,20 @@ func TestAJournalThatIsTooLarge(t *testing.T) {
 	}
 	if _, err := readJournal(path); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("read: %v", err)
+	}
+}
+
+// The network's own range is read from the new API's words, and a proxy that is opened on it
+// knows the pods of its node by it.
+func TestTheRangeOfANetwork(t *testing.T) {
+	var n Network
+	text := `{"ID":"1","Name":"cbr0","Type":"L2Bridge","Policies":[],"Ipams":[{"Type":"Static","Subnets":[{"IpAddressPrefix":"10.244.1.0/24","Routes":[{"NextHop":"10.244.1.1","DestinationPrefix":"0.0.0.0/0"}]},{"IpAddressPrefix":"fd00::/64"}]}]}`
+	if err := json.Unmarshal([]byte(text), &n); err != nil {
+		t.Fatal(err)
+	}
+	c := config.Default()
+	o := options(Version{13, 2}, n, &c)
+	if want := [2]netip.Prefix{netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("fd00::/64")}; o.Subnets != want {
+		t.Errorf("%v, want %v", o.Subnets, want)
 	}
 }

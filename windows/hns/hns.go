@@ -46,6 +46,14 @@ type Network struct {
 	Name     string `json:",omitempty"`
 	Type     string `json:",omitempty"`
 	Policies []Policy
+	Ipams    []Ipam `json:",omitempty"` // only in what is read
+}
+
+// Ipam has the ranges of addresses of a network.
+type Ipam struct {
+	Subnets []struct {
+		IpAddressPrefix string `json:",omitempty"`
+	} `json:",omitempty"`
 }
 
 // Policy is a setting of a network or an endpoint, of a type.

@@ -39,7 +39,8 @@ func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Pla
 // options are the configured options that this HNS supports.
 func options(v Version, n Network, c *config.Config) Options {
 	f := v.Features()
-	return Options{Overlay: describe(n).overlay, DSR: f.DSR, Affinity: f.Affinity, DualStack: f.DualStack}.asked(c)
+	d := describe(n)
+	return Options{Overlay: d.overlay, Subnets: d.subnets, DSR: f.DSR, Affinity: f.Affinity, DualStack: f.DualStack}.asked(c)
 }
 
 // asked returns the options with what a configuration asks for.

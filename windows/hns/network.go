@@ -15,13 +15,16 @@ import (
 
 	"golang.org/x/text/encoding"
 	"golang.org/x/text/encoding/unicode"
+
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // network describes the network of the pods. It is immutable.
 type network struct {
 	id, name string
 	overlay  bool
-	remote   []remoteSubnet // of an overlay
+	remote   []remoteSubnet  // of an overlay
+	subnets  [2]netip.Prefix // the first range of its own addresses, by family
 }
 
 // remoteSubnet is a range of pods behind another node.
@@ -88,6 +91,14 @@ func describe(n Network) network {
 		node, err2 := netip.ParseAddr(s.ProviderAddress)
 		if err == nil && err2 == nil {
 			d.remote = append(d.remote, remoteSubnet{pods, node})
+		}
+	}
+	for _, i := range n.Ipams {
+		for _, s := range i.Subnets {
+			r, err := netip.ParsePrefix(s.IpAddressPrefix)
+			if err == nil && !d.subnets[model.FamilyOf(r.Addr())].IsValid() {
+				d.subnets[model.FamilyOf(r.Addr())] = r.Masked()
+			}
 		}
 	}
 	return d

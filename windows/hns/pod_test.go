@@ -3,9 +3,11 @@
 package hns_test
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/windows/hns"
 	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
 )
@@ -168,4 +170,46 @@ func TestARemoteEndpointIsDeleted(t *testing.T) {
 			r.Errorf("the other Service has %s", served2)
 		}
 	})
+}
+
+// A slice gives addresses of this node's own pods another node: no remote endpoint is made there,
+// since the next pod with such an address would have no network until an audit. Where a pod has it
+// the Service has that; where none does that is reported. Either range alone proves nothing.
+func TestAnotherNodeInThisNodesRange(t *testing.T) {
+	pods, wide := netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("10.244.0.0/16")
+	for _, tt := range []struct {
+		network, node netip.Prefix
+		ours          bool
+	}{{pods, pods, true}, {wide, pods, true}, {pods, wide, true}, {netip.Prefix{}, pods, false}, {pods, netip.Prefix{}, false}} {
+		on(t, hnsemu.WS2025, func(r *rig) {
+			r.options.Subnets[model.IPv4] = tt.network
+			r.host.PodCIDRs = []netip.Prefix{tt.node}
+			r.restart()
+			p := port("web", "10.96.0.10", "10.244.1.2 10.244.1.60 10.244.2.2")
+			for i := range p.Frontends[0].On[0].Pool.Endpoints {
+				p.Frontends[0].On[0].Pool.Endpoints[i].Local = false
+			}
+			r.ports["web"] = p
+			if !tt.ours {
+				r.begin()
+				if got := r.remotes(); got != "10.244.1.60 10.244.2.2" {
+					r.Errorf("remote endpoints %s", got)
+				}
+				return
+			}
+			if err := r.backend.Adopt(r.Context()); err != nil {
+				r.Fatal(err)
+			}
+			r.backend.SetHost(r.host)
+			r.backend.Update([]model.Delta{{New: p}})
+			r.fails("not in HNS yet, and left out: 10.244.1.60")
+			r.serves("10.96.0.10", "10.244.1.2 10.244.2.2")
+			if got := r.remotes(); got != "10.244.2.2" {
+				r.Errorf("remote endpoints %s", got)
+			}
+			r.emu.AddPod(r.network, "10.244.1.60")
+			r.settle()
+			r.serves("10.96.0.10", "10.244.1.2 10.244.1.60 10.244.2.2")
+		})
+	}
 }

@@ -288,7 +288,7 @@ func each[T any](all []T, f func(T) T) []T {
 }
 
 func (w words) network(n Network) Network {
-	n.ID, n.Name, n.Policies = w.id(n.ID), w.name(n.Name), each(n.Policies, w.policy)
+	n.ID, n.Name, n.Policies, n.Ipams = w.id(n.ID), w.name(n.Name), each(n.Policies, w.policy), nil
 	return n
 }
 

@@ -22,6 +22,7 @@ func (e *Emulator) createNetwork(settings string) (Response, hns.Code) {
 	if n.ID, code = e.identity(n.ID, "given-id/endpoint-in-use"); code != 0 {
 		return Response{}, code
 	}
+	n.Ipams = nil // kept, with what hns leaves out of them
 	e.networks[n.ID], e.kept[n.ID] = n, kept
 	return Response{Handle: e.open(Network, n.ID), ID: n.ID}, 0
 }
