@@ -142,7 +142,7 @@ func TestChecksAnswerAsKubeProxy(t *testing.T) {
 	if err != nil || code != 503 || text != "" || header.Get("Content-Type") != "application/json" || header.Get("X-Content-Type-Options") != "nosniff" {
 		t.Errorf("HEAD: %d %v %q %v", code, header, text, err)
 	}
-	if code, _, _, _ := get("POST", "http://"+l.addr("tcp4 0.0.0.0:32080"), strings.NewReader("x")); code != 405 {
+	if code, _, _, _ := get("POST", "http://"+l.addr("tcp4 0.0.0.0:32080"), strings.NewReader("x")); code != 503 {
 		t.Errorf("POST: %d", code)
 	}
 }

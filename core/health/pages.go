@@ -59,7 +59,8 @@ const configGroup = "kubeproxy.config.k8s.io"
 // there /healthz can fail, with the reasons. /metrics and /statusz are for all; /status is for
 // this machine, and for those whose token an API server grants it to; /query/ is for the latter only, as
 // root of this machine has the control socket; /configz, /flagz, profiles
-// and the verbosity are for this machine alone. None of them is for web pages.
+// and the verbosity are for this machine alone. None of them is for web pages. The
+// verbosity is set by a PUT; all else is read with GET or HEAD, without a body.
 func Pages(s Sources) http.Handler {
 	mux := &listed{ServeMux: http.NewServeMux()}
 	mux.HandleFunc("/healthz", s.componentCheck("healthz", question.Health.Healthy))
@@ -99,7 +100,28 @@ func Pages(s Sources) http.Handler {
 	if s.Profile && s.Verbosity != nil {
 		mux.Handle(verbosityPath, loopbackOnly(s.setVerbosity))
 	}
-	return mux
+	return readOnly(mux)
+}
+
+// readOnly lets only requests through that read and that carry nothing, and those
+// that set the verbosity.
+func readOnly(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method == http.MethodPut && r.URL.Path == verbosityPath:
+			w.Header().Set("Connection", "close") // what its page does not read is not read
+			h.ServeHTTP(w, r)
+		case r.Method != http.MethodGet && r.Method != http.MethodHead:
+			w.Header().Set("Allow", "GET, HEAD")
+			w.Header().Set("Connection", "close")
+			http.Error(w, "only GET and HEAD are allowed", http.StatusMethodNotAllowed)
+		case r.ContentLength != 0:
+			w.Header().Set("Connection", "close") // its body is not read
+			http.Error(w, "request body not allowed", http.StatusRequestEntityTooLarge)
+		default:
+			h.ServeHTTP(w, r)
+		}
+	})
 }
 
 // large is the handler of a large answer.

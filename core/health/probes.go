@@ -12,7 +12,7 @@ import (
 )
 
 // Probes answers load balancers and kubelets on /healthz and /livez, in
-// kube-proxy's words (KEP-3458, KEP-3836). health is called for every request;
+// kube-proxy's words (KEP-3458, KEP-3836), whatever the method of the request. health is called for every request;
 // counted, unless nil, gets the probe ("healthz" or "livez") and the response's
 // code.
 //

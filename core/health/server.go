@@ -129,10 +129,11 @@ func (s *Server) serve(ctx context.Context) {
 	}
 }
 
-// newServer returns a server with our limits.
+// newServer returns a server with our limits. What its handler does not read of a body, net/http
+// bounds by 256 KiB, and headerTimeout by time.
 func newServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
-		Handler:           readOnly(h),
+		Handler:           tracked(h),
 		ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout, WriteTimeout: answerTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maxHeader,
 		ConnContext:    withConn,
@@ -140,28 +141,14 @@ func newServer(h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// readOnly lets only requests through that read and that carry nothing, and those
-// that set the verbosity.
-func readOnly(h http.Handler) http.Handler {
+// tracked notes on connections which of them are being answered.
+func tracked(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c := connOf(r); c != nil {
 			c.answering(true)
 			defer c.answering(false)
 		}
-		switch {
-		case r.Method == http.MethodPut && r.URL.Path == verbosityPath:
-			w.Header().Set("Connection", "close") // what its page does not read is not read
-			h.ServeHTTP(w, r)
-		case r.Method != http.MethodGet && r.Method != http.MethodHead:
-			w.Header().Set("Allow", "GET, HEAD")
-			w.Header().Set("Connection", "close")
-			http.Error(w, "only GET and HEAD are allowed", http.StatusMethodNotAllowed)
-		case r.ContentLength != 0:
-			w.Header().Set("Connection", "close") // its body is not read
-			http.Error(w, "request body not allowed", http.StatusRequestEntityTooLarge)
-		default:
-			h.ServeHTTP(w, r)
-		}
+		h.ServeHTTP(w, r)
 	})
 }
 

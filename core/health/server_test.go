@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/health"
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/question"
 )
 
 func ok(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }
@@ -34,8 +36,8 @@ func serve(t *testing.T, h http.HandlerFunc) string {
 	return addr
 }
 
-func TestServerAnswersReadersOnly(t *testing.T) {
-	addr := serve(t, ok)
+func TestPagesAnswerReadersOnly(t *testing.T) {
+	addr := serve(t, health.Pages(sources()).ServeHTTP)
 	for _, c := range []struct {
 		method, body string
 		code         int
@@ -51,17 +53,62 @@ func TestServerAnswersReadersOnly(t *testing.T) {
 		{"BREW", "", 405},
 		{"GET", "x", 413},
 	} {
-		var body io.Reader
-		if c.body != "" {
-			body = strings.NewReader(c.body)
-		}
-		code, header, _, err := get(c.method, "http://"+addr+"/any", body)
+		code, header, _, err := get(c.method, "http://"+addr+"/metrics", strings.NewReader(c.body))
 		if err != nil || code != c.code {
 			t.Errorf("%s with %q: %d, %v; want %d", c.method, c.body, code, err, c.code)
 		}
 		if code == 405 && header.Get("Allow") != "GET, HEAD" {
 			t.Errorf("%s: Allow is %q", c.method, header.Get("Allow"))
 		}
+	}
+}
+
+// Load balancers choose the method of their checks: HAProxy's "option httpchk" asks with OPTIONS,
+// others with POST. kube-proxy answers all of them as GET.
+func TestProbesAnswerAnyMethod(t *testing.T) {
+	l := newLab(t)
+	run(t, l.Run)
+	l.set(port("web", "http", model.IPv4, 32080, 2))
+	l.up("tcp4 0.0.0.0:32080")
+	probes := health.Probes(func() question.Health { return question.Health{Synced: true} }, nil)
+	for name, url := range map[string]string{
+		"health address":      "http://" + serve(t, probes.ServeHTTP) + "/healthz",
+		"healthCheckNodePort": "http://" + l.addr("tcp4 0.0.0.0:32080") + "/",
+	} {
+		for _, method := range []string{"GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE", "TRACE", "BREW"} {
+			for _, body := range []string{"", "x", strings.Repeat("x", 64<<10)} {
+				code, header, text, err := get(method, url, strings.NewReader(body))
+				if err != nil || code != 200 || header.Get("Content-Type") != "application/json" || (text == "") != (method == "HEAD") {
+					t.Errorf("%s: %s with %d bytes: %d, %v, %q, %v", name, method, len(body), code, header, text, err)
+				}
+			}
+		}
+	}
+}
+
+// A body that never ends holds up neither its answer nor the server.
+func TestProbesReadNoBody(t *testing.T) {
+	addr := serve(t, health.Probes(func() question.Health { return question.Health{Synced: true} }, nil).ServeHTTP)
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+	if _, err := fmt.Fprint(c, "POST /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	r, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil || r.StatusCode != 200 || !r.Close {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	sent, chunk := 0, "1000\r\n"+strings.Repeat("x", 4096)+"\r\n"
+	for err == nil && sent < 64<<20 {
+		_, err = io.WriteString(c, chunk)
+		sent += len(chunk)
+	}
+	if err == nil {
+		t.Errorf("%d bytes of a body were taken", sent)
 	}
 }
 
