@@ -487,7 +487,7 @@ type Health struct {
 	Synced   bool      // the data plane was read back, and all that the source delivered was programmed once
 	Stuck    bool      // changes have been waiting for too long
 	Leaving  bool      // the node is being deleted, or marked for it by the cluster autoscaler
-	Unfit    bool      // the configuration does not fit the node: see model.Problem
+	Unfit    bool      // the node has no Node object, or does not fit the configuration: see model.Problem
 
 	// Reasons states what is wrong, for people. It may also name conditions that set none of the
 	// above, such as an API server that does not answer: the last known state is kept,

@@ -433,10 +433,12 @@ func (d *dispatcher) list() []model.Problem {
 		})
 	}
 	if !d.hasNode {
-		all = append(all, model.Problem{
-			Object: "Node " + shown(d.nodeName), Why: model.WhyNoNode,
-			Detail: "not found on the API server; if the node has another name, set --hostname-override",
-		})
+		missing := model.Problem{Object: "Node " + shown(d.nodeName), Why: model.WhyNoNode, Detail: "not read from the API server"}
+		if d.nodeRead { // a node without a Node gets no traffic, as with kube-proxy
+			missing.Unfit = true
+			missing.Detail = "not found on the API server; if the node has another name, set --hostname-override"
+		}
+		all = append(all, missing)
 	}
 	return all
 }

@@ -180,6 +180,32 @@ func TestSyncedWaits(t *testing.T) {
 	})
 }
 
+// A node whose Node object does not exist is unfit for traffic, as with kube-proxy; one whose Node
+// could not be read is not.
+func TestNodeThatDoesNotExist(t *testing.T) {
+	t.Parallel()
+	unfit := func(w *world) (all []bool) {
+		w.sink.mu.Lock()
+		defer w.sink.mu.Unlock()
+		for _, p := range w.sink.problems {
+			all = append(all, p.Unfit)
+		}
+		return all
+	}
+	w := newWorld(t, apitest.Options{})
+	w.limits.nodeWait = 200 * time.Millisecond
+	lift := w.server.Fail(apitest.Rule{Resource: "nodes", Status: 503, Reason: metav1.StatusReasonServiceUnavailable})
+	w.run().synced()
+	w.until("the problem with a Node that is not read", func() bool { return reflect.DeepEqual(unfit(w), []bool{false}) })
+	w.server.Delete(nodeIn("a"))
+	lift()
+	w.until("that there is no Node", func() bool { return reflect.DeepEqual(unfit(w), []bool{true}) })
+	w.server.Put(nodeIn("a"))
+	w.until("the Node", func() bool { return len(unfit(w)) == 0 })
+	w.server.Delete(nodeIn("a"))
+	w.until("that it is gone", func() bool { return reflect.DeepEqual(unfit(w), []bool{true}) })
+}
+
 // What cannot be decoded changes nothing: the last good version is kept.
 func TestBadObjects(t *testing.T) {
 	t.Parallel()
