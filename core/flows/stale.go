@@ -19,8 +19,8 @@ import (
 //	endpoint gone from a frontend that stays  the flows to that endpoint
 //	endpoint only draining, or added          none
 //
-// kube-proxy leaves the flows of ports that lost all endpoints
-// (kubernetes#139628) and those that a new frontend should catch.
+// kube-proxy leaves the flows of frontends that are removed, and those of node ports whose
+// Service has lost all endpoints.
 func Stale(host *model.Host, deltas []model.Delta) []Match {
 	var x Index
 	// Removals go first: a frontend may move from one port to another within a batch,
