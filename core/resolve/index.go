@@ -277,14 +277,17 @@ func unique(all []endpoint) []endpoint {
 	return slices.CompactFunc(all, func(a, b endpoint) bool { return a.addr == b.addr && a.backend == b.backend })
 }
 
+// conditionRank orders the states that an address has in several slices. A pod that does not
+// terminate comes first: it may have the address of one that does, whose connections would reach
+// it before it is ready. kube-proxy prefers it, too.
 func conditionRank(s model.EndpointState) (n int) {
-	if s.Has(model.Ready) {
+	if !s.Has(model.Terminating) {
 		n += 4
 	}
-	if s.Has(model.Serving) {
+	if s.Has(model.Ready) {
 		n += 2
 	}
-	if !s.Has(model.Terminating) {
+	if s.Has(model.Serving) {
 		n++
 	}
 	return n

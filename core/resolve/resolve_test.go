@@ -143,6 +143,10 @@ func TestPoolsAndPolicies(t *testing.T) {
 			cluster: all("reject NoEndpoints"), node: all("reject NoEndpoints"),
 		},
 		{
+			name: "an address that a new pod has from a terminating one", slice: "10.0.0.3@there/terminating 10.0.0.3@there/unready",
+			cluster: all("reject NoEndpoints"), node: all("reject NoEndpoints"),
+		},
+		{
 			name: "terminating fallback, cluster-wide", slice: "10.0.0.1@here/terminating 10.0.0.2@there/terminating 10.0.0.3@there/unready",
 			cluster: rows{
 				model.FromPod:     "balance 1 2 TerminatingEndpoints",
