@@ -145,6 +145,11 @@ func TestMonitorIsBoundedAndLeavesNothing(t *testing.T) {
 	if names := tables(); len(names) != 4 {
 		t.Errorf("base chains: %v", names)
 	}
+	traced, text := here("trace", "host", "shop/db:5432")
+	_ = traced.Wait() // what it says is checked
+	if said := text.String(); !strings.Contains(said, "SAME") || strings.Contains(said, "tandem-monitor") {
+		t.Errorf("trace: %s", said)
+	}
 	begin := time.Now()
 	connect(t, node, 500, "10.96.0.11:5432")
 	connect(t, node, 3, "10.96.0.12:5432")

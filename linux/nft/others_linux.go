@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -88,7 +89,7 @@ func (d *Driver) Others(ctx context.Context) ([]string, error) {
 const maxOthers = 20
 
 // Others reports the BaseChains that have rules, or drop by policy, and are in none of
-// some tables.
+// some tables, nor in those by which packets are followed.
 func Others(ctx context.Context, own ...string) ([]string, error) {
 	all, err := BaseChains(ctx)
 	return others(all, own...), err
@@ -98,7 +99,7 @@ func others(all []diagnosis.BaseChain, own ...string) (texts []string) {
 	more := 0
 	for _, c := range all {
 		switch {
-		case c.Rules == 0 && !c.Drop, slices.Contains(own, c.Table):
+		case c.Rules == 0 && !c.Drop, slices.Contains(own, c.Table), strings.HasPrefix(c.Table, rejectTable), strings.HasPrefix(c.Table, followTable):
 			continue
 		case len(texts) == maxOthers:
 			more++
