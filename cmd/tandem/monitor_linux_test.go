@@ -76,8 +76,12 @@ func TestMonitorInModes(t *testing.T) {
 	for _, mode := range []string{"nftables", "iptables", "ipvs", "userspace"} {
 		t.Run(mode, func(t *testing.T) {
 			node, here := monitoredNode(t, mode)
+			client := "192.0.2.1"
+			if mode == "ipvs" { // whose cluster IPs are addresses of the node
+				client = "10.96.0.0/16"
+			}
 			_, all := here("monitor", "--interval", "100ms")
-			_, one := here("monitor", "--interval", "100ms", "--service", "web", "--verdict", "forward", "--from", "192.0.2.0/24")
+			_, one := here("monitor", "--interval", "100ms", "--service", "web", "--verdict", "forward", "--from", client)
 			all.await(t, "through node node-1, mode ")
 			one.await(t, "through node node-1, mode ")
 			if !strings.Contains(all.String(), "mode "+mode) {
