@@ -287,6 +287,13 @@ func randomSlice(rng *rand.Rand, service, number int) *model.Slice {
 	if own := derived(s.Ports); chance(own, 20) {
 		s.Weighted, s.Weight = true, pick[uint16](own, 0, 1, 2, 3, 50, 65535)
 	}
+	if own := derived(s.Name); chance(own, 50) {
+		names := make([]string, len(s.Endpoints))
+		for i := range names {
+			names[i] = pick(own, "", fmt.Sprintf("%s-%d", s.Service, i))
+		}
+		s.Pods = model.PackPods(names)
+	}
 	return s
 }
 
