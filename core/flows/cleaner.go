@@ -5,6 +5,7 @@ package flows
 import (
 	"context"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -148,11 +149,14 @@ func start(ctx context.Context, c *Cleaner) *Cleaner {
 	return c
 }
 
-// Close stops the Cleaner and waits until the table is no longer in use. Waiting
-// matches are dropped.
-func (c *Cleaner) Close() {
+// Close stops the Cleaner, waits until the table is no longer in use, and returns the matches
+// that are left.
+func (c *Cleaner) Close() (left []Match) {
 	c.stop()
 	<-c.done
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append(slices.Clone(c.running.Matches()), c.waiting.Matches()...)
 }
 
 // Prepare announces changes that are about to be written: from then on there may be flows
@@ -300,7 +304,9 @@ func (c *Cleaner) clean(ctx context.Context, pause time.Duration) error {
 			failed = err
 		}
 	}
-	c.finish(failed != nil && ctx.Err() == nil)
+	if failed == nil || ctx.Err() == nil { // else Close returns them
+		c.finish(failed != nil)
+	}
 	return failed
 }
 

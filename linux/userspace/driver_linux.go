@@ -32,7 +32,7 @@ type Driver struct {
 	rules     map[Key]installed
 	users     map[RelayID]int // how many of rules lead to a relay
 	relays    relays
-	flows     flowTable
+	flows     *flowTable
 	dropPorts [2]dropListeners
 	// Commits during Observe; nil otherwise.
 	committed map[Key]bool
@@ -44,7 +44,9 @@ func open(t table, o relay.Options) *Driver {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Driver{table: t, log: o.Log, rules: map[Key]installed{}, users: map[RelayID]int{}, relays: newRelays(o)}
+	d := &Driver{table: t, log: o.Log, rules: map[Key]installed{}, users: map[RelayID]int{}, relays: newRelays(o)}
+	d.flows = &flowTable{log: o.Log, open: openConntrack, leads: d.leads}
+	return d
 }
 
 // release closes the sockets of an earlier process that no relay uses.
@@ -64,14 +66,14 @@ func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{Batch: d.ta
 const grace = 3 * time.Second
 
 func (d *Driver) Close() error {
-	err := d.relays.server.Close(grace)
+	err := errors.Join(d.relays.server.Close(grace), d.flows.close())
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for f := range d.dropPorts {
 		err = errors.Join(err, d.dropPorts[f].close())
 		d.dropPorts[f] = nil
 	}
-	return errors.Join(err, d.flows.close(), d.table.Close())
+	return errors.Join(err, d.table.Close())
 }
 
 func (d *Driver) Disturbed(ctx context.Context) (bool, error) { return d.table.Disturbed(ctx) }
@@ -120,7 +122,7 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 			errs[i] = d.remove(op.Key)
 		}
 	}
-	d.forget(ctx, stale)
+	d.flows.enqueue(ctx, stale)
 	return errs
 }
 
@@ -268,23 +270,26 @@ func (d *Driver) use(id RelayID, n int) {
 	}
 }
 
-// forget deletes stale flows, except those to relays that an entry still uses.
-func (d *Driver) forget(ctx context.Context, stale []flows.Match) {
-	d.flows.delete(ctx, d.log, stale, d.relaysOf)
-}
-
-// relaysOf returns the relays of all entries of a frontend: which one a flow uses
+// leads reports whether a flow goes to the relay of an entry of its frontend: which one that is
 // depends on its origin.
-func (d *Driver) relaysOf(front netip.AddrPort) flows.Set {
-	keep := flows.Set{}
-	k := Key{Kind: kindEntry, Family: model.FamilyOf(front.Addr()), Proto: model.UDP, At: front}
-	for _, k.Chain = range entryChains {
-		have := d.rules[k]
-		if r := d.relays.open[have.relay]; r != nil {
-			keep[r.Addr()] = struct{}{}
+func (d *Driver) leads(f flows.Flow) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	family, known := model.FamilyOf(f.Dst.Addr()), false
+	for _, at := range [...]netip.AddrPort{f.Dst, netip.AddrPortFrom(family.Unspecified(), f.Dst.Port())} {
+		k := Key{Kind: kindEntry, Family: family, Proto: f.Proto, At: at}
+		for _, k.Chain = range entryChains {
+			have, is := d.rules[k]
+			if r := d.relays.open[have.relay]; r != nil && r.Addr() == f.From {
+				return true
+			}
+			known = known || is
+		}
+		if known { // it comes before a node port with the same number
+			return false
 		}
 	}
-	return keep
+	return false
 }
 
 // draining is how long connections may continue after a switch to another mode.
@@ -295,26 +300,27 @@ const draining = time.Hour
 // the relay address the kernel would drop their packets, and this mode can resume if
 // the node switches back.
 func (d *Driver) Drain(ctx context.Context) error {
-	if err := d.stopNewConnections(ctx); err != nil {
+	stale, err := d.stopNewConnections(ctx)
+	if err != nil {
 		return fmt.Errorf("start draining: %w", err)
 	}
+	d.flows.delete(ctx, stale)
 	d.relays.server.Drain(ctx, draining)
 	return ctx.Err()
 }
 
-// stopNewConnections deletes the jumps and the conntrack entries of UDP flows to
-// relays, and closes the listeners.
-func (d *Driver) stopNewConnections(ctx context.Context) error {
+// stopNewConnections deletes the jumps and closes the listeners. It returns the UDP flows to
+// these.
+func (d *Driver) stopNewConnections(ctx context.Context) (stale []flows.Match, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var ways [2][]edit
-	var stale []flows.Match
 	for k, have := range d.rules {
 		switch {
 		case k.Kind == kindJump:
 			ways[k.Family] = append(ways[k.Family], edit{verb: ledger.Delete, key: k, have: have})
 		case hasFlows(k):
-			stale = append(stale, endedFlows(k, have.port))
+			stale = append(stale, endedFlows(k, have.port, ""))
 		}
 	}
 	for f, list := range ways {
@@ -322,7 +328,7 @@ func (d *Driver) stopNewConnections(ctx context.Context) error {
 			continue
 		}
 		if err := d.table.Edit(ctx, model.Family(f), list); err != nil {
-			return err
+			return nil, err
 		}
 		for _, e := range list {
 			delete(d.rules, e.key)
@@ -331,8 +337,7 @@ func (d *Driver) stopNewConnections(ctx context.Context) error {
 	for id := range d.relays.open {
 		d.relays.close(id)
 	}
-	d.forget(ctx, stale)
-	return nil
+	return stale, nil
 }
 
 func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {

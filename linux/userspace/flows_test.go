@@ -15,7 +15,7 @@ import (
 func TestFlowsOfOthersStay(t *testing.T) {
 	front := netip.MustParseAddrPort("10.96.0.10:53")
 	k := Key{Kind: kindEntry, Chain: chainContainer, Proto: model.UDP, At: front}
-	m := endedFlows(k, 40000)
+	m := endedFlows(k, 40000, "kube-system")
 	for from, want := range map[string]bool{
 		"169.254.84.1:40000": true, // the relay
 		"169.254.84.1:1":     true, // refused

@@ -217,15 +217,15 @@ func hasFlows(k Key) bool {
 }
 
 // staleFlows returns the flows that ops make stale, given the rules before the ops.
-// Which of them to keep is known only when relays listen.
+// Which of them to keep is known only when each is seen (Driver.leads).
 func staleFlows(ops []ledger.Op[Key, Value], rules map[Key]installed) (fronts []flows.Match) {
 	for _, op := range ops {
 		switch {
 		case !hasFlows(op.Key):
 		case op.Verb == ledger.Delete:
-			fronts = append(fronts, endedFlows(op.Key, rules[op.Key].port))
+			fronts = append(fronts, endedFlows(op.Key, rules[op.Key].port, op.Port().Service.Namespace))
 		default:
-			fronts = append(fronts, flows.Match{Proto: model.UDP, Frontend: op.Key.At, Reach: flows.Everything})
+			fronts = append(fronts, flows.Match{Namespace: op.Port().Service.Namespace, Proto: model.UDP, Frontend: op.Key.At, Reach: flows.Everything})
 		}
 	}
 	return fronts
@@ -234,10 +234,10 @@ func staleFlows(ops []ledger.Op[Key, Value], rules map[Key]installed) (fronts []
 // endedFlows returns the flows of an entry to its present target: a relay's port, the
 // reject port or the drop port. Other flows of the frontend may belong to another
 // mode that already serves it.
-func endedFlows(k Key, port uint16) flows.Match {
+func endedFlows(k Key, port uint16, namespace string) flows.Match {
 	f := k.Family
 	return flows.Match{
-		Proto: model.UDP, Frontend: k.At,
+		Namespace: namespace, Proto: model.UDP, Frontend: k.At,
 		Gone: flows.SetOf(relayAddrPort(f, port), relayAddrPort(f, rejectPort), relayAddrPort(f, dropPort)),
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"sync"
 	"syscall"
 	"time"
 
@@ -229,41 +230,115 @@ func (r *relays) leadsTo(id RelayID, port uint16) bool {
 	return r.ports[id] == port
 }
 
-// flowTable deletes stale flows from conntrack. It opens the table for the first of them and keeps it: to
-// close one holds up the next transaction of nf_tables (conntrack.Reader).
-type flowTable struct{ table *conntrack.Table }
+// flowTable deletes stale flows from conntrack, on a goroutine of its own: to walk a large table takes a third of a
+// second, which no commit waits for, and namespaces share the time (flows.Cleaner). It opens the table for the first
+// of them, in the network namespace of the caller, and keeps it: to close one holds up the next transaction of
+// nf_tables (conntrack.Reader).
+type flowTable struct {
+	log     *slog.Logger
+	open    func() (closingTable, error)
+	leads   func(flows.Flow) bool // whether a flow is where its frontend leads now; it may wait for a commit
+	cleaner *flows.Cleaner        // nil before the first
 
-// delete deletes stale flows, except those to targets in keep. A failure does not fail the
-// commit: such flows end when their client pauses.
-func (t *flowTable) delete(ctx context.Context, log *slog.Logger, fronts []flows.Match, keep func(frontend netip.AddrPort) flows.Set) {
-	if len(fronts) == 0 {
+	walking sync.Mutex // by the cleaner or by others; who commits never takes it
+	opening sync.Mutex // guards table, which is there before anyone walks
+	table   closingTable
+}
+
+type closingTable interface {
+	flows.Table
+	io.Closer
+}
+
+func openConntrack() (closingTable, error) { return conntrack.Open() }
+
+// Delete implements flows.Table. Which flows to keep is known when each is seen.
+func (t *flowTable) Delete(ctx context.Context, matches []flows.Match, stale func(flows.Flow) bool) (int, error) {
+	t.walking.Lock()
+	defer t.walking.Unlock()
+	return t.table.Delete(ctx, matches, func(f flows.Flow) bool { return stale(f) && !t.leads(f) })
+}
+
+// opened opens the table, if there is something to delete.
+func (t *flowTable) opened(stale []flows.Match) bool {
+	t.opening.Lock()
+	defer t.opening.Unlock()
+	if len(stale) == 0 || t.table != nil {
+		return len(stale) > 0
+	}
+	table, err := t.open()
+	if err != nil {
+		t.failed(err)
+		return false
+	}
+	t.table = table
+	return true
+}
+
+// failed reports a failure. It does not fail the commit: the flows end when their clients pause.
+func (t *flowTable) failed(err error) {
+	t.log.Warn("deleting stale UDP conntrack entries failed", "err", err)
+}
+
+// enqueue has stale flows deleted soon.
+func (t *flowTable) enqueue(ctx context.Context, stale []flows.Match) {
+	if !t.opened(stale) {
+		return
+	}
+	if t.cleaner == nil {
+		t.cleaner = flows.Start(context.WithoutCancel(ctx), t, flows.Hooks{
+			Cleaned: func(r flows.Report) {
+				if r.Err != nil {
+					t.failed(r.Err)
+				}
+			},
+			// Dropped: the proxy's own cleaner, whose frontends and room are the same, reports it with a budget
+		})
+	}
+	t.cleaner.Enqueue(onThisHost(stale))
+}
+
+// delete deletes stale flows now.
+func (t *flowTable) delete(ctx context.Context, stale []flows.Match) {
+	if !t.opened(stale) {
 		return
 	}
 	var x flows.Index
-	own := ownAddresses()
-	for _, m := range fronts {
-		m.Own, m.Keep = own, keep(m.Frontend)
+	for _, m := range onThisHost(stale) {
 		x.Add(m)
 	}
-	var err error
-	if t.table == nil {
-		t.table, err = conntrack.Open()
-	}
-	if err == nil {
-		_, err = t.table.Delete(ctx, x.Matches(), x.Stale)
-	}
-	if err != nil {
-		log.Warn("deleting stale UDP conntrack entries failed", "err", err)
+	if _, err := t.Delete(ctx, x.Matches(), x.Stale); err != nil {
+		t.failed(err)
 	}
 }
 
+// lastFlows is how long the end waits for what is left to delete.
+const lastFlows = 5 * time.Second
+
 func (t *flowTable) close() error {
+	if t.cleaner != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), lastFlows)
+		defer cancel()
+		t.delete(ctx, t.cleaner.Close())
+		t.cleaner = nil
+	}
+	t.opening.Lock()
+	defer t.opening.Unlock()
 	if t.table == nil {
 		return nil
 	}
 	err := t.table.Close()
 	t.table = nil
 	return err
+}
+
+// onThisHost names the addresses at which node ports answer.
+func onThisHost(stale []flows.Match) []flows.Match {
+	own := ownAddresses()
+	for i := range stale {
+		stale[i].Own = own
+	}
+	return stale
 }
 
 // ownAddresses are those of this host, or none if they cannot be listed.
