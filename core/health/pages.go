@@ -63,7 +63,9 @@ const configGroup = "kubeproxy.config.k8s.io"
 // verbosity is set by a PUT; all else is read with GET or HEAD, without a body.
 func Pages(s Sources) http.Handler {
 	mux := &listed{ServeMux: http.NewServeMux()}
-	mux.HandleFunc("/healthz", s.componentCheck("healthz", question.Health.Healthy))
+	for _, path := range []string{"/healthz", "/healthz/ping"} { // the check, and its one part
+		mux.HandleFunc(path, s.componentCheck("healthz", question.Health.Healthy))
+	}
 	mux.HandleFunc("/livez", s.componentCheck("livez", question.Health.Alive))
 	mux.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) {
 		writeBytes(w, http.StatusOK, plainText, []byte(s.Mode()))

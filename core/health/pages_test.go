@@ -63,6 +63,8 @@ func TestPages(t *testing.T) {
 	}{
 		{sources(), "/healthz", 200, text, "ok"},
 		{sources(), "/healthz?verbose", 200, text, "[+]ping ok\nhealthz check passed\n"},
+		{sources(), "/healthz/ping", 200, text, "ok"},
+		{bad, "/healthz/ping", 500, text, "[-]ping failed: kernel says no\nhealthz check failed\n"},
 		{sources(), "/livez", 200, text, "ok"},
 		{bad, "/healthz", 500, text, "[-]ping failed: kernel says no\nhealthz check failed\n"},
 		{bad, "/livez", 500, text, "[-]ping failed: kernel says no\nlivez check failed\n"},
