@@ -3,8 +3,10 @@
 package platform
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,5 +42,23 @@ func TestRemovingLeftoversEndsWithTheProxy(t *testing.T) {
 	case <-s.clean:
 	case <-time.After(10 * time.Second):
 		t.Error("it waits for a switch that has no end")
+	}
+}
+
+// Where no mode can tell what kube-proxy has left, --takeover says so: on Windows HNS does not say
+// who made a load balancer.
+func TestTakeOverWithoutEffectIsReported(t *testing.T) {
+	for _, finds := range []bool{false, true} {
+		var log bytes.Buffer
+		mode := dataplane.Mode{Name: "any"}
+		if finds {
+			mode.KubeProxy = func(context.Context) (dataplane.Leftovers, error) { return dataplane.Leftovers{}, nil }
+		}
+		c := config.Default()
+		c.TakeOver = true
+		(&switcher{modes: []dataplane.Mode{mode}, log: slog.New(slog.NewTextHandler(&log, nil))}).checkKubeProxy(t.Context(), &c)
+		if said := strings.Contains(log.String(), "--takeover has no effect"); said == finds {
+			t.Errorf("a mode finds kube-proxy's rules: %t; logged: %q", finds, log.String())
+		}
 	}
 }

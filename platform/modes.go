@@ -491,6 +491,10 @@ func (s *switcher) removeEarlier(ctx context.Context, m dataplane.Mode, c *confi
 // checkKubeProxy removes what kube-proxy has left, or reports it.
 func (s *switcher) checkKubeProxy(ctx context.Context, c *config.Config) {
 	if c.TakeOver {
+		if !slices.ContainsFunc(local(s.modes), func(m dataplane.Mode) bool { return m.KubeProxy != nil }) {
+			s.log.Warn("--takeover has no effect on this system: what kube-proxy has programmed cannot be told from what others have; a reboot clears it")
+			return
+		}
 		found, err := takeOver(ctx, local(s.modes))
 		if err != nil && ctx.Err() == nil {
 			s.log.Warn("removing kube-proxy's rules failed in part", "err", err)

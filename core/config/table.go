@@ -25,7 +25,7 @@ func modeSettings() []Setting {
 		},
 		{
 			Flag: "takeover", BesideFile: true, Restart: restartStart,
-			Doc:   "Remove kube-proxy's rules once Tandem's own are in place. Stop kube-proxy first.",
+			Doc:   "Remove kube-proxy's rules once Tandem's own are in place (Linux). Stop kube-proxy first.",
 			Value: func(c *Config) Value { return boolean(&c.TakeOver) },
 		},
 		{
