@@ -585,7 +585,7 @@ func TestReplayCompares(t *testing.T) {
 		stderr   string
 	}{
 		{string(plan.Find(text)), exitOK, ""},
-		{`"ports":"4:0000000000000000"`, exitDiffers, "resolved Service ports differ: recorded by tandem golden on linux, recomputed by this version"},
+		{`"ports":"5:0000000000000000"`, exitDiffers, "resolved Service ports differ: recorded by tandem golden on linux, recomputed by this version"},
 		{`"ports":"2:0000000000000000"`, exitOK, "resolved Service ports cannot be compared: tandem golden did not record them as this version does"},
 		{`"ports":"0000000000000000"`, exitOK, "resolved Service ports cannot be compared: tandem golden did not record them as this version does"},
 	} {

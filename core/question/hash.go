@@ -198,7 +198,7 @@ func (h *hasher) slice(s *model.Slice) {
 // portsScheme numbers what PortsHash makes of its input. Raise it when that changes: with a field of model.Host,
 // model.Port or what these have, or with another number for a value of a type that is added as a number, such as
 // model.Kind or model.Verdict; a reason counts by its name. Hashes of two schemes cannot be compared.
-const portsScheme = "4:"
+const portsScheme = "5:"
 
 // PortsHash is a hash of what a node programs: its host and its resolved ports, in their order, slots
 // included, after the number of its scheme. Ports that are not Equal have another hash, but for collisions of 64 bits.
@@ -253,6 +253,7 @@ func (h *hasher) host(o *model.Host) {
 	h.flag(o.MasqueradeAll)
 	h.number(o.Salt)
 	each(h, o.ServiceCIDRs, h.prefix)
+	each(h, o.PodCIDRs, h.prefix)
 	g := &o.Guard
 	each(h, g.NodeIPs, h.binary)
 	each(h, g.FixedIPs, h.binary)
