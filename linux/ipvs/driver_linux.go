@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -454,6 +455,7 @@ func (d *drains) checkServer(server Key) (failed error) {
 
 // end ends the draining of a destination, unless a Commit has had it end, or begin again, since it was looked at.
 func (d *drains) end(server, dest Key, until time.Time, remove func() error) error {
+	runtime.Gosched() // where processors are few, a Commit that waits is next
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if now, draining := d.deadlines[server][dest]; !draining || !now.Equal(until) {
