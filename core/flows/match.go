@@ -3,7 +3,6 @@
 package flows
 
 import (
-	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -151,15 +150,10 @@ func (x *Index) shrink(most int) map[string]int {
 	if x.Len() <= most {
 		return nil
 	}
-	tenants := slices.SortedFunc(maps.Keys(x.counts), func(a, b string) int {
-		return cmp.Or(cmp.Compare(x.counts[a], x.counts[b]), cmp.Compare(a, b))
-	})
-	excess, left := map[string]int{}, most
-	for i, t := range tenants { // the fewest first: what they leave is shared by the others
-		has := x.counts[t]
-		keep := min(has, left/(len(tenants)-i))
-		if left -= keep; keep < has {
-			excess[t] = has - keep
+	excess := map[string]int{}
+	for namespace, keep := range model.Shares(x.counts, most) {
+		if has := x.counts[namespace]; keep < has {
+			excess[namespace] = has - keep
 		}
 	}
 	gone := maps.Clone(excess)

@@ -156,13 +156,10 @@ func Share(all []Event, at time.Time) []Event {
 	for i := range all {
 		has[all[i].Namespace]++
 	}
-	fewest := slices.SortedFunc(maps.Keys(has), func(a, b string) int { return cmp.Or(cmp.Compare(has[a], has[b]), strings.Compare(a, b)) })
-	room, out := Most, []Event{}
-	left := maps.Clone(has) // to keep
-	for i, name := range fewest {
-		left[name] = min(has[name], room/(len(fewest)-i))
-		room -= left[name]
-		has[name] -= left[name]
+	most := slices.SortedFunc(maps.Keys(has), func(a, b string) int { return cmp.Or(cmp.Compare(has[b], has[a]), strings.Compare(b, a)) })
+	out, left := []Event{}, model.Shares(has, Most) // to keep
+	for name, n := range left {
+		has[name] -= n
 	}
 	for i := range all {
 		if n := all[i].Namespace; left[n] > 0 {
@@ -171,8 +168,7 @@ func Share(all []Event, at time.Time) []Event {
 		}
 	}
 	others := 0
-	slices.Reverse(fewest)
-	for _, name := range fewest {
+	for _, name := range most {
 		switch {
 		case has[name] == 0:
 		case len(out) < 2*Most-1:

@@ -327,12 +327,7 @@ func (a *attempts) note(to *choice, answered bool) {
 
 // forgetOne makes room for a try of a namespace: that gives one up itself, unless another has more.
 func (a *attempts) forgetOne(asks string) {
-	most := asks
-	for namespace, n := range a.of {
-		if n > a.of[most] {
-			most = namespace
-		}
-	}
+	most := model.Largest(a.of, asks)
 	i := slices.IndexFunc(a.latest, func(one attempt) bool { return one.flow.Port.Service.Namespace == most })
 	a.lost = a.lost || a.after(a.latest[i].flow.ID, a.told)
 	a.latest = slices.Delete(a.latest, i, i+1)

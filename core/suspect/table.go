@@ -5,6 +5,8 @@ package suspect
 import (
 	"net/netip"
 	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // maxAddresses is how many addresses are known at a time: those to which connections were made
@@ -46,12 +48,7 @@ func (t *table) add(a *address, now time.Time) (gone *address) {
 // first returns the entry that is the first to go: one of the namespace that has the most, of that which asks
 // where no other has more.
 func (t *table) first(asks string) (first *address) {
-	most := asks
-	for namespace, n := range t.of {
-		if n > t.of[most] {
-			most = namespace
-		}
-	}
+	most := model.Largest(t.of, asks)
 	// The first of some is good enough: to find that of all would take thousands of steps.
 	const some = 16
 	looked := 0

@@ -158,33 +158,19 @@ func (f *Follower) join() error {
 // that many were not called for, or did not fit into the queue.
 func (f *Follower) read(each func(suspect.Flow)) (n int, lost bool, err error) {
 	const most = eventBuffer / 256 // a report is larger than that: so many fit into the queue
-	for range most {
-		b, err := f.events.Receive()
-		switch {
-		case errors.Is(err, netlink.ErrNoAnswer):
-			return n, lost, nil
-		case errors.Is(err, unix.ENOBUFS):
-			lost = true
-			continue
-		case err != nil:
-			return n, lost, err
+	all, lost, err := f.events.Reports(most, func(m netlink.Message) {
+		if m.Type != msgNew {
+			return
 		}
-		for m, err := range netlink.Messages(b) {
-			if err != nil || m.Type != msgNew {
-				continue
-			}
-			e, err := parseEntry(m.Body)
-			if err != nil || !f.endpoint(&e) {
-				continue
-			}
-			if n++; n > maxNew {
-				lost = true
-				continue
-			}
+		e, err := parseEntry(m.Body)
+		if err != nil || !f.endpoint(&e) {
+			return
+		}
+		if n++; n <= maxNew {
 			each(e.seen())
 		}
-	}
-	return n, true, nil
+	})
+	return n, lost || err == nil && !all || n > maxNew, err
 }
 
 // endpoint reports whether an entry is a TCP connection to an endpoint.
@@ -384,22 +370,13 @@ func (b *Beginnings) Close() error { return b.events.Close() }
 // Look calls each for the flows that have begun since the last call, so many at most: the others wait. Lost are those that did not
 // fit into the queue.
 func (b *Beginnings) Look(most int, each func(NewFlow)) (lost bool, err error) {
-	for range most {
-		text, err := b.events.Receive()
-		switch {
-		case errors.Is(err, netlink.ErrNoAnswer):
-			return lost, nil
-		case errors.Is(err, unix.ENOBUFS):
-			lost = true
-			continue
-		case err != nil:
-			return lost, fmt.Errorf("conntrack events: %w", err)
+	_, lost, err = b.events.Reports(most, func(m netlink.Message) {
+		if flow, ok := newFlow(m); ok && flow.Translated() {
+			each(flow)
 		}
-		for m, err := range netlink.Messages(text) {
-			if flow, ok := newFlow(m); err == nil && ok && flow.Translated() {
-				each(flow)
-			}
-		}
+	})
+	if err != nil {
+		return lost, fmt.Errorf("conntrack events: %w", err)
 	}
 	return lost, nil
 }

@@ -127,6 +127,30 @@ func (s *Socket) Receive() ([]byte, error) {
 	}
 }
 
+// Reports calls each for the messages that wait in the queue of a group, from so many datagrams at most, and
+// tells whether those are all that wait, and whether some were lost, as they did not fit into the queue. What cannot
+// be read is left out.
+func (s *Socket) Reports(most int, each func(Message)) (all, lost bool, err error) {
+	for range most {
+		b, err := s.Receive()
+		switch {
+		case errors.Is(err, ErrNoAnswer):
+			return true, lost, nil
+		case errors.Is(err, unix.ENOBUFS):
+			lost = true
+			continue
+		case err != nil:
+			return false, lost, err
+		}
+		for m, err := range Messages(b) {
+			if err == nil {
+				each(m)
+			}
+		}
+	}
+	return false, lost, nil
+}
+
 // maxDrain bounds how many answers are discarded: a dump of some million flows.
 const maxDrain = 1 << 16
 

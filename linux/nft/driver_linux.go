@@ -126,13 +126,13 @@ func (d *Driver) SetSendBuffer(size int) (got int) {
 	return d.sock.Limit()
 }
 
-// Limits: Commit splits what does not fit into the
-// socket's send buffer, which is small without privileges; batches are sized so that
-// only large ports are split.
 // readLimit is how long a reading may take. The kernel lists a set in parts, each from its beginning: with the most
 // entries that a node may have in one set that takes some minutes, and nothing is written before a start has read them.
 const readLimit = 20 * time.Minute
 
+// Limits: Commit splits what does not fit into the
+// socket's send buffer, which is small without privileges; batches are sized so that
+// only large ports are split.
 func (d *Driver) Limits() dataplane.Limits {
 	return dataplane.Limits{Atomic: true, Get: true, Certain: true, Batch: min(MaxOps, max(d.sock.Limit()/roughOp, 64)), Read: readLimit}
 }

@@ -237,25 +237,13 @@ func rank(o Op) int {
 // Look calls each for the packets that were rejected since the last call. So many reports are read at most: the others wait. Lost are
 // those that did not fit into the queue.
 func (r *Rejections) Look(ctx context.Context, most int, each func(Rejected)) (lost bool, err error) {
-	for range most {
-		text, err := r.events.Receive()
-		switch {
-		case errors.Is(err, netlink.ErrNoAnswer):
-			return lost, nil
-		case errors.Is(err, unix.ENOBUFS):
-			lost = true
-			continue
-		case err != nil:
-			return lost, fmt.Errorf("nftables traces: %w", err)
+	_, lost, err = r.events.Reports(most, func(m netlink.Message) {
+		if s, ok := traceStep(m); ok {
+			r.step(ctx, m, s, each)
 		}
-		for m, err := range netlink.Messages(text) {
-			if err != nil {
-				continue
-			}
-			if s, ok := traceStep(m); ok {
-				r.step(ctx, m, s, each)
-			}
-		}
+	})
+	if err != nil {
+		return lost, fmt.Errorf("nftables traces: %w", err)
 	}
 	return lost, nil
 }
