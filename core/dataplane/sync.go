@@ -28,7 +28,8 @@ func (b *backend[K, V]) Sync(ctx context.Context) (Work, error) {
 	}
 	for s.again = true; s.again; {
 		s.again = false
-		for _, batch := range s.plan() {
+		p := s.plan()
+		for batch := s.next(p); batch != nil; batch = s.next(p) {
 			s.commit(batch)
 		}
 	}
@@ -96,12 +97,18 @@ func (s *run[K, V]) reread(keys []K) error {
 	return nil
 }
 
-func (s *run[K, V]) plan() [][]ledger.Op[K, V] {
+func (s *run[K, V]) plan() *ledger.Planned[K, V] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.Copy(s.repairing, s.damaged)
 	clear(s.damaged)
 	return s.ledger.Plan(s.now, s.driver.Limits().Batch)
+}
+
+func (s *run[K, V]) next(p *ledger.Planned[K, V]) []ledger.Op[K, V] {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return p.Next()
 }
 
 // commit applies a batch and records the result of each op. A batch that fails as a

@@ -42,8 +42,7 @@ type Ledger[K comparable, V any] struct {
 	// key has moved.
 	second map[K]*model.PortID
 
-	guards Guards[K]    // nil for none
-	moment map[K]moment // of what Plan has planned, where it is not the usual one
+	guards Guards[K] // nil for none
 
 	review *Review[K, V] // the one in progress; nil for none
 

@@ -77,16 +77,25 @@ func review(r *ledger.Review[string, string], have map[string]string) int {
 	return r.Accepted
 }
 
+// plan returns all batches of a plan; nil for none.
+func plan[V any](l *ledger.Ledger[string, V], now time.Time, limit int) (batches [][]ledger.Op[string, V]) {
+	p := l.Plan(now, limit)
+	for b := p.Next(); b != nil; b = p.Next() {
+		batches = append(batches, b)
+	}
+	return batches
+}
+
 func TestOrderWithinABatch(t *testing.T) {
 	l := ledger.New[string, string](rules{})
 	adopt(l, map[string]string{"old1": "x", "old3": "x", "b2": "old"})
 	l.Want(owner("s"), "c3", "v")
 	l.Want(owner("s"), "a1", "v")
 	l.Want(owner("s"), "b2", "v")
-	p := l.Plan(epoch, 0)
+	p := plan(l, epoch, 0)
 	expect(t, render(p), "0 create a1 >v", "0 replace b2 old>v", "0 create c3 >v", "0 delete old3 x>", "0 delete old1 x>")
 	record(l, p, epoch)
-	expect(t, render(l.Plan(epoch, 0)))
+	expect(t, render(plan(l, epoch, 0)))
 }
 
 // What has failed is tried again apart from all others, by namespace, so that what one namespace cannot have makes no
@@ -101,7 +110,7 @@ func TestFailedOwnersAreApart(t *testing.T) {
 	l.Want(evil, "e1", "v")
 	l.Want(evil, "e2", "v")
 	l.Want(shop, "s1", "v")
-	first := l.Plan(epoch, 100)
+	first := plan(l, epoch, 100)
 	expect(t, render(first), "0 create e1 >v", "0 create s1 >v", "0 create e2 >v", "0 delete old1 x>")
 	no := errors.New("no")
 	for _, op := range first[0] { // e1 is rejected, and all others with it
@@ -110,7 +119,7 @@ func TestFailedOwnersAreApart(t *testing.T) {
 	l.Want(of("shop", "new"), "n3", "v")
 	l.Want(evil, "e4", "v")
 	later := epoch.Add(time.Minute)
-	second := l.Plan(later, 100)
+	second := plan(l, later, 100)
 	of3 := map[string][]string{}
 	for _, batch := range second {
 		var keys []string
@@ -126,7 +135,7 @@ func TestFailedOwnersAreApart(t *testing.T) {
 	record(l, second, later)
 	l.Want(evil, "e5", "v")
 	l.Want(shop, "s6", "v")
-	expect(t, render(l.Plan(later, 100)), "0 create e5 >v", "0 create s6 >v")
+	expect(t, render(plan(l, later, 100)), "0 create e5 >v", "0 create s6 >v")
 }
 
 func TestSharedObjectsLiveWhileWanted(t *testing.T) {
@@ -134,40 +143,40 @@ func TestSharedObjectsLiveWhileWanted(t *testing.T) {
 	a, b := owner("a"), owner("b")
 	l.Want(a, "k1", "v")
 	l.Want(b, "k1", "v")
-	record(l, l.Plan(epoch, 0), epoch)
+	record(l, plan(l, epoch, 0), epoch)
 	l.Release(a, "k1")
-	expect(t, render(l.Plan(epoch, 0)))
+	expect(t, render(plan(l, epoch, 0)))
 	l.Release(b, "k1")
-	expect(t, render(l.Plan(epoch, 0)), "0 delete k1 v>")
+	expect(t, render(plan(l, epoch, 0)), "0 delete k1 v>")
 }
 
 func TestWantBeforeReleaseIsNoOp(t *testing.T) {
 	l := ledger.New[string, string](rules{})
 	a := owner("a")
 	l.Want(a, "k1", "v")
-	record(l, l.Plan(epoch, 0), epoch)
+	record(l, plan(l, epoch, 0), epoch)
 	l.Want(a, "k1", "v")
 	l.Release(a, "k1")
-	expect(t, render(l.Plan(epoch, 0)))
+	expect(t, render(plan(l, epoch, 0)))
 }
 
 func TestLingeringObjectsAreDeletedLater(t *testing.T) {
 	l := ledger.New[string, string](rules{})
 	a := owner("a")
 	l.Want(a, "shared1", "v")
-	record(l, l.Plan(epoch, 0), epoch)
+	record(l, plan(l, epoch, 0), epoch)
 	l.Release(a, "shared1")
-	expect(t, render(l.Plan(epoch, 0)))
+	expect(t, render(plan(l, epoch, 0)))
 	if want := epoch.Add(time.Minute); !l.Next().Equal(want) {
 		t.Fatalf("Next: got %v, want %v", l.Next(), want)
 	}
 	l.Want(a, "shared1", "v") // needed again in time: nothing to do, ever
-	expect(t, render(l.Plan(epoch.Add(time.Hour), 0)))
+	expect(t, render(plan(l, epoch.Add(time.Hour), 0)))
 	l.Release(a, "shared1")
 	now := epoch.Add(2 * time.Hour)
-	expect(t, render(l.Plan(now, 0)))
-	expect(t, render(l.Plan(now.Add(59*time.Second), 0)))
-	expect(t, render(l.Plan(now.Add(time.Minute), 0)), "0 delete shared1 v>")
+	expect(t, render(plan(l, now, 0)))
+	expect(t, render(plan(l, now.Add(59*time.Second), 0)))
+	expect(t, render(plan(l, now.Add(time.Minute), 0)), "0 delete shared1 v>")
 }
 
 // What an owner's failed ops were to replace may still use the object that delayed: it
@@ -178,14 +187,14 @@ func TestLingeringObjectsOutliveTheirOwnersFailures(t *testing.T) {
 	l.Want(a, "shared1", "v")
 	l.Want(a, "user2", "shared1")
 	l.Want(b, "shared3", "v")
-	record(l, l.Plan(epoch, 0), epoch)
+	record(l, plan(l, epoch, 0), epoch)
 	l.Want(a, "user2", "other")
 	l.Release(a, "user2")
 	l.Release(a, "shared1")
 	l.Release(b, "shared3")
 	now := epoch
 	for end := epoch.Add(5 * time.Minute); now.Before(end); now = l.Next() {
-		for _, batch := range l.Plan(now, 0) {
+		for _, batch := range plan(l, now, 0) {
 			for _, op := range batch {
 				if op.Key == "shared1" {
 					t.Fatalf("after %v: %s %s", now.Sub(epoch), op.Verb, op.Key)
@@ -202,7 +211,7 @@ func TestLingeringObjectsOutliveTheirOwnersFailures(t *testing.T) {
 		t.Error("what delayed waits for failures of another owner")
 	}
 	for end := now.Add(2 * time.Minute); now.Before(end) && !l.Next().IsZero(); now = l.Next() {
-		record(l, l.Plan(now, 0), now)
+		record(l, plan(l, now, 0), now)
 	}
 	if _, there := l.Installed("shared1"); there || !l.Next().IsZero() {
 		t.Errorf("nothing fails any more: there %v, next %v", there, l.Next())
@@ -216,7 +225,7 @@ func TestOwnersAreNotSplit(t *testing.T) {
 	for i, o := range []*model.PortID{a, b, c, a, b, c} {
 		l.Want(o, fmt.Sprintf("k%d", i), "v")
 	}
-	expect(t, render(l.Plan(epoch, 3)),
+	expect(t, render(plan(l, epoch, 3)),
 		"0 create base0 >v", "0 create k0 >v", "0 create k3 >v", "1 create k1 >v", "1 create k4 >v", "2 create k2 >v", "2 create k5 >v")
 }
 
@@ -228,7 +237,7 @@ func TestAKeyThatMovesKeepsItsOwnersTogether(t *testing.T) {
 		a, b, c := owner("a"), owner("b"), owner("c")
 		l.Want(a, "relay-a1", "v")
 		l.Want(a, "port2", "to relay-a1")
-		record(l, l.Plan(epoch, 0), epoch)
+		record(l, plan(l, epoch, 0), epoch)
 		release := func() {
 			l.Release(a, "relay-a1")
 			l.Release(a, "port2")
@@ -244,7 +253,7 @@ func TestAKeyThatMovesKeepsItsOwnersTogether(t *testing.T) {
 			release()
 		}
 		var order []string
-		for _, line := range render(l.Plan(epoch, 1)) {
+		for _, line := range render(plan(l, epoch, 1)) {
 			order = append(order, line[2:])
 		}
 		replaced, deleted := slices.Index(order, "replace port2 to relay-a1>to relay-b1"), slices.Index(order, "delete relay-a1 v>")
@@ -261,7 +270,7 @@ func TestLeftOversAreDeletedAfterAllOthers(t *testing.T) {
 	l.Want(nil, "base0", "v")
 	l.Want(owner("a"), "a2", "v")
 	l.Want(owner("b"), "b2", "v")
-	expect(t, render(l.Plan(epoch, 1)), "0 replace base0 old>v", "1 replace a2 to left1>v", "2 replace b2 to left1>v",
+	expect(t, render(plan(l, epoch, 1)), "0 replace base0 old>v", "1 replace a2 to left1>v", "2 replace b2 to left1>v",
 		"3 delete left2 v>", "4 delete left1 v>")
 }
 
@@ -272,7 +281,7 @@ func TestAnOwnerLargerThanTheLimitStaysWhole(t *testing.T) {
 		l.Want(a, fmt.Sprintf("k%d", i), "v")
 	}
 	l.Want(owner("b"), "z0", "v")
-	if p := l.Plan(epoch, 2); len(p) != 2 || len(p[0]) != 5 || len(p[1]) != 1 {
+	if p := plan(l, epoch, 2); len(p) != 2 || len(p[0]) != 5 || len(p[1]) != 1 {
 		t.Fatalf("got %q", render(p))
 	}
 }
@@ -285,7 +294,7 @@ func TestFailuresAreRetriedAloneAndLater(t *testing.T) {
 	now := epoch
 	boom := errors.New("boom")
 	fail := func() {
-		for _, b := range l.Plan(now, 0) {
+		for _, b := range plan(l, now, 0) {
 			for _, op := range b {
 				var err error
 				if op.Key == "bad1" {
@@ -299,7 +308,7 @@ func TestFailuresAreRetriedAloneAndLater(t *testing.T) {
 	if f := l.Failures(); len(f) != 1 || f[0].Key != "bad1" || f[0].Owner != a || !errors.Is(f[0].Err, boom) {
 		t.Fatalf("failures: %+v", f)
 	}
-	expect(t, render(l.Plan(now.Add(199*time.Millisecond), 0)))
+	expect(t, render(plan(l, now.Add(199*time.Millisecond), 0)))
 	var waits []time.Duration
 	for range 10 {
 		waits = append(waits, l.Next().Sub(now))
@@ -310,7 +319,7 @@ func TestFailuresAreRetriedAloneAndLater(t *testing.T) {
 		t.Fatalf("waits: %v", waits)
 	}
 	l.Want(a, "bad1", "better") // a change is tried at once
-	p := l.Plan(now, 0)
+	p := plan(l, now, 0)
 	expect(t, render(p), "0 create bad1 >better")
 	record(l, p, now)
 	if len(l.Failures()) != 0 || !l.Next().IsZero() {
@@ -321,12 +330,12 @@ func TestFailuresAreRetriedAloneAndLater(t *testing.T) {
 func TestBusyIsNoFailure(t *testing.T) {
 	l := ledger.New[string, string](rules{})
 	adopt(l, map[string]string{"k1": "v"})
-	p := l.Plan(epoch, 0)
+	p := plan(l, epoch, 0)
 	l.Record(p[0][0], ledger.BusyError{After: time.Second}, epoch)
 	if len(l.Failures()) != 0 || !l.Next().Equal(epoch.Add(time.Second)) {
 		t.Fatalf("failures %v, next %v", l.Failures(), l.Next())
 	}
-	expect(t, render(l.Plan(epoch.Add(time.Second), 0)), "0 delete k1 v>")
+	expect(t, render(plan(l, epoch.Add(time.Second), 0)), "0 delete k1 v>")
 }
 
 // What stays busy is a failure in the end, tried again every five seconds, as it may be free at
@@ -337,7 +346,7 @@ func TestBusyForLongIsAFailure(t *testing.T) {
 	now := epoch
 	try := func(err error) (failing bool) {
 		t.Helper()
-		p := l.Plan(now, 0)
+		p := plan(l, now, 0)
 		if len(p) != 1 || len(p[0]) != 1 {
 			t.Fatalf("planned after %s: %s", now.Sub(epoch), render(p))
 		}
@@ -379,7 +388,7 @@ func TestAReviewFindsWhatDiffers(t *testing.T) {
 	for _, k := range []string{"same1", "edited1", "gone1"} {
 		l.Want(a, k, "v")
 	}
-	record(l, l.Plan(epoch, 0), epoch)
+	record(l, plan(l, epoch, 0), epoch)
 	r := l.Review()
 	have := map[string]string{"same1": "v", "edited1": "w", "foreign1": "x"}
 	for _, k := range slices.Sorted(maps.Keys(have)) {
@@ -389,7 +398,7 @@ func TestAReviewFindsWhatDiffers(t *testing.T) {
 	if _, ok := r.Suspects["edited1"]; !ok || len(r.Suspects) != 3 {
 		t.Fatalf("suspects: %v", r.Suspects)
 	}
-	if l.Plan(epoch, 0) != nil {
+	if plan(l, epoch, 0) != nil {
 		t.Fatal("something is planned on suspicion")
 	}
 	r.Suspects["edited1"] = a
@@ -398,7 +407,7 @@ func TestAReviewFindsWhatDiffers(t *testing.T) {
 	if r.Accepted != 3 {
 		t.Fatalf("entered: got %d, want 3", r.Accepted)
 	}
-	p := l.Plan(epoch, 0)
+	p := plan(l, epoch, 0)
 	if len(p) != 1 || len(p[0]) != 3 {
 		t.Fatalf("got %q", render(p))
 	}
@@ -419,7 +428,7 @@ func TestSuspicionIsNoDrift(t *testing.T) {
 	for _, k := range []string{"a1", "b1"} {
 		l.Want(owner("a"), k, "v")
 	}
-	record(l, l.Plan(epoch, 0), epoch)
+	record(l, plan(l, epoch, 0), epoch)
 	r := l.Review()
 	r.See("a1", "other")
 	r.See("c1", "gone since")
@@ -429,7 +438,7 @@ func TestSuspicionIsNoDrift(t *testing.T) {
 	}
 	r.Accept(map[string]string{"a1": "v", "b1": "v"})
 	r.Close()
-	if p := l.Plan(epoch, 0); r.Accepted != 0 || p != nil || l.Len() != 2 {
+	if p := plan(l, epoch, 0); r.Accepted != 0 || p != nil || l.Len() != 2 {
 		t.Fatalf("%d entered, plan %q", r.Accepted, render(p))
 	}
 }
@@ -441,7 +450,7 @@ func TestFailedReadReportsNothing(t *testing.T) {
 	for _, k := range []string{"a1", "b1"} {
 		l.Want(owner("a"), k, "v")
 	}
-	record(l, l.Plan(epoch, 0), epoch)
+	record(l, plan(l, epoch, 0), epoch)
 	r := l.Review()
 	r.See("a1", "v")
 	r.See("x1", "v")
@@ -457,7 +466,7 @@ func TestFailedReadReportsNothing(t *testing.T) {
 	}
 	r.See("a1", "late")
 	r.Accept(nil)
-	if p := l.Plan(epoch, 0); p != nil {
+	if p := plan(l, epoch, 0); p != nil {
 		t.Fatalf("a review that was closed had %q planned", render(p))
 	}
 }
@@ -481,7 +490,7 @@ func TestAnInterruptedAdoption(t *testing.T) {
 	}
 	l.Want(owner("a"), "a1", "v")
 	l.Want(owner("a"), "b1", "v")
-	expect(t, render(l.Plan(epoch, 0)), "0 create a1 >v", "0 delete c1 v>")
+	expect(t, render(plan(l, epoch, 0)), "0 create a1 >v", "0 delete c1 v>")
 	if drift := audit(l, map[string]string{"b1": "v", "c1": "v"}); drift != 0 {
 		t.Errorf("%d objects differ from what was read", drift)
 	}
@@ -527,7 +536,7 @@ func TestAfterAnAdoptionOnlyWhatIsWantedStays(t *testing.T) {
 				l.Want(owner("a"), k, "v0")
 			}
 		}
-		for batches := l.Plan(epoch, 0); batches != nil; batches = l.Plan(epoch, 0) {
+		for batches := plan(l, epoch, 0); batches != nil; batches = plan(l, epoch, 0) {
 			for _, op := range slices.Concat(batches...) {
 				if op.Verb == ledger.Delete {
 					left++
@@ -555,9 +564,9 @@ func TestAReviewBelievesTheBooksOfWhatWasDoneMeanwhile(t *testing.T) {
 	for _, k := range []string{"stays1", "goes1", "edited1", "flying1"} {
 		l.Want(a, k, "v")
 	}
-	record(l, l.Plan(epoch, 0), epoch)
+	record(l, plan(l, epoch, 0), epoch)
 	l.Release(a, "flying1")
-	flying := l.Plan(epoch, 0) // under way before the reading begins
+	flying := plan(l, epoch, 0) // under way before the reading begins
 	r := l.Review()
 	for k, v := range map[string]string{"stays1": "v", "goes1": "v", "edited1": "w"} {
 		r.See(k, v)
@@ -565,7 +574,7 @@ func TestAReviewBelievesTheBooksOfWhatWasDoneMeanwhile(t *testing.T) {
 	record(l, flying, epoch)
 	l.Release(a, "goes1")
 	l.Want(a, "comes1", "v")
-	p := l.Plan(epoch, 0)
+	p := plan(l, epoch, 0)
 	r.Sweep(true, func() {})
 	r.Accept(map[string]string{"edited1": "w", "flying1": "v", "goes1": "v"})
 	record(l, p, epoch)
@@ -573,7 +582,7 @@ func TestAReviewBelievesTheBooksOfWhatWasDoneMeanwhile(t *testing.T) {
 	if r.Accepted != 1 {
 		t.Fatalf("got %d differences, want the edited one", r.Accepted)
 	}
-	expect(t, render(l.Plan(epoch, 0)), "0 replace edited1 w>v")
+	expect(t, render(plan(l, epoch, 0)), "0 replace edited1 w>v")
 }
 
 // A sweep pauses, and what changes in between is not taken for drift.
@@ -586,7 +595,7 @@ func TestASweepLetsChangesPass(t *testing.T) {
 		l.Want(a, k, "v")
 		have[k] = "v"
 	}
-	record(l, l.Plan(epoch, 0), epoch)
+	record(l, plan(l, epoch, 0), epoch)
 	r := l.Review()
 	delete(have, "k7-1")
 	have["k8-1"] = "w"
@@ -598,7 +607,7 @@ func TestASweepLetsChangesPass(t *testing.T) {
 		k := fmt.Sprint("k", 100+pauses, "-1")
 		l.Release(a, k)
 		l.Want(a, "new"+k, "v")
-		p := l.Plan(epoch, 0)
+		p := plan(l, epoch, 0)
 		ops += len(p[0])
 		record(l, p, epoch)
 		pauses++
@@ -612,7 +621,7 @@ func TestASweepLetsChangesPass(t *testing.T) {
 	if r.Accepted != 2 {
 		t.Fatalf("got %d differences, want 2", r.Accepted)
 	}
-	p := l.Plan(epoch, 0)
+	p := plan(l, epoch, 0)
 	record(l, p, epoch)
 	if len(p) != 1 || len(p[0]) != 2 || l.Len() != 6*ledger.Step-1 {
 		t.Fatalf("got %q, %d objects", render(p), l.Len())
@@ -628,7 +637,7 @@ func TestOpsThatDoNotFitArePlannedAnew(t *testing.T) {
 	l.Want(a, "there1", "v")
 	l.Want(a, "right1", "v")
 	l.Want(a, "lost1", "v")
-	for _, batch := range l.Plan(epoch, 0) {
+	for _, batch := range plan(l, epoch, 0) {
 		changed := 0
 		for k, v := range map[string]string{"there1": "w", "right1": "v"} {
 			if l.Correct(k, v, true) {
@@ -647,12 +656,12 @@ func TestOpsThatDoNotFitArePlannedAnew(t *testing.T) {
 			l.Return(op)
 		}
 	}
-	p := l.Plan(epoch, 0)
+	p := plan(l, epoch, 0)
 	got := render(p)
 	slices.Sort(got)
 	expect(t, got, "0 create lost1 >v", "0 replace there1 w>v")
 	record(l, p, epoch)
-	if l.Len() != 3 || l.Plan(epoch, 0) != nil {
+	if l.Len() != 3 || plan(l, epoch, 0) != nil {
 		t.Fatalf("%d objects", l.Len())
 	}
 }
@@ -668,7 +677,7 @@ func TestConvergesUnderRandomFailures(t *testing.T) {
 		owners := map[string]*model.PortID{}
 		now := epoch
 		apply := func(failing bool) {
-			for _, b := range l.Plan(now, 5) {
+			for _, b := range plan(l, now, 5) {
 				for _, op := range b {
 					if failing && rng.IntN(10) == 0 {
 						l.Record(op, errors.New("injected"), now)
@@ -723,7 +732,7 @@ func TestConvergesUnderRandomFailures(t *testing.T) {
 		if !maps.Equal(kernel, want) {
 			t.Fatalf("seed %d: kernel %v, want %v", seed, kernel, want)
 		}
-		if l.Len() != len(want) || len(l.Plan(now, 0)) != 0 || !l.Next().IsZero() {
+		if l.Len() != len(want) || len(plan(l, now, 0)) != 0 || !l.Next().IsZero() {
 			t.Fatalf("seed %d: books not at rest: %d entries for %d objects", seed, l.Len(), len(want))
 		}
 	}
@@ -736,14 +745,14 @@ func TestSharedObjectsHaveNoOwner(t *testing.T) {
 	l.Want(bad, "chain1", "v")
 	l.Want(bad, "own2", "v")
 	l.Want(good, "chain1", "v")
-	for _, op := range l.Plan(epoch, 0)[0] {
+	for _, op := range plan(l, epoch, 0)[0] {
 		if want := map[string]*model.PortID{"chain1": nil, "own2": bad}[op.Key]; op.Owner != want {
 			t.Errorf("%s belongs to %v, want %v", op.Key, op.Owner, want)
 		}
 		l.Record(op, errors.New("no"), epoch)
 	}
 	l.Want(owner("third"), "chain1", "v") // does not have to wait for the others' retry
-	expect(t, render(l.Plan(epoch, 0)), "0 create chain1 >v")
+	expect(t, render(plan(l, epoch, 0)), "0 create chain1 >v")
 }
 
 // What failed of one owner is retried together, however often each part had
@@ -752,7 +761,7 @@ func TestAnOwnersFailuresAreRetriedTogether(t *testing.T) {
 	l := ledger.New[string, string](rules{})
 	a, b := owner("a"), owner("b")
 	fail := func(now time.Time) {
-		for _, batch := range l.Plan(now, 0) {
+		for _, batch := range plan(l, now, 0) {
 			for _, op := range batch {
 				l.Record(op, errors.New("no"), now)
 			}
@@ -764,7 +773,7 @@ func TestAnOwnersFailuresAreRetriedTogether(t *testing.T) {
 	fail(epoch.Add(time.Second)) // a and b: next in 400 ms
 	l.Want(a, "z2", "v")
 	fail(epoch.Add(time.Second)) // z2 alone: next in 200 ms
-	expect(t, render(l.Plan(epoch.Add(1200*time.Millisecond), 0)), "0 create x1 >v", "0 create z2 >v")
+	expect(t, render(plan(l, epoch.Add(1200*time.Millisecond), 0)), "0 create x1 >v", "0 create z2 >v")
 }
 
 // What there was no time for comes again at once and keeps the error of its last
@@ -775,7 +784,7 @@ func TestDeferredOpsDoNotHurryFailures(t *testing.T) {
 	l.Want(web, "a0", "x")
 	l.Want(web, "b1", "y")
 	commit := func(now time.Time, results map[string]error) (tried []string) {
-		for _, batch := range l.Plan(now, 0) {
+		for _, batch := range plan(l, now, 0) {
 			for _, op := range batch {
 				l.Record(op, results[op.Key], now)
 				tried = append(tried, op.Key)
@@ -799,30 +808,30 @@ func TestSparedObjectsStayWhileThereIsDoubt(t *testing.T) {
 	adopt(l, map[string]string{"a1": "v", "b1": "v"})
 	l.KeepUnknown(true)
 	l.Want(owner("a"), "a1", "v")
-	expect(t, render(l.Plan(epoch, 0)))
+	expect(t, render(plan(l, epoch, 0)))
 	l.Want(owner("c"), "c1", "v") // everything else continues
-	p := l.Plan(epoch, 0)
+	p := plan(l, epoch, 0)
 	expect(t, render(p), "0 create c1 >v")
 	record(l, p, epoch)
 	l.Release(owner("a"), "a1") // it had an owner, and has none any more
-	expect(t, render(l.Plan(epoch, 0)), "0 delete a1 v>")
+	expect(t, render(plan(l, epoch, 0)), "0 delete a1 v>")
 	l.KeepUnknown(false)
-	expect(t, render(l.Plan(epoch, 0)), "0 delete b1 v>")
+	expect(t, render(plan(l, epoch, 0)), "0 delete b1 v>")
 }
 
 // A deletion that failed before the doubt is no failure while the object is kept: nothing retries it.
 func TestWhatIsKeptDoesNotFail(t *testing.T) {
 	l := ledger.New[string, string](rules{})
 	adopt(l, map[string]string{"b1": "v"})
-	l.Record(l.Plan(epoch, 0)[0][0], errors.New("in use"), epoch)
+	l.Record(plan(l, epoch, 0)[0][0], errors.New("in use"), epoch)
 	l.KeepUnknown(true)
 	later := epoch.Add(time.Minute)
-	expect(t, render(l.Plan(later, 0)))
+	expect(t, render(plan(l, later, 0)))
 	if f := l.Failures(); len(f) > 0 || !l.Next().IsZero() {
 		t.Errorf("failures: %+v, next %v", f, l.Next())
 	}
 	l.KeepUnknown(false)
-	expect(t, render(l.Plan(later, 0)), "0 delete b1 v>")
+	expect(t, render(plan(l, later, 0)), "0 delete b1 v>")
 }
 
 // What is ours and wanted no more goes, whatever there is doubt about: also what
@@ -833,12 +842,12 @@ func TestDoubtIsAboutWhatWasFoundAlone(t *testing.T) {
 	l.KeepUnknown(true)
 	l.Want(nil, "a1", "v")
 	l.Want(nil, "c1", "v")
-	record(l, l.Plan(epoch, 0), epoch)
+	record(l, plan(l, epoch, 0), epoch)
 	l.Release(nil, "a1")
 	l.Release(nil, "c1")
-	expect(t, render(l.Plan(epoch, 0)), "0 delete a1 v>", "0 delete c1 v>")
+	expect(t, render(plan(l, epoch, 0)), "0 delete a1 v>", "0 delete c1 v>")
 	adopt(l, map[string]string{"b1": "v", "d1": "v"}) // d1 came from an earlier run as well
-	expect(t, render(l.Plan(epoch, 0)))
+	expect(t, render(plan(l, epoch, 0)))
 }
 
 func TestAKeyIsPlannedOnce(t *testing.T) {
@@ -848,7 +857,7 @@ func TestAKeyIsPlannedOnce(t *testing.T) {
 	l.Release(a, "k1")
 	adopt(l, nil)
 	l.Want(a, "k1", "v")
-	expect(t, render(l.Plan(epoch, 0)), "0 create k1 >v")
+	expect(t, render(plan(l, epoch, 0)), "0 create k1 >v")
 }
 
 // What an op leaves behind halfway is known: a wish that turns back to the old
@@ -858,22 +867,22 @@ func TestWhatIsLeftHalfwayIsBooked(t *testing.T) {
 	a := owner("a")
 	half := ledger.LeftError[string]{Value: "half", There: true, Err: errors.New("not all of it")}
 	l.Want(a, "k1", "v")
-	l.Record(l.Plan(epoch, 0)[0][0], half, epoch)
+	l.Record(plan(l, epoch, 0)[0][0], half, epoch)
 	if f := l.Failures(); len(f) != 1 || !errors.Is(f[0].Err, half.Err) {
 		t.Fatalf("failures: %+v", f)
 	}
-	expect(t, render(l.Plan(epoch.Add(time.Second), 0)), "0 replace k1 half>v")
+	expect(t, render(plan(l, epoch.Add(time.Second), 0)), "0 replace k1 half>v")
 	l.Release(a, "k1")
-	p := l.Plan(epoch.Add(time.Second), 0)
+	p := plan(l, epoch.Add(time.Second), 0)
 	expect(t, render(p), "0 delete k1 half>")
 	record(l, p, epoch.Add(time.Second))
 
 	adopt(l, map[string]string{"k1": "old"})
 	l.Want(a, "k1", "new")
-	l.Record(l.Plan(epoch, 0)[0][0], ledger.LeftError[string]{Err: half.Err}, epoch)
+	l.Record(plan(l, epoch, 0)[0][0], ledger.LeftError[string]{Err: half.Err}, epoch)
 	l.Want(a, "k1", "old")
 	l.Release(a, "k1")
-	expect(t, render(l.Plan(epoch.Add(time.Second), 0)), "0 create k1 >old")
+	expect(t, render(plan(l, epoch.Add(time.Second), 0)), "0 create k1 >old")
 }
 
 // An owner is the same port whatever object names it: a retry points to an
@@ -884,7 +893,7 @@ func TestOwnersAreComparedByValue(t *testing.T) {
 		l.Want(owner("a"), fmt.Sprint("a", i, "-1"), "v")
 		l.Want(owner("b"), fmt.Sprint("b", i, "-1"), "v")
 	}
-	for i, batch := range l.Plan(epoch, 3) {
+	for i, batch := range plan(l, epoch, 3) {
 		for _, op := range batch {
 			if len(batch) != 4 || *op.Owner != *batch[0].Owner {
 				t.Errorf("batch %d has %d ops, one of %v", i, len(batch), op.Owner)
@@ -913,7 +922,7 @@ func BenchmarkRestart(b *testing.B) {
 				for _, k := range keys {
 					l.Want(nil, k, "v")
 				}
-				if p := l.Plan(epoch, 0); p != nil {
+				if p := plan(l, epoch, 0); p != nil {
 					b.Fatalf("%d batches", len(p))
 				}
 			}
@@ -948,12 +957,12 @@ func TestGuardedAddressPasses(t *testing.T) {
 		for _, k := range had {
 			l.Want(a, k, "v")
 		}
-		record(l, l.Plan(epoch, 0), epoch)
+		record(l, plan(l, epoch, 0), epoch)
 		passing(l, b)
 		for _, k := range had {
 			l.Release(a, k)
 		}
-		expect(t, render(l.Plan(epoch, limit)),
+		expect(t, render(plan(l, epoch, limit)),
 			"0 create 192.0.2.0/28@1 >v", "0 delete 172.16.0.0/12@1 v>", "0 delete 192.0.2.0/24@1 v>",
 			"0 create b3 >v", "0 delete a3 v>",
 			"0 create 10.1.0.0/16@1 >v", "0 create 10.2.0.0/16@1 >v", "0 delete 10.1.0.0/24@1 v>")
@@ -967,18 +976,18 @@ func TestGuardedAddressHasPassedAtAStart(t *testing.T) {
 	adopt(l, map[string]string{"172.16.0.0/12@1": "v", "guard2": "v", "a3": "v"})
 	l.KeepUnknown(true)
 	passing(l, owner("b"))
-	p := l.Plan(epoch, 1)
+	p := plan(l, epoch, 1)
 	expect(t, render(p),
 		"0 delete 172.16.0.0/12@1 v>", "0 create b3 >v",
 		"0 create 10.1.0.0/16@1 >v", "0 create 10.2.0.0/16@1 >v", "0 create 192.0.2.0/28@1 >v")
 	record(l, p, epoch)
 	l.KeepUnknown(false)
-	expect(t, render(l.Plan(epoch, 1)), "0 delete a3 v>")
+	expect(t, render(plan(l, epoch, 1)), "0 delete a3 v>")
 
 	l = ledger.New[string, string](guarded{})
 	adopt(l, map[string]string{"172.16.0.0/12@1": "v", "guard2": "v", "a3": "v"})
 	passing(l, owner("b"))
-	expect(t, render(l.Plan(epoch, 1)),
+	expect(t, render(plan(l, epoch, 1)),
 		"0 delete 172.16.0.0/12@1 v>", "0 create b3 >v", "1 delete a3 v>",
 		"2 create 10.1.0.0/16@1 >v", "2 create 10.2.0.0/16@1 >v", "2 create 192.0.2.0/28@1 >v")
 }
@@ -987,11 +996,11 @@ func TestGuardedAddressHasPassedAtAStart(t *testing.T) {
 func TestGuardComesAndGoes(t *testing.T) {
 	l, b := ledger.New[string, string](guarded{}), owner("b")
 	passing(l, b)
-	p := l.Plan(epoch, 0)
+	p := plan(l, epoch, 0)
 	expect(t, render(p), "0 create 10.1.0.0/16@1 >v", "0 create 10.2.0.0/16@1 >v", "0 create 192.0.2.0/28@1 >v", "0 create guard2 >v", "0 create b3 >v")
 	record(l, p, epoch)
 	for _, k := range []string{"10.1.0.0/16@1", "10.2.0.0/16@1", "192.0.2.0/28@1", "guard2"} {
 		l.Release(b, k)
 	}
-	expect(t, render(l.Plan(epoch, 0)), "0 delete guard2 v>", "0 delete 10.1.0.0/16@1 v>", "0 delete 10.2.0.0/16@1 v>", "0 delete 192.0.2.0/28@1 v>")
+	expect(t, render(plan(l, epoch, 0)), "0 delete guard2 v>", "0 delete 10.1.0.0/16@1 v>", "0 delete 10.2.0.0/16@1 v>", "0 delete 192.0.2.0/28@1 v>")
 }

@@ -14,16 +14,14 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Plan turns the queued differences, and the deferred keys that are due, into
-// batches of ops. Each batch is in the order in which it must be committed:
-// creations and replacements by rising rank, then deletions by falling rank; but who is
-// admitted to a guarded address changes in steps: see moments. The
+// Plan takes the queued differences, and the deferred keys that are due, and cuts them into
+// batches of ops. The
 // ops of one owner are in one batch, together with those of owners to which keys of
 // it have moved since the last Plan, or the other way round; a batch has at most limit ops (0: no limit)
 // unless these alone are more.
 //
 // Every op must be given to Record, Return or Hold before the next Plan.
-func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
+func (l *Ledger[K, V]) Plan(now time.Time, limit int) *Planned[K, V] {
 	l.requeueDue(now)
 	l.queueAdopted()
 	n := 0 // that are planned, at the beginning of dirty
@@ -50,15 +48,48 @@ func (l *Ledger[K, V]) Plan(now time.Time, limit int) [][]Op[K, V] {
 		l.dirty[n] = *t
 		n++
 	}
-	l.moments(l.dirty[:n])
-	batches := l.batches(l.dirty[:n], limit)
-	l.joined, l.moment, l.second = nil, nil, map[K]*model.PortID{}
-	clear(l.dirty)
-	l.dirty = l.dirty[:0]
-	if cap(l.dirty) > 4096 { // after a full sync: free it
-		l.dirty = nil
+	p := &Planned[K, V]{ledger: l, moment: l.moments(l.dirty[:n])}
+	p.cut(l.dirty[:n], limit)
+	l.dirty, l.joined, l.second = nil, nil, map[K]*model.PortID{}
+	return p
+}
+
+// Planned are batches that are to be committed one after the other.
+type Planned[K comparable, V any] struct {
+	ledger  *Ledger[K, V]
+	batches [][]queued[K, V]
+	moment  map[K]moment // where it is not the usual one
+}
+
+// Next returns the next batch, in the order in which it must be committed:
+// creations and replacements by rising rank, then deletions by falling rank; but who is
+// admitted to a guarded address changes in steps: see moments. Ops of one position keep their
+// order. After the last batch it returns nil.
+//
+// It takes linear time, and makes each op where it stays: positions are few, and a
+// Service may have 30,000 ops. They are large, so that those of one batch are made at a time.
+func (p *Planned[K, V]) Next() []Op[K, V] {
+	if len(p.batches) == 0 {
+		return nil
 	}
-	return batches
+	batch := p.batches[0]
+	p.batches = p.batches[1:]
+	positions := make([]int, len(batch))
+	next := map[int]int{} // by position: first how many ops, then where the next one goes
+	for i := range batch {
+		positions[i] = p.position(&batch[i])
+		next[positions[i]]++
+	}
+	start := 0
+	for _, at := range slices.Sorted(maps.Keys(next)) {
+		start, next[at] = start+next[at], start
+	}
+	ops := make([]Op[K, V], len(batch))
+	for i, at := range positions {
+		ops[next[at]] = p.ledger.op(&batch[i])
+		next[at]++
+	}
+	return ops
 }
 
 // queueAdopted queues what an adoption found and nothing wants. A restart mostly wants all of it.
@@ -135,13 +166,14 @@ func (l *Ledger[K, V]) op(t *queued[K, V]) Op[K, V] {
 	return op
 }
 
-// batches cuts what is planned between owners, and makes the ops of each batch. With a limit, owners of which
+// cut cuts what is planned between owners into batches. With a limit, owners of which
 // an op has failed before are apart from all others, by namespace: what fails once more has nobody else's fail with it.
-func (l *Ledger[K, V]) batches(planned []queued[K, V], limit int) (batches [][]Op[K, V]) {
+func (p *Planned[K, V]) cut(planned []queued[K, V], limit int) {
+	l := p.ledger
 	if limit > 0 {
 		failed := l.failedOwners(planned)
 		if len(planned) > limit || len(failed) > 0 {
-			l.group(planned, failed)
+			p.group(planned, failed)
 		}
 		for len(failed) > 0 && len(planned) > 0 {
 			group := l.part(&planned[0], failed)
@@ -149,19 +181,19 @@ func (l *Ledger[K, V]) batches(planned []queued[K, V], limit int) (batches [][]O
 			if n < 0 {
 				n = len(planned)
 			}
-			batches, planned = append(batches, l.batchesOf(planned[:n], limit)...), planned[n:]
+			p.cutPart(planned[:n], limit)
+			planned = planned[n:]
 		}
 	}
-	return append(batches, l.batchesOf(planned, limit)...)
+	p.cutPart(planned, limit)
 }
 
-// batchesOf cuts what is in order already.
-func (l *Ledger[K, V]) batchesOf(planned []queued[K, V], limit int) (batches [][]Op[K, V]) {
+// cutPart cuts what is in order already.
+func (p *Planned[K, V]) cutPart(planned []queued[K, V], limit int) {
 	for len(planned) > 0 {
-		n := l.cut(planned, limit)
-		batches, planned = append(batches, l.sorted(planned[:n])), planned[n:]
+		n := p.ledger.fit(planned, limit)
+		p.batches, planned = append(p.batches, planned[:n]), planned[n:]
 	}
-	return batches
 }
 
 // mostParts is in how many parts owners that have failed are planned: more namespaces share the last one.
@@ -199,34 +231,12 @@ func (l *Ledger[K, V]) part(t *queued[K, V], failed map[model.PortID]int) int {
 	return failed[l.leader(t.owner)]
 }
 
-// sorted returns the ops of a batch in the order of commit. Those of one position keep their
-// order. It takes linear time, and makes each op where it stays: positions are few, and a
-// Service may have 30,000 ops, which are large.
-func (l *Ledger[K, V]) sorted(batch []queued[K, V]) []Op[K, V] {
-	positions := make([]int, len(batch))
-	next := map[int]int{} // by position: first how many ops, then where the next one goes
-	for i := range batch {
-		positions[i] = l.position(&batch[i])
-		next[positions[i]]++
-	}
-	start := 0
-	for _, p := range slices.Sorted(maps.Keys(next)) {
-		start, next[p] = start+next[p], start
-	}
-	ops := make([]Op[K, V], len(batch))
-	for i, p := range positions {
-		ops[next[p]] = l.op(&batch[i])
-		next[p]++
-	}
-	return ops
-}
-
 // position is the place of an op in a batch: creations and replacements by rising
 // rank, then deletions by falling rank.
-func (l *Ledger[K, V]) position(t *queued[K, V]) int {
+func (p *Planned[K, V]) position(t *queued[K, V]) int {
 	const end = 1 << 30 // greater than two of any rank
-	rank := l.rules.Rank(t.key)
-	switch m := l.moment[t.key]; {
+	rank := p.ledger.rules.Rank(t.key)
+	switch m := p.moment[t.key]; {
 	case m == first:
 		return 2*rank + 1
 	case m != usual:
@@ -252,9 +262,9 @@ const (
 // admitted both before and after are admitted then. Those who are not any more are shut out first,
 // new ones are admitted last. A range inside one that goes comes first, and one inside a range that
 // comes goes last.
-func (l *Ledger[K, V]) moments(planned []queued[K, V]) {
+func (l *Ledger[K, V]) moments(planned []queued[K, V]) (moments map[K]moment) {
 	if l.guards == nil {
-		return
+		return nil
 	}
 	changes := map[K]*admission{}
 	for i := range planned {
@@ -276,9 +286,9 @@ func (l *Ledger[K, V]) moments(planned []queued[K, V]) {
 		}
 	}
 	if len(changes) == 0 {
-		return
+		return nil
 	}
-	l.moment = map[K]moment{}
+	moments = map[K]moment{}
 	for _, c := range changes {
 		slices.SortFunc(c.come, netip.Prefix.Compare)
 		slices.SortFunc(c.leave, netip.Prefix.Compare)
@@ -289,17 +299,18 @@ func (l *Ledger[K, V]) moments(planned []queued[K, V]) {
 		switch c := changes[guard]; {
 		case !clients.IsValid() || c == nil:
 		case t.entry.refs == 0:
-			l.moment[t.key] = first
+			moments[t.key] = first
 			if inside(clients, c.come) {
-				l.moment[t.key] = covered
+				moments[t.key] = covered
 			}
 			if t.owner == nil { // a left-over
 				t.owner = c.owner
 			}
 		case !t.entry.is(installed) && l.entries[guard].is(installed) && !inside(clients, c.leave):
-			l.moment[t.key] = last
+			moments[t.key] = last
 		}
 	}
+	return moments
 }
 
 // admission is a change of who is admitted to a guarded address: what is created and deleted. Of
@@ -335,7 +346,8 @@ func (l *Ledger[K, V]) guarded(key K) bool {
 // without an owner are left-overs, which others may use until they are replaced, and
 // come last. Where there are any, clients are admitted after them. Owners that have failed before
 // come after the others, by part.
-func (l *Ledger[K, V]) group(planned []queued[K, V], failed map[model.PortID]int) {
+func (p *Planned[K, V]) group(planned []queued[K, V], failed map[model.PortID]int) {
+	l := p.ledger
 	begins, left := map[model.PortID]int{}, false
 	for i := range planned {
 		if planned[i].owner == nil {
@@ -347,7 +359,7 @@ func (l *Ledger[K, V]) group(planned []queued[K, V], failed map[model.PortID]int
 		}
 	}
 	place := func(t *queued[K, V]) int {
-		switch m := l.moment[t.key]; {
+		switch m := p.moment[t.key]; {
 		case left && m > first:
 			return (mostParts + 2) * len(planned)
 		case t.owner != nil:
@@ -362,12 +374,12 @@ func (l *Ledger[K, V]) group(planned []queued[K, V], failed map[model.PortID]int
 		if c := cmp.Compare(place(&a), place(&b)); c != 0 {
 			return c
 		}
-		return cmp.Compare(l.position(&a), l.position(&b))
+		return cmp.Compare(p.position(&a), p.position(&b))
 	})
 }
 
-// cut returns how many ops the next batch takes.
-func (l *Ledger[K, V]) cut(planned []queued[K, V], limit int) int {
+// fit returns how many ops the next batch takes.
+func (l *Ledger[K, V]) fit(planned []queued[K, V], limit int) int {
 	if limit <= 0 || len(planned) <= limit {
 		return len(planned)
 	}

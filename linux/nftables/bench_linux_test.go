@@ -186,7 +186,8 @@ func BenchmarkMemory(b *testing.B) {
 			c.Port(testHost, p, func(k nft.Key, v nft.Value) { l.Want(&p.ID, k, v) })
 		}
 		now := time.Now()
-		for _, batch := range l.Plan(now, 12000) {
+		planned := l.Plan(now, 12000)
+		for batch := planned.Next(); batch != nil; batch = planned.Next() {
 			for _, op := range batch {
 				l.Record(op, nil, now)
 			}

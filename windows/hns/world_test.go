@@ -72,7 +72,8 @@ func programmed(t testing.TB, v hns.Version, kind string, c *hns.Compiler, objec
 	for k, val := range objects {
 		l.Want(nil, k, val)
 	}
-	for _, batch := range l.Plan(epoch, 0) {
+	planned := l.Plan(epoch, 0)
+	for batch := planned.Next(); batch != nil; batch = planned.Next() {
 		if err := errors.Join(d.Commit(context.Background(), batch)...); err != nil {
 			t.Error(err)
 		}
