@@ -206,11 +206,17 @@ func (b *backend[K, V]) SetHost(host *model.Host) {
 	}
 }
 
+// sample is after how many of many changes it is known how many objects all will have.
+const sample = 64
+
 func (b *backend[K, V]) Update(deltas []model.Delta) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	c := b.change
-	for _, d := range deltas {
+	for i, d := range deltas {
+		if i == sample && len(deltas) > 16*sample {
+			b.ledger.Expect(len(deltas) / sample)
+		}
 		if d.Old != nil {
 			delete(b.ports, d.Old)
 			delete(b.gaps, d.Old.ID)

@@ -17,7 +17,9 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
@@ -151,6 +153,18 @@ func (l *Ledger[K, V]) Want(owner *model.PortID, key K, value V) {
 	}
 	if _, waits := l.waiting[key]; waits && e.queuePos() == 0 {
 		l.enqueue(e, key, owner) // what failed for other owners is retried for this one
+	}
+}
+
+// Expect makes room for as many new keys as differ now, times a factor: to grow to a size of which
+// nothing is known makes twice as much garbage.
+func (l *Ledger[K, V]) Expect(times int) {
+	more := len(l.dirty) * times
+	l.dirty = slices.Grow(l.dirty, more)
+	if len(l.entries) < more/2 {
+		entries := make(map[K]*entry[V], len(l.entries)+more)
+		maps.Copy(entries, l.entries)
+		l.entries = entries
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -96,6 +97,37 @@ func TestOrderWithinABatch(t *testing.T) {
 	expect(t, render(p), "0 create a1 >v", "0 replace b2 old>v", "0 create c3 >v", "0 delete old3 x>", "0 delete old1 x>")
 	record(l, p, epoch)
 	expect(t, render(plan(l, epoch, 0)))
+}
+
+// Room for more changes nothing about what is there, and saves most of what growing costs.
+func TestExpect(t *testing.T) {
+	const few, all = 10, 20_000
+	fill := func(expect bool) (*ledger.Ledger[string, string], uint64) {
+		l := ledger.New[string, string](rules{})
+		adopt(l, map[string]string{"old1": "x"})
+		before := allocated()
+		for i := range all {
+			if i == few && expect {
+				l.Expect(all / few)
+			}
+			l.Want(owner("s"), fmt.Sprint("k", i), "v")
+		}
+		return l, allocated() - before
+	}
+	a, grown := fill(false)
+	b, expected := fill(true)
+	if a, b := render(plan(a, epoch, 0)), render(plan(b, epoch, 0)); !slices.Equal(a, b) || len(a) != all+1 {
+		t.Errorf("%d ops, and %d where they were expected", len(a), len(b))
+	}
+	if t.Logf("%d bytes allocated, %d where they were expected", grown, expected); expected > grown*3/4 {
+		t.Error("what was expected had to grow")
+	}
+}
+
+func allocated() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.TotalAlloc
 }
 
 // What has failed is tried again apart from all others, by namespace, so that what one namespace cannot have makes no
