@@ -5,6 +5,7 @@ package relay
 import (
 	"errors"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"syscall"
@@ -108,5 +109,62 @@ func TestAnEndpointWithoutPortsSlowsNoOther(t *testing.T) {
 	}
 	if c, err := net.DialTimeout("tcp", full.at.String(), time.Second); !errors.Is(err, syscall.EADDRNOTAVAIL) {
 		t.Errorf("there were ports meanwhile: %v, %v", c, err)
+	}
+}
+
+// UDP sessions leave half of the ports that the system chooses from to all else on the node, and namespaces
+// share what sessions have.
+func TestSessionsLeavePorts(t *testing.T) {
+	if !inOwnNetwork(t) {
+		return
+	}
+	const ports, clients = 64, 100
+	at, stop := names(t)
+	defer stop()
+	s := newServer(t, Options{Ports: ports, UDPIdle: time.Hour})
+	of := func(namespace string) *Relay {
+		p := balance(at)
+		p.Port.Service = model.ServiceName{Namespace: namespace, Name: "dns"}
+		r, err := s.Listen(model.UDP, netip.MustParseAddrPort("127.0.0.1:0"), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	asks := func(r *Relay, from int) bool { // from a port that the system does not choose
+		c, err := net.DialUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: from}, net.UDPAddrFromAddrPort(r.Addr()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, _, err = asker{c}.ask("who", 2*time.Second)
+		return err == nil
+	}
+	evil, shop := of("evil"), of("shop")
+	for i := range clients {
+		if !asks(evil, 20_000+i) {
+			t.Fatalf("client %d is not served", i)
+		}
+	}
+	if used := s.udpSlots.used; used < ports/8 || used > ports/4 {
+		t.Errorf("one namespace has %d sessions, of %d ports", used, ports)
+	}
+	for i := range ports / 8 {
+		if !asks(shop, 30_000+i) {
+			t.Errorf("client %d of another one is not served", i)
+		}
+	}
+	var others []net.Conn
+	defer func() {
+		for _, c := range others {
+			c.Close()
+		}
+	}()
+	for i := range ports/2 - 4 { // what listens here has some
+		c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(at))
+		if err != nil {
+			t.Fatalf("socket %d of another program: %v", i, err)
+		}
+		others = append(others, c)
 	}
 }

@@ -123,8 +123,8 @@ type Options struct {
 	// rules can distinguish them from those of clients; 0 is none.
 	Mark uint32
 
-	// Ports is how many ports the system chooses one from for a relay that names none, of each
-	// protocol and family: namespaces share them. 0 is no limit.
+	// Ports is how many ports the system chooses one from for a relay that names none, and for each UDP
+	// session, of each protocol and family: namespaces share them. 0 is no limit.
 	Ports int
 
 	// Handover, unless nil, passes sockets between the relays of several servers, and to the

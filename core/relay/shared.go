@@ -28,7 +28,7 @@ type shared struct {
 	work      sync.WaitGroup // goroutines and TCP connections that end by themselves
 	admitted  atomic.Int64   // TCP connections that hold a slot
 	slots     slots
-	udpSlots  *slots               // those of UDP sessions: slots, or fewer where each has a buffer
+	udpSlots  *slots               // those of UDP sessions: slots, or fewer where each has a buffer, or a port of the system's
 	ports     map[portSpace]*slots // on which relays listen; never changed
 	backoff   backoff
 	lostAt    atomic.Pointer[time.Time] // when a lost connection was logged; nil for never
@@ -60,8 +60,11 @@ func newShared(o Options) *shared {
 		}
 	}
 	s.newStream, s.newDatagrams = systemReaders()
-	if !pooledDatagrams {
+	switch {
+	case !pooledDatagrams:
 		s.bufferDatagrams()
+	case o.Ports > 0:
+		s.limitSessions(o.Ports)
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
@@ -71,6 +74,18 @@ func newShared(o Options) *shared {
 func (s *shared) bufferDatagrams() {
 	s.newDatagrams = newBufferedDatagrams
 	s.udpSlots = &slots{limit: maxBufferedSessions}
+}
+
+// limitSessions has UDP sessions, each of which has one of the ports that the system chooses from, take no more than
+// half of these: all programs of the node choose from them, a resolver for each of its questions. They
+// have their part of the descriptors, too.
+func (s *shared) limitSessions(ports int) {
+	limit := max(1, ports/2)
+	if all := s.slots.limit; all > 0 {
+		limit = max(1, min(limit, all/2))
+		s.slots.limit = max(1, all-limit)
+	}
+	s.udpSlots = &slots{limit: limit}
 }
 
 // portSpace is where a port is one relay's alone: they all listen on one address, or share few.

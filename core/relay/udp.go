@@ -158,7 +158,7 @@ func (u *udpRelay) session(client netip.AddrPort) (*session, error) {
 	return s, nil
 }
 
-var errLimited = errors.New("the share of file descriptors or buffers is in use")
+var errLimited = errors.New("the share of file descriptors, buffers or ports is in use")
 
 // newSession opens a session with an endpoint. mu is held.
 func (u *udpRelay) newSession(client netip.AddrPort, from model.Origin, to choice) (*session, error) {
