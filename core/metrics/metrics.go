@@ -227,7 +227,7 @@ func sendRelays(send sender, s relay.Stats) {
 	}
 	gauge("connections", "TCP connections with an endpoint.", float64(s.Open))
 	gauge("sessions", "UDP sessions.", float64(s.Sessions))
-	gauge("connections_limit", "TCP connections, on Linux together with UDP sessions, for which there are file descriptors; 0 if there is no limit.", float64(s.Limit))
+	gauge("connections_limit", "TCP connections for which there are file descriptors, and UDP sessions where these have no limit of their own; 0 if there is no limit.", float64(s.Limit))
 	counter("accepted_connections_total", "TCP connections of clients.", s.Accepted)
 	counter("refused_total", "TCP connections and datagrams refused by policy.", s.Refused)
 	counter("retries_total", "Attempts to reach an endpoint that failed.", s.Retried)
