@@ -307,15 +307,26 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 	if p.choice, err = p.system.choose(ctx, p.config, p.log); err != nil {
 		return err
 	}
-	backend, err := p.choice.OpenWhenReady(ctx, p.config, p.log)
-	if err != nil {
-		return fmt.Errorf("mode %s: %w", p.choice.Name, err)
+	first, cancel := ctx, func() {}
+	if p.choice.Await != nil {
+		first, cancel = context.WithTimeout(ctx, openPatience)
+	}
+	defer cancel()
+	backend, err := p.openBackend(first)
+	var later func(context.Context) (dataplane.Backend, error)
+	switch {
+	case errors.Is(err, dataplane.ErrNotReady) && ctx.Err() == nil:
+		p.log.Warn("mode not ready; waiting", "mode", p.choice.Name, "err", err)
+		backend, later = dataplane.Unopened(), p.openBackend
+	case err != nil:
+		return err
 	}
 	options := engine.Options{
 		Host:       p.host,
 		NodeName:   p.config.NodeName,
 		Mode:       p.choice.Mode,
 		Backend:    backend,
+		Open:       later,
 		AuditEvery: p.config.AuditPeriod,
 		MinGap:     p.config.MinSyncPeriod,
 		Log:        p.log,
@@ -336,6 +347,22 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 		modes: p.system.all(), privileged: p.system.privileged, clean: make(chan struct{}), turn: make(sleep.Turn, 1), retiring: map[config.Mode]retirement{},
 	}
 	return nil
+}
+
+// openPatience is how long a start waits for what other programs make for the data plane. Until then
+// it answers nobody; afterwards the engine goes on to look for it.
+const openPatience = 5 * time.Second
+
+// openBackend opens the data plane of the mode that was chosen.
+func (p *Proxy) openBackend(ctx context.Context) (backend dataplane.Backend, err error) {
+	err = p.network.Do(func() (err error) {
+		backend, err = p.choice.Open(ctx, p.config, p.log)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("mode %s: %w", p.choice.Name, err)
+	}
+	return backend, nil
 }
 
 // Run works until ctx ends, and closes everything. What is programmed stays:

@@ -6,7 +6,9 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -50,6 +52,53 @@ func TestProxy(t *testing.T) {
 	n.stop(func(p *os.Process) error { return p.Signal(os.Interrupt) })
 	if h := n.emu.Handles(); h != 0 {
 		t.Errorf("%d handles are left open by a program that has exited normally", h)
+	}
+}
+
+// TestNetworkComesAfterTheProxy starts the program on a node whose CNI plug-in has not made the
+// network of the pods yet. It says so, in its log and to whoever asks for its health, and goes
+// on when the network comes.
+func TestNetworkComesAfterTheProxy(t *testing.T) {
+	p := open(t)
+	n := newNode(t, p, hnsemu.WS2025)
+	n.emu.RemoveNetwork(n.network)
+	n.write("dns.yaml", service("dns", "10.96.0.11", 53, "10.244.2.3=node-2"))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	healthz := l.Addr().String()
+	l.Close()
+	n.startAs(n.tandem("run", "--metrics-bind-address", "", "--healthz-bind-address", healthz))
+	health := func(path string) (status int, text string) {
+		r, err := http.Get("http://" + healthz + path)
+		if err != nil {
+			return 0, err.Error()
+		}
+		defer r.Body.Close()
+		body, err := io.ReadAll(io.LimitReader(r.Body, 64<<10))
+		if err != nil {
+			t.Error(err)
+		}
+		return r.StatusCode, string(body)
+	}
+	const missing = "HNS has no l2bridge or overlay network yet; a CNI plug-in makes it"
+	eventually(n, "its health states what is missing", func() bool {
+		status, text := health("/healthz?verbose")
+		return status == http.StatusServiceUnavailable && strings.Contains(text, missing)
+	})
+	if status, text := health("/livez"); status != http.StatusOK {
+		t.Errorf("a restart would not help, and it says %d: %s", status, text)
+	}
+	if !strings.Contains(n.log.String(), missing) {
+		t.Error("the log does not say it")
+	}
+	n.network = n.emu.AddNetwork("cbr0", hns.TypeL2Bridge)
+	n.serves("10.96.0.11", "10.244.2.3")
+	eventually(n, "it is healthy", func() bool { status, _ := health("/healthz"); return status == http.StatusOK })
+	n.stop(func(p *os.Process) error { return p.Signal(os.Interrupt) })
+	if h := n.emu.Handles(); h != 0 {
+		t.Errorf("%d handles are left open", h)
 	}
 }
 

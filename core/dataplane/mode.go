@@ -23,6 +23,10 @@ var ErrAbsent = errors.New("is not installed")
 // would remove what this one has programmed.
 var ErrUndecided = errors.New("whether the mode works is not known yet")
 
+// ErrNotReady is wrapped by the error of Open if something is missing that another program will
+// make: Open may succeed later.
+var ErrNotReady = errors.New("not ready")
+
 // Mode is a way to implement Services, as --proxy-mode names it. Every backend
 // package exports one; platform.Modes lists them.
 type Mode struct {
@@ -69,7 +73,9 @@ type Mode struct {
 	Await func(context.Context, *config.Config) error
 
 	// Open opens the data plane, and changes nothing that is there. The caller closes
-	// the backend, which may log as long as it is open.
+	// the backend, which may log as long as it is open. What Await waits for it waits for until
+	// the deadline of the context, and looks for once where there is none; without it the
+	// error wraps ErrNotReady.
 	Open func(context.Context, *config.Config, *slog.Logger) (Backend, error)
 
 	// OpenLeft opens what an earlier run has left, to remove it, where Open may lack what

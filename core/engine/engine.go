@@ -53,6 +53,10 @@ type Options struct {
 	Mode     dataplane.Mode    // that Backend belongs to
 	Backend  dataplane.Backend // the engine's from now on
 
+	// Open opens the data plane that comes instead of Backend (dataplane.Unopened) before anything
+	// is read. It is called again until it succeeds; nil if Backend is open.
+	Open func(context.Context) (dataplane.Backend, error)
+
 	AuditEvery time.Duration // how often the data plane is read back without suspicion
 	MinGap     time.Duration // the least time between two syncs; 0 is none
 	Log        *slog.Logger
@@ -103,7 +107,7 @@ type Engine struct {
 	inbox    *inbox
 	status   atomic.Pointer[Status]
 	arrivals arrivals
-	current  atomic.Pointer[DataPlane] // replaced by Run's goroutine alone
+	current  atomic.Pointer[DataPlane] // replaced by Run's goroutine, and by adopt's which opens it
 	first    chan struct{}             // closed when a sync has succeeded
 	history  history.Recorder
 
@@ -123,6 +127,7 @@ type Engine struct {
 	faulty       map[model.ServiceName]model.Problem // the first problem of the first source, by name, that has one with a Service
 	sourceSynced bool                                // and what it could not read is not waited for
 	incomplete   bool                                // the source could not understand all there is
+	opened       bool                                // Options.Open has succeeded, or there is none
 	adopted      bool
 	adoptAt      time.Time                    // not before
 	adoptErr     string                       // that was logged last
@@ -172,6 +177,7 @@ func New(o Options) *Engine {
 		options: o, auditEvery: o.AuditEvery, minGap: o.MinGap, tracker: track.New(), inbox: newInbox(), turns: newTurns(), first: make(chan struct{}),
 		problems: map[string][]model.Problem{}, cidrs: map[string]*model.ServiceCIDR{},
 		withheld: map[model.PortID]*model.Port{}, unapplied: map[model.PortID]model.Delta{}, reported: map[model.PortID][]model.Gap{}, programmed: Since{}, lines: map[string]*lines{}, full: true,
+		opened: o.Open == nil,
 	}
 	e.current.Store(&DataPlane{o.Mode, o.Backend})
 	e.tracker.CollectTriggers(time.Now())

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -102,6 +103,52 @@ func service(n, ip string) *model.Service {
 		Name: model.ServiceName{Namespace: "ns", Name: n}, ClusterIPs: []netip.Addr{netip.MustParseAddr(ip)},
 		Ports: []model.ServicePort{{Proto: model.TCP, Port: 80}},
 	}
+}
+
+// A data plane that cannot be opened yet is looked for every second: meanwhile the status says why,
+// questions are answered, and nothing is lost. Then everything is read and programmed.
+func TestADataPlaneThatOpensLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kernel := newKernel()
+		kernel.Objects["10.96.0.9:80"] = "left by an earlier run"
+		missing, attempts := true, 0
+		b := startOn(t, kernel, func(o *engine.Options) {
+			backend := o.Backend
+			o.Backend = dataplane.Unopened()
+			o.Open = func(context.Context) (dataplane.Backend, error) {
+				if attempts++; missing {
+					return nil, fmt.Errorf("no network: %w", dataplane.ErrNotReady)
+				}
+				return backend, nil
+			}
+		})
+		b.SetService(service("a", "10.96.0.1"))
+		b.Synced(true)
+		sleep(time.Hour)
+		if s := b.Status(); s.Err == nil || !strings.Contains(s.Err.Error(), "no network") || s.Adopted || s.Synced || attempts < 3000 || attempts > 3700 {
+			t.Errorf("after %d attempts: %+v", attempts, s)
+		}
+		if s, err := b.Snapshot(t.Context()); err != nil || len(s.Services) != 1 {
+			t.Errorf("%v, %v", s, err)
+		}
+		if _, err := b.Switch(t.Context(), engine.DataPlane{Backend: dataplane.New(fronts{}, newKernel())}); !errors.Is(err, engine.ErrNotReady) {
+			t.Errorf("switch: %v", err)
+		}
+		missing, attempts = false, 0
+		kernel.Do(func() { kernel.Broken = errors.New("not readable") })
+		sleep(10 * time.Second)
+		if attempts != 1 {
+			t.Errorf("opened %d times", attempts)
+		}
+		kernel.Do(func() { kernel.Broken = nil })
+		sleep(2 * time.Second)
+		if s := b.Status(); !s.Synced || s.Err != nil || attempts != 1 {
+			t.Errorf("opened %d times: %+v", attempts, s)
+		}
+		if _, left := kernel.Objects["10.96.0.9:80"]; left || kernel.Objects["10.96.0.1:80"] != "reject" {
+			t.Errorf("programmed %v", kernel.Objects)
+		}
+	})
 }
 
 func TestNothingIsProgrammedBeforeTheSourceIsSynced(t *testing.T) {

@@ -69,9 +69,9 @@ func (e *Engine) turn(ctx context.Context) (next time.Time) {
 	return sleep.Earlier(e.checkAt, sleep.Earlier(e.backend().Next(), e.tracker.Next()))
 }
 
-// adopt reads back what an earlier run left, and returns when to look again. Until
-// that works nothing is written: what cannot be read must not be taken for absent.
-// It may take minutes, in which the engine answers.
+// adopt opens the data plane where it is not open yet, reads back what an earlier run left, and
+// returns when to look again. Until that works nothing is written: what cannot be read must not
+// be taken for absent. It may take minutes, in which the engine answers.
 func (e *Engine) adopt(ctx context.Context) (next time.Time) {
 	now := time.Now()
 	switch {
@@ -82,14 +82,38 @@ func (e *Engine) adopt(ctx context.Context) (next time.Time) {
 	}
 	e.adoptAt = now.Add(adoptRetry)
 	e.publish(func(s *Status) { s.ReadingAt = now })
-	a, backend := &auditTask{start: now, done: make(chan struct{})}, e.backend()
+	a, open := &auditTask{start: now, done: make(chan struct{})}, !e.opened
 	e.reader = a
 	go func() {
-		err := backend.Adopt(ctx)
+		var err error
+		if open {
+			err = e.open(ctx)
+		}
+		opened := err == nil
+		if opened {
+			err = e.backend().Adopt(ctx)
+		}
 		close(a.done)
-		e.inbox.post(func(time.Time) { e.finishAdopt(ctx, err) })
+		e.inbox.post(func(time.Time) {
+			if open && opened {
+				e.opened = true
+				e.backend().SetHost(e.tracker.Host())
+			}
+			e.finishAdopt(ctx, err)
+		})
 	}()
 	return now.Add(adoptRetry)
+}
+
+// open opens the data plane, which is the engine's from then on. No other one is in use meanwhile:
+// Switch waits for the first sync.
+func (e *Engine) open(ctx context.Context) error {
+	backend, err := e.options.Open(ctx)
+	if err != nil {
+		return err
+	}
+	e.current.Store(&DataPlane{e.options.Mode, backend})
+	return nil
 }
 
 // finishAdopt takes the result of a read.

@@ -439,6 +439,49 @@ func TestTheNetworkComesLater(t *testing.T) {
 	})
 }
 
+// One look states what is missing, at once, and that it may come; a call that hangs is not abandoned, so
+// that the next look makes none beside it.
+func TestOneLookForTheNetwork(t *testing.T) {
+	on(t, hnsemu.WS2025, func(r *rig) {
+		s, c := r.settings, config.Default()
+		s.Journal, s.Once = "", true
+		look := func(why string, took time.Duration) {
+			r.Helper()
+			start := time.Now()
+			b, err := hns.Open(r.Context(), r.emu.Client(), &c, s)
+			if b != nil || !errors.Is(err, dataplane.ErrNotReady) || !strings.Contains(err.Error(), why) || time.Since(start) != took {
+				r.Fatalf("after %v: %v", time.Since(start), err)
+			}
+		}
+		r.emu.RemoveNetwork(r.network)
+		look("no l2bridge or overlay network", 0)
+		r.emu.Down(true)
+		look("HNS is unavailable", 0)
+		r.emu.Down(false)
+		release, calls := make(chan struct{}), 0
+		r.emu.Hook(func(call *hnsemu.Call) hns.Code {
+			if call.Name == "HcnEnumerateNetworks" {
+				calls++
+				<-release
+			}
+			return 0
+		})
+		go func() { time.Sleep(time.Hour); close(release) }()
+		look("no l2bridge or overlay network", time.Hour)
+		if calls != 1 {
+			r.Errorf("%d calls while one hung", calls)
+		}
+		r.emu.Hook(nil)
+		r.network = r.emu.AddNetwork("pods", hns.TypeL2Bridge)
+		b, err := hns.Open(r.Context(), r.emu.Client(), &c, s)
+		if err != nil {
+			r.Fatal(err)
+		}
+		r.backend.Close()
+		r.backend = b
+	})
+}
+
 // An HNS that is there and does not answer is not absent: auto must not take another
 // mode, which would delete its load balancers.
 func TestProbeOfAnHNSThatIsDown(t *testing.T) {

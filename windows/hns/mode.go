@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -59,7 +60,8 @@ func (o Options) asked(c *config.Config) Options {
 const asking = time.Second
 
 // Open opens the data plane of an HNS, which it owns from now on. It waits for
-// HNS and for the network until ctx ends.
+// HNS and for the network until ctx ends, or looks once (Settings): without them the error wraps
+// dataplane.ErrNotReady.
 func Open(ctx context.Context, h HNS, c *config.Config, s Settings) (_ dataplane.Backend, err error) {
 	defer func() {
 		if err != nil {
@@ -89,21 +91,35 @@ func find(ctx context.Context, h HNS, c *config.Config, s Settings) (Settings, V
 		s.SourceVIP = a
 	}
 	calls := newCalls(h, s.Log)
-	v, err := calls.version(ctx)
+	look := await[Network]
+	version := calls.version
+	if s.Once {
+		calls.tooSlow = math.MaxInt64 // the next look would be beside a call that hangs
+		version = calls.askVersion
+		look = func(_ context.Context, ask func() (Network, error)) (Network, error) { return ask() }
+	}
+	v, err := version(ctx)
 	if is(err, codeModuleNotFound) {
 		return s, v, Network{}, fmt.Errorf("HNS %w: %w", dataplane.ErrAbsent, err)
 	}
 	if err != nil {
-		return s, v, Network{}, fmt.Errorf("HNS: %w", err)
+		return s, v, Network{}, notReady(fmt.Errorf("HNS: %w", err))
 	}
-	n, err := await(ctx, func() (Network, error) {
+	n, err := look(ctx, func() (Network, error) {
 		all, err := calls.networks(ctx)
 		if err != nil {
 			return Network{}, err
 		}
 		return FindNetwork(all, s.Network)
 	})
-	return s, v, n, err
+	return s, v, n, notReady(err)
+}
+
+func notReady(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", dataplane.ErrNotReady, err)
 }
 
 // Probe reports whether there is an HNS that is new enough, and waits for it until ctx
@@ -127,7 +143,11 @@ func Probe(ctx context.Context, h HNS, s Settings) error {
 
 // version waits for HNS to return its version.
 func (c *calls) version(ctx context.Context) (Version, error) {
-	return await(ctx, func() (Version, error) { return do(ctx, c, "ask for the version", HNS.Version) })
+	return await(ctx, func() (Version, error) { return c.askVersion(ctx) })
+}
+
+func (c *calls) askVersion(ctx context.Context) (Version, error) {
+	return do(ctx, c, "ask for the version", HNS.Version)
 }
 
 // await asks until there is an answer, and returns the last error when ctx ends.
@@ -182,6 +202,13 @@ type Settings struct {
 	DSR       bool       // cluster IPs use DSR, which pods' endpoints must be made for
 	Journal   string     // the journal of owned load balancers; empty for none
 	Log       *slog.Logger
+
+	// Pause is the least time between two replacements of a load balancer where HNS cannot modify it
+	// in place; 0 is none.
+	Pause time.Duration
+	// Once means that HNS and its network are looked for once when they are opened, and not
+	// waited for.
+	Once bool
 
 	// Folder makes the journal's folder, and deletes those of its files that
 	// another user has made: the journal decides what is deleted. Nil

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/windows"
@@ -50,8 +51,8 @@ func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (datap
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
+	_, waits := ctx.Deadline()
+	s.Once = !waits
 	return Open(ctx, RecordIn(c.Windows.Record, h, log), c, s)
 }
 
@@ -72,6 +73,7 @@ func local(log *slog.Logger) (HNS, Settings, error) {
 	closed := func(dir string, files ...string) error { return closedFolder(log, dir, files...) }
 	return newHCN(), Settings{
 		Journal: filepath.Join(at.State, "hns.journal"), Folder: closed, Log: log, MAC: interfaceMAC, Instance: serviceInstance,
+		Pause:         time.Second,
 		SourceVIPFile: `c:\sourcevip\sourceVip.json`, Network: os.Getenv("KUBE_NETWORK"), // as kube-proxy
 	}, err
 }
