@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/windows/hns"
@@ -72,6 +73,64 @@ func TestOlderHNSReplacesLoadBalancers(t *testing.T) {
 		}
 		r.spent(7, 3)
 	})
+}
+
+// While endpoints come and go one by one, an HNS that cannot change load balancers replaces one once a second,
+// and where that takes long for a tenth of the time. The last state is always reached, and one
+// whose endpoints are all gone does not wait.
+func TestReplacementsOfALoadBalancerAreRare(t *testing.T) {
+	for _, tt := range []struct {
+		call         time.Duration // each deletion and creation takes
+		fewest, most int           // gaps in ten seconds
+		late         time.Duration // until the last change is there, at most
+	}{
+		{0, 10, 11, time.Second},
+		{100 * time.Millisecond, 4, 6, 2200 * time.Millisecond},
+		{time.Second, 1, 2, 7 * time.Second},
+	} {
+		on(t, hnsemu.WS2022, func(r *rig) {
+			r.settings.Pause = time.Second
+			r.restart()
+			r.set("web", "10.96.0.10", "10.244.1.2 10.244.1.3")
+			r.set("gone", "10.96.0.11", "10.244.1.3")
+			r.begin()
+			r.emu.Cost(func(c hnsemu.Call) time.Duration {
+				if c.Name == "HcnCreateLoadBalancer" || c.Name == "HcnDeleteLoadBalancer" {
+					return tt.call
+				}
+				return 0
+			})
+			r.emu.Wait(true)
+			r.emu.Forget()
+			for begun, i := time.Now(), 0; time.Since(begun) < 10*time.Second; i++ {
+				r.set("web", "10.96.0.10", []string{"10.244.1.2", "10.244.1.2 10.244.1.3"}[i%2])
+				r.sync()
+				time.Sleep(100 * time.Millisecond)
+			}
+			if n := len(r.emu.Outages()); n < tt.fewest || n > tt.most {
+				r.Errorf("%v a call: %d gaps in ten seconds, want %d to %d", tt.call, n, tt.fewest, tt.most)
+			}
+			if f := r.backend.Health().Failures; len(f) > 0 {
+				r.Errorf("to wait is no failure: %v", f)
+			}
+			begun := time.Now()
+			for i, at := range []string{"10.244.1.2", "10.244.1.3"} { // of each nothing is left that was there
+				r.set("gone", "10.96.0.11", at)
+				r.sync()
+				if r.serves("10.96.0.11", at); time.Since(begun) > time.Duration(i+2)*3*tt.call {
+					r.Errorf("%v a call: no endpoint is left, and it waits", tt.call)
+				}
+			}
+			r.set("web", "10.96.0.10", "10.244.1.3 10.244.1.2 10.244.2.9")
+			for r.served("10.96.0.10") != "10.244.1.2 10.244.1.3 10.244.2.9" && time.Since(begun) < time.Minute {
+				r.sync()
+				time.Sleep(100 * time.Millisecond)
+			}
+			if took := time.Since(begun); took > tt.late+6*tt.call {
+				r.Errorf("%v a call: the last change took %v", tt.call, took)
+			}
+		})
+	}
 }
 
 func TestNothingChangedCostsNothing(t *testing.T) {

@@ -199,7 +199,11 @@ func (c *commit) balance(k Key, v Value) error {
 	if f.network.overlay && !f.source(v).IsValid() {
 		return errors.New("the overlay has no source VIP yet")
 	}
-	err = c.install(k, f.balancer(k, v, ids))
+	want := f.balancer(k, v, ids)
+	if wait := c.pause(k, want); wait > 0 {
+		return ledger.BusyError{After: wait}
+	}
+	err = c.install(k, want)
 	if is(err, codeEndpointNotFound, codeNotFound) && !c.refreshed {
 		// A known endpoint has gone.
 		if err := c.refresh(); err != nil {
@@ -272,6 +276,28 @@ func (c *commit) lookUp(ts []Target) (ids []string, missing []Target) {
 	return ids, missing
 }
 
+// maxPause bounds how long one of several endpoints that have gone is still sent to. It is shorter than
+// what the ledger reports as a failure.
+const maxPause = ledger.BusyLimit / 2
+
+// pause is how long the load balancer of a frontend stays as it is before it is replaced again. Between the
+// deletion and the creation its frontend is not served: while endpoints come and go by the dozen, all that
+// change in the meantime are one replacement, as with kube-proxy, which writes once a second
+// (minSyncPeriod); on a slow HNS it may take a tenth of the time. One that has none of its endpoints left,
+// or that differs in more than these, is replaced at once.
+func (c *commit) pause(k Key, want LoadBalancer) time.Duration {
+	have, ok := c.known.balancer(k)
+	switch {
+	case c.settings.Pause == 0 || c.modify || !ok || !have.single, differs(have.lb, want) == "" || beyondEndpoints(have.lb, want),
+		!slices.ContainsFunc(have.lb.HostComputeEndpoints, func(id string) bool { return slices.Contains(want.HostComputeEndpoints, id) }):
+		return 0
+	}
+	c.known.mu.Lock()
+	defer c.known.mu.Unlock()
+	last := c.known.replaced[k]
+	return min(max(c.settings.Pause, paceShare*last.took), maxPause) - time.Since(last.ended)
+}
+
 // install makes want the load balancer of a frontend, with as little as
 // possible: nothing, a change in place, or a deletion and a creation, since HNS
 // has one load balancer for a frontend. An existing one that was made for this
@@ -301,12 +327,14 @@ func (c *commit) install(k Key, want LoadBalancer) error {
 			return err
 		}
 	}
+	begun := time.Now()
 	if err := c.remove(k, have.lb.ID); err != nil {
 		return err
 	}
 	if err := c.create(k, want); err != nil {
 		return ledger.LeftError[Value]{Err: err}
 	}
+	c.known.replacing(k, begun)
 	return nil
 }
 

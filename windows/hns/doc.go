@@ -108,7 +108,7 @@
 // cold_test.go).
 // HNS before 15.5 cannot change a load balancer in place, and 15.4 claims to: its
 // answer is compared, and a replacement is one deletion and one creation with nothing in
-// between. Objects vanish while they are listed. Calls hang: each has a watchdog, and no
+// between, at most once a second for a frontend. Objects vanish while they are listed. Calls hang: each has a watchdog, and no
 // second one is made while one hangs. A listener on a VIP's port looks like another load
 // balancer. Listings are slow, and take at most a tenth of the time. HNS loses load balancers, finds lost ones again, and reports
 // deletions that did not happen. Pods are in slices before they have an endpoint. In each

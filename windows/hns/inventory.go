@@ -41,6 +41,8 @@ type inventory struct {
 	unrouted   map[string]bool // ids of our own remote endpoints whose node the overlay does not name
 	unroutedAt time.Time       // when the last of them was made or first seen
 
+	replaced map[Key]pace // load balancers that were deleted and created again, and are there
+
 	retries map[Key]retry  // of degraded objects that were re-created
 	tenants map[Key]string // Balancer.Namespace of those that are there
 	shares  map[string]int // how many without DSR each of these has
@@ -79,7 +81,8 @@ func newInventory(j *journal, s Settings) *inventory {
 		journal: j, rootName: s.Root, dsr: s.DSR,
 		endpoints: map[string]Endpoint{}, byAddr: map[netip.Addr][]string{}, adopted: map[Key]bool{},
 		balancers: map[Key]installed{}, retries: map[Key]retry{}, unrouted: map[string]bool{},
-		tenants: map[Key]string{}, shares: map[string]int{}, most: cmp.Or(s.Ports, defaultPorts) / portsWithoutDSR,
+		replaced: map[Key]pace{},
+		tenants:  map[Key]string{}, shares: map[string]int{}, most: cmp.Or(s.Ports, defaultPorts) / portsWithoutDSR,
 	}
 }
 
@@ -138,9 +141,21 @@ func (t *inventory) set(k Key, lb LoadBalancer) {
 	t.countBalancer(k, lb, 1)
 	if lb.ID == "" {
 		delete(t.balancers, k)
+		delete(t.replaced, k)
 		return
 	}
 	t.balancers[k] = installed{lb, true}
+}
+
+// replacing takes the lock, and notes that a load balancer was replaced in the time since.
+func (t *inventory) replacing(k Key, begun time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, there := t.balancers[k]; there {
+		p := t.replaced[k]
+		p.done(begun)
+		t.replaced[k] = p
+	}
 }
 
 // balancer takes the lock, and returns the load balancer of a frontend.
@@ -461,6 +476,7 @@ func (t *inventory) end(failed bool) error {
 		keep(t.surplus, surplus, k.surplus())
 	}
 	t.countBalancers()
+	maps.DeleteFunc(t.replaced, func(k Key, p pace) bool { return t.balancers[k].lb.ID == "" || time.Since(p.ended) > maxPause })
 	t.now.unmapped = 0
 	seen := make(map[string]bool, len(r.balancers))
 	for _, lb := range r.balancers {
