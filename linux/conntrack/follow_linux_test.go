@@ -120,6 +120,22 @@ func TestFollowerTakesSamples(t *testing.T) {
 	})
 }
 
+// That reports were lost is still known after Wait, also where those that are left show no flow to an endpoint:
+// IPVS marks none, so that all of the node's connections are reported.
+func TestFollowerKnowsOfLossAfterWait(t *testing.T) {
+	inNetns(t, func(*Table) {
+		f := follower(t)
+		create(t, 8000, func(n int) made {
+			return tcp(fmt.Sprintf("10.1.%d.%d:1000", n/250, n%250), "192.0.2.7:80", "", 0)
+		})
+		defer command(t, "", "conntrack", "-F") // all namespaces share one hash table
+		f.Wait(t.Context())
+		if flows, all := news(t, f); all || len(flows) != 0 {
+			t.Errorf("%d flows, all %t; want none, and that there were more reports", len(flows), all)
+		}
+	})
+}
+
 // What has answered this node itself is known from before the start, and what others were answered is not.
 func TestPrior(t *testing.T) {
 	inNetns(t, func(*Table) {

@@ -248,10 +248,10 @@ func (s *Socket) Wait(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var peek [1]byte
 	return conn.Read(func(fd uintptr) bool {
-		_, _, err := unix.Recvfrom(int(fd), peek[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		return !errors.Is(err, unix.EAGAIN)
+		// To look at a message would also take the error that tells of lost ones (Reports).
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		return n > 0 || err != nil
 	})
 }
 
