@@ -38,6 +38,7 @@ const (
 const (
 	msgNewFlowtable = 22
 	msgGetFlowtable = 23
+	msgDelFlowtable = 24
 
 	attrFlowtableName  = 2
 	attrFlowtableHook  = 3
@@ -81,7 +82,20 @@ func (b *offloadBatch) create() {
 
 // addDevices adds devices to the flowtable, and makes it if there is none.
 func (b *offloadBatch) addDevices(names []string) {
-	b.message(msgNewFlowtable, netlink.FlagCreate)
+	b.devices(msgNewFlowtable, netlink.FlagCreate, names)
+	b.Uint32(attrFlowtableFlags, flowtableCounter)
+	b.End()
+}
+
+// removeDevices takes devices out of the flowtable.
+func (b *offloadBatch) removeDevices(names []string) {
+	b.devices(msgDelFlowtable, 0, names)
+	b.End()
+}
+
+// devices opens a message about devices of the flowtable.
+func (b *offloadBatch) devices(kind, flags uint16, names []string) {
+	b.message(kind, flags)
 	b.Text(attrFlowtableName, flowtable)
 	hook := b.Nest(attrFlowtableHook)
 	b.Uint32(attrFlowtableHookPoint, 0) // NF_NETDEV_INGRESS
@@ -94,8 +108,6 @@ func (b *offloadBatch) addDevices(names []string) {
 		b.NestEnd(devices)
 	}
 	b.NestEnd(hook)
-	b.Uint32(attrFlowtableFlags, flowtableCounter)
-	b.End()
 }
 
 // Offload keeps our flowtable in the network namespace that it was opened in. It is
@@ -111,27 +123,51 @@ func OpenOffload() (*Offload, error) {
 // Close closes the socket.
 func (o *Offload) Close() error { return o.sock.Close() }
 
-// Set adds devices whose packets the flowtable takes to those that it has
-// already. If another agent has a flowtable it does nothing: connections would be
-// in either of them, invisibly to both agents.
+// Set makes the devices whose packets the flowtable takes those given. If another agent has
+// a flowtable it does nothing: connections would be in either of them, invisibly to both
+// agents.
+//
+// Before Linux 6.16 a device that goes leaves the flowtable, too. Since then its name stays, in case
+// another one of that name comes: pods have ever new ones, and some 1,800 fit into no message of the
+// kernel any more, which then lists no flowtable at all and makes every "nft list ruleset" fail. One that
+// is not listed is made anew.
 func (o *Offload) Set(ctx context.Context, devices []string) error {
-	exists, have, err := o.Devices(ctx)
+	exists, listed, have, err := o.look(ctx)
 	if err != nil {
 		return err
 	}
-	missing := slices.DeleteFunc(slices.Clone(devices), func(name string) bool { return slices.Contains(have, name) })
+	if exists && !listed {
+		if err := o.transact(ctx, (*offloadBatch).remove); err != nil {
+			return err
+		}
+		exists = false
+	}
 	if !exists {
 		// On its own: after this, an object that does not exist is a device.
 		if err := o.transact(ctx, (*offloadBatch).create); err != nil {
 			return adviseOffload(err)
 		}
 	}
-	if len(missing) == 0 {
+	err = o.each(ctx, without(have, devices), (*offloadBatch).removeDevices)
+	if err != nil && !errors.Is(err, unix.ENOENT) { // else one has left by itself: its notice brings the next call
+		return err
+	}
+	return o.each(ctx, without(devices, have), (*offloadBatch).addDevices)
+}
+
+// without returns the names that are not among others.
+func without(names, others []string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(others, name) })
+}
+
+// each changes devices of the flowtable in one transaction.
+func (o *Offload) each(ctx context.Context, devices []string, change func(*offloadBatch, []string)) error {
+	if len(devices) == 0 {
 		return nil
 	}
 	return o.transact(ctx, func(b *offloadBatch) {
-		for chunk := range slices.Chunk(missing, maxDevices) {
-			b.addDevices(chunk)
+		for chunk := range slices.Chunk(devices, maxDevices) {
+			change(b, chunk)
 		}
 	})
 }
@@ -156,17 +192,23 @@ func (o *Offload) Remove(ctx context.Context) error {
 
 // Devices reports whether our table is there, and the devices of its flowtable.
 func (o *Offload) Devices(ctx context.Context) (exists bool, devices []string, err error) {
+	exists, _, devices, err = o.look(ctx)
+	return exists, devices, err
+}
+
+// look is Devices, and reports whether the kernel lists the flowtable.
+func (o *Offload) look(ctx context.Context) (exists, listed bool, devices []string, err error) {
 	if exists, err = o.owned(ctx); err != nil {
-		return exists, nil, err
+		return exists, false, nil, err
 	}
 	all, err := flowtables(ctx, o.sock)
 	for _, f := range all {
 		if !f.Own {
-			return exists, devices, fmt.Errorf("flowtable %s belongs to another agent: turn one of them off", f)
+			return exists, listed, devices, fmt.Errorf("flowtable %s belongs to another agent: turn one of them off", f)
 		}
-		devices = append(devices, f.Devices...)
+		listed, devices = true, append(devices, f.Devices...)
 	}
-	return exists, devices, err
+	return exists, listed, devices, err
 }
 
 // Flowtables lists those of all tables in the network namespace of the calling thread.

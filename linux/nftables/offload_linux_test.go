@@ -609,6 +609,32 @@ func TestOffloadOfALaterDevice(t *testing.T) {
 	n.long("a device has come", true, both...)
 }
 
+// The flowtable has the devices that it is given, and no others: since Linux 6.16 the names of
+// those that are gone stay in it. One that the kernel does not list, as of too many names, is made
+// anew, and connections go on.
+func TestOffloadHasNoOtherDevices(t *testing.T) {
+	n := newOffloadNode(t)
+	both := n.operations()
+	n.offload()
+	all := n.unattended()
+	set := func(want ...string) {
+		t.Helper()
+		n.must(n.flows.Set(t.Context(), want))
+		_, have, err := n.flows.Devices(t.Context())
+		if n.must(err); !slices.Equal(slices.Sorted(slices.Values(have)), slices.Sorted(slices.Values(want))) {
+			t.Errorf("the flowtable has the devices %v, want %v", have, want)
+		}
+	}
+	set("pod1")
+	n.long("one device is left", false, both...)
+	set(all...)
+	n.long("all are in it again", true, both...)
+	n.nft("flush chain inet tandem-offload forward; delete flowtable inet tandem-offload services")
+	n.long("it is not listed", false, both...)
+	set(all...)
+	n.long("it was made anew", true, both...)
+}
+
 // lines is a log that another goroutine writes.
 type lines struct {
 	mu   sync.Mutex
