@@ -85,8 +85,17 @@ func TestPace(t *testing.T) {
 	if total < 5*time.Minute { // twenty requests
 		t.Errorf("a server that cannot answer is asked 20 times in %s", total)
 	}
+	p.reset()
 	if d := p.after(statusError(429, metav1.StatusReasonTooManyRequests, 7)); d < 7*time.Second || d > 9*time.Second {
 		t.Errorf("Retry-After 7: %s", d)
+	}
+	p.reset()
+	total = 0
+	for range 20 {
+		total += p.after(statusError(429, metav1.StatusReasonTooManyRequests, 1))
+	}
+	if total < 5*time.Minute {
+		t.Errorf("a server that answers Retry-After 1 each time is asked 20 times in %s", total)
 	}
 	if d := p.after(statusError(429, metav1.StatusReasonTooManyRequests, 1<<30)); d > 3*time.Minute {
 		t.Errorf("an absurd Retry-After: %s", d)

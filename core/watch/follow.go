@@ -589,18 +589,17 @@ type backoff struct {
 // reset notes a success.
 func (p *backoff) reset() { *p = backoff{} }
 
-// after returns how long to wait after a failure.
+// after returns how long to wait after a failure. What a server asks for is the least: many
+// answer with one second however long they are overloaded.
 func (p *backoff) after(err error) time.Duration {
-	if seconds, ok := apierrors.SuggestsClientDelay(err); ok && seconds > 0 {
-		p.rejected++
-		return jitter(min(time.Duration(seconds)*time.Second, longestDelay), 0.2)
+	seconds, asks := apierrors.SuggestsClientDelay(err)
+	if !asks && !answered(err) {
+		p.unanswered++
+		return jitter(doubled(unansweredFirst, unansweredMost, p.unanswered-1), 0.5)
 	}
-	if answered(err) {
-		p.rejected++
-		return jitter(doubled(rejectedFirst, rejectedMost, p.rejected-1), 0.5)
-	}
-	p.unanswered++
-	return jitter(doubled(unansweredFirst, unansweredMost, p.unanswered-1), 0.5)
+	p.rejected++
+	asked := min(time.Duration(seconds)*time.Second, longestDelay)
+	return max(jitter(asked, 0.2), jitter(doubled(rejectedFirst, rejectedMost, p.rejected-1), 0.5))
 }
 
 // answered reports whether an error is the server's answer, or about its content.
