@@ -7,11 +7,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
@@ -25,6 +29,9 @@ type EventWriter struct {
 	// Client is for the group and version events.k8s.io/v1.
 	Client rest.Interface
 	Node   string // the Node that this machine is
+	// Objects are clients for the kinds that Events are about, whose UIDs are asked for with the
+	// verb list. Without one, Events have no UID.
+	Objects map[string]rest.Interface
 }
 
 // reporter is the reporting controller, the same as kube-proxy's, so that existing
@@ -41,7 +48,13 @@ func (c *Client) Events(node string) (*EventWriter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &EventWriter{Client: client, Node: node}, nil
+	w := &EventWriter{Client: client, Node: node, Objects: map[string]rest.Interface{}}
+	for kind, version := range map[string]schema.GroupVersion{"Service": corev1.SchemeGroupVersion, "EndpointSlice": discoveryv1.SchemeGroupVersion} {
+		if w.Objects[kind], err = c.REST(version); err != nil {
+			return nil, err
+		}
+	}
+	return w, nil
 }
 
 // Write is an events.Sink. Several nodes may write one Event under one name: the
@@ -89,7 +102,38 @@ func noNamespace(err error) bool {
 }
 
 func (w *EventWriter) create(ctx context.Context, r events.Record) error {
-	return w.Client.Post().Namespace(namespaceOf(r)).Resource("events").Body(w.object(r)).Do(ctx).Error()
+	e := w.object(r)
+	if e.Regarding.UID == "" {
+		e.Regarding.UID = w.uid(ctx, r.About)
+	}
+	return w.Client.Post().Namespace(namespaceOf(r)).Resource("events").Body(e).Do(ctx).Error()
+}
+
+// onlyMetadata asks for a list without what objects are made of; a server that has no such
+// form sends all of them.
+const onlyMetadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+
+// uid asks for the UID of an object: kubectl describe shows no Event without it. It is empty where
+// the server does not tell, since an Event that only kubectl events shows is better than none. It
+// is not kept with each object, as hardly any has Events.
+func (w *EventWriter) uid(ctx context.Context, o events.Object) types.UID {
+	client := w.Objects[o.Kind]
+	if client == nil {
+		return ""
+	}
+	text, err := client.Get().Namespace(o.Namespace).Resource(strings.ToLower(o.Kind)+"s").
+		Param("fieldSelector", fields.OneTermEqualSelector(metav1.ObjectNameField, o.Name).String()).Param("resourceVersion", "0").
+		SetHeader("Accept", onlyMetadata).Do(ctx).Raw()
+	var list metav1.PartialObjectMetadataList
+	if err != nil || json.Unmarshal(text, &list) != nil {
+		return ""
+	}
+	for _, item := range list.Items {
+		if item.Name == o.Name && item.Namespace == o.Namespace {
+			return item.UID
+		}
+	}
+	return ""
 }
 
 // patch updates the count of an Event. Other fields stay.

@@ -10,13 +10,18 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -246,5 +251,49 @@ func TestEventsOnTheSharedConnection(t *testing.T) {
 	all := s.Objects("events")
 	if len(all) != 1 || all[0].(*eventsv1.Event).Regarding.Name != "web" {
 		t.Errorf("the server has %v", all)
+	}
+}
+
+// kubectl describe asks for Events by the UID of the object.
+func TestEventsHaveTheUIDOfTheirObject(t *testing.T) {
+	s, err := apitest.Start(apitest.Options{Plain: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	meta := func(name string, uid types.UID) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: "shop", Name: name, UID: uid}
+	}
+	s.Put(
+		&corev1.Service{ObjectMeta: meta("web", "u1")}, &corev1.Service{ObjectMeta: meta("other", "u2")},
+		&discoveryv1.EndpointSlice{ObjectMeta: meta("web", "u3")},
+	)
+	client, err := watch.Connect(config.API{Server: s.URL()}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	w, err := client.Events("n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		kind, name string
+		uid        types.UID
+	}{{"Service", "web", "u1"}, {"EndpointSlice", "web", "u3"}, {"Service", "gone", ""}} {
+		if err := w.Write(t.Context(), record(tt.kind, "shop", tt.name)); err != nil {
+			t.Fatal(err)
+		}
+		all := s.Objects("events")
+		if !slices.ContainsFunc(all, func(o kruntime.Object) bool {
+			about := o.(*eventsv1.Event).Regarding
+			return about.Kind == tt.kind && about.Name == tt.name && about.UID == tt.uid
+		}) {
+			t.Errorf("no Event about %s %s with UID %q in %v", tt.kind, tt.name, tt.uid, all)
+		}
+	}
+	s.Fail(apitest.Rule{Resource: "services", Status: 403, Reason: metav1.StatusReasonForbidden, Message: "no"})
+	if err := w.Write(t.Context(), record("Service", "shop", "other")); err != nil {
+		t.Errorf("without the permission to list Services: %v", err)
 	}
 }
