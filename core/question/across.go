@@ -259,9 +259,9 @@ func (w *valueWalk) walk(v reflect.Value, path string) {
 func (w *valueWalk) entry(v reflect.Value, path string, i int) {
 	key := strings.Join(w.keys(v), " ")
 	if text, ok := textOf(v); ok || v.Kind() == reflect.String {
-		key = cmp.Or(text, v.String())
+		key = w.neutral(cmp.Or(text, v.String()))
 	}
-	path = fmt.Sprintf("%s[%s]", path, w.neutral(cmp.Or(key, fmt.Sprint(i))))
+	path = fmt.Sprintf("%s[%s]", path, cmp.Or(key, fmt.Sprint(i)))
 	if w.seen[path]++; w.seen[path] > 1 {
 		path = fmt.Sprintf("%s~%d", path, w.seen[path])
 	}
@@ -282,7 +282,7 @@ func (w *valueWalk) keys(v reflect.Value) (all []string) {
 			all = append(all, w.keys(v.Field(i))...)
 		case f.Tag.Get(acrossTag) == keyText && !v.Field(i).IsZero():
 			text, _ := textOf(v.Field(i))
-			all = append(all, cmp.Or(text, fmt.Sprint(v.Field(i).Interface())))
+			all = append(all, w.neutral(cmp.Or(text, fmt.Sprint(v.Field(i).Interface()))))
 		}
 	}
 	return all
@@ -304,8 +304,12 @@ func textOf(v reflect.Value) (text string, ok bool) {
 	return "", false
 }
 
-// neutral is a text with the names that stand for what a node calls itself.
+// neutral is a sentence with the names that stand for what a node calls itself. A single word is a name or an address
+// that the answer is about, such as an endpoint's: it is the same for the node that is called so and for the others.
 func (w *valueWalk) neutral(text string) string {
+	if !strings.Contains(text, " ") {
+		return text
+	}
 	for _, own := range w.own {
 		text = replaceWord(text, own.text, own.path)
 	}

@@ -5,6 +5,7 @@ package question
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -100,5 +101,31 @@ func TestComparisonIsBounded(t *testing.T) {
 		if !n.Differs {
 			t.Fatalf("%s is alike", n.Node)
 		}
+	}
+}
+
+// A node or an address that an answer is about is the same for all nodes, also for the one that is called so.
+func TestNodesThatAnswersAreAboutAreCompared(t *testing.T) {
+	var c Comparison[int]
+	for i, node := range []string{"node-1", "node-2", "node-3"} {
+		s := Services{Node: node, Services: []ServiceDetail{{Service: Service{Name: "shop/web"}}}}
+		for _, on := range []string{"node-1", "node-2", "node-3"} {
+			s.Services[0].Endpoints = append(s.Services[0].Endpoints, EndpointDetail{Port: "http", Protocol: "TCP", Address: "10.0.0." + on[5:] + ":80", Node: on})
+		}
+		c.Add(node, "tandem", i, s)
+	}
+	if a, _, ok := c.Result(); !ok || len(a.Differences) > 0 || a.Unlisted > 0 {
+		t.Errorf("%v, and %d more", a.Differences, a.Unlisted)
+	}
+	var hosts Comparison[int]
+	for i, at := range []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"} {
+		e := Explanation{Node: "node-" + at[7:], From: at, To: "10.0.0.1:30080"}
+		for _, endpoint := range []string{"10.0.0.1:6443", "10.0.0.2:6443"} {
+			e.Endpoints = append(e.Endpoints, oracle.Target{Addr: netip.MustParseAddrPort(endpoint)})
+		}
+		hosts.Add(e.Node, "tandem", i, e)
+	}
+	if a, _, ok := hosts.Result(); !ok || len(a.Differences) > 0 || a.Unlisted > 0 {
+		t.Errorf("%v, and %d more", a.Differences, a.Unlisted)
 	}
 }
