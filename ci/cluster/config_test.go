@@ -32,8 +32,9 @@ func TestFiles(t *testing.T) {
 		"containerd.toml":   map[string]string{"Pause": pauseImage},
 		"coredns.yaml":      map[string]string{"DNS": dnsAddress},
 		"load.yaml":         loadValues(),
+		"questions.yaml":    loadValues(),
 		"rolling.yaml":      map[string]string{"Name": "r", "Image": pauseImage},
-		"proxy-config.yaml": map[string]string{"Mode": "nftables", "ClusterCIDR": p.ranges(podNets), "NodePorts": p.ranges(machineNets) + ",127.0.0.0/8", "Server": "172.18.0.10"},
+		"proxy-config.yaml": map[string]string{"Mode": "nftables", "Metrics": "", "ClusterCIDR": p.ranges(podNets), "NodePorts": p.ranges(machineNets) + ",127.0.0.0/8", "Server": "172.18.0.10"},
 	}
 	names, err := fs.Glob(files, "files/*")
 	if err != nil || len(names) < 7 {

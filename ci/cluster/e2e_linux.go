@@ -127,7 +127,10 @@ func (t suite) one(ctx context.Context, c *cluster, set testSet) (f figures, err
 		return f, err
 	}
 	requests, warnings, err := audit(log)
-	f.Facts[factRequests], f.Facts[factWarnings] = strconv.Itoa(requests), strconv.Itoa(warnings)
+	f.Facts[factRequests], f.Facts[factWarnings] = strconv.Itoa(requests), strconv.Itoa(len(warnings))
+	for _, w := range warnings {
+		fmt.Fprintln(c.out, "cluster: Warning Event:", w)
+	}
 	return f, err
 }
 
@@ -279,24 +282,27 @@ func parseStat(text string) (p process, ok bool) {
 
 func (c *cluster) auditLog() string { return filepath.Join(c.work(controlName), "log", "audit.log") }
 
-// audit counts what the proxies asked of the API server, and the Events of type Warning that they wrote,
-// in an audit log, which has no others.
-func audit(log io.Reader) (requests, warnings int, err error) {
+// audit counts what the proxies asked of the API server, in an audit log, which has no others, and returns what
+// the Events of type Warning say that they wrote.
+func audit(log io.Reader) (requests int, warnings []string, err error) {
 	seen := map[string]bool{}
 	lines := bufio.NewScanner(log)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		var r struct {
 			AuditID, Verb string
-			RequestObject struct{ Kind, Type string }
+			RequestObject struct {
+				Kind, Type, Reason, Note string
+				Regarding                struct{ Kind, Namespace, Name string }
+			}
 		}
 		// One request may have two lines: a watch begins and ends.
 		if json.Unmarshal(lines.Bytes(), &r) != nil || seen[r.AuditID] {
 			continue
 		}
 		seen[r.AuditID] = true
-		if r.Verb == "create" && r.RequestObject.Kind == "Event" && r.RequestObject.Type == "Warning" {
-			warnings++
+		if e := r.RequestObject; r.Verb == "create" && e.Kind == "Event" && e.Type == "Warning" {
+			warnings = append(warnings, fmt.Sprintf("%s: %s %s/%s: %s", e.Reason, e.Regarding.Kind, e.Regarding.Namespace, e.Regarding.Name, e.Note))
 		}
 	}
 	return len(seen), warnings, lines.Err()

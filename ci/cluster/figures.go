@@ -291,16 +291,20 @@ func writeTables(dir string) error {
 	if err != nil {
 		return err
 	}
-	life, err := os.ReadFile(filepath.Join(dir, "figures", "life.md"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
 	path := filepath.Join(dir, "README.md")
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	for mark, table := range map[string]string{"summary": summary(all), "failures": failures(all), "life": string(life), "specs": bySpec(all, "network")} {
+	tables := map[string]string{"summary": summary(all), "failures": failures(all), "specs": bySpec(all, "network")}
+	for _, name := range []string{"life", "questions"} {
+		table, err := os.ReadFile(filepath.Join(dir, "figures", name+".md"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		tables[name] = string(table)
+	}
+	for mark, table := range tables {
 		if text, err = replace(text, mark, table); err != nil {
 			return err
 		}

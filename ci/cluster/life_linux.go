@@ -193,7 +193,7 @@ func (c *cluster) restart(ctx context.Context) error {
 // mode changes the mode in kubeadm's ConfigMap and restarts the pods.
 func (c *cluster) mode(mode string) func(context.Context) error {
 	return func(ctx context.Context) error {
-		if err := c.configMap(ctx, mode); err != nil {
+		if err := c.configMap(ctx, mode, ""); err != nil {
 			return err
 		}
 		return c.restart(ctx)

@@ -26,10 +26,13 @@ const (
 	atOnce      = 100                    // new connections to a target that wait
 )
 
-const loadImage = "cluster.invalid/load:lab"
+const (
+	loadImage     = "cluster.invalid/load:lab"
+	nobodyAddress = "10.96.77.78" // of a Service without endpoints: files/questions.yaml
+)
 
 func loadValues() map[string]string {
-	return map[string]string{"Image": loadImage, "ClusterIP": "10.96.77.77", "Port": loadPort, "NodePort": "30777"}
+	return map[string]string{"Image": loadImage, "ClusterIP": "10.96.77.77", "Port": loadPort, "NodePort": "30777", "Nobody": nobodyAddress}
 }
 
 // counts are what a caller has seen since it began.

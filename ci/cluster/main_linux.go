@@ -18,6 +18,8 @@ const help = `usage: cluster [flags] VERB
   down            remove everything
   in MACHINE CMD  run a command in a machine: control, node-1, ...
   e2e             run upstream's tests for proxies and modes, each in a new cluster
+  questions       ask the cluster that runs by kubectl tandem: verbs, pages, connections as they come
+  uninstall       remove Tandem from the cluster that runs as the guide says, and show that nodes are clean
   life            upgrades, restarts and switches, with connections held and made all the time
   table           write the tables of README.md from the figures
 `
@@ -100,6 +102,10 @@ func run(ctx context.Context, args []string) error {
 		return t.run(ctx, c)
 	case "life":
 		return c.life(ctx)
+	case "questions":
+		return c.questions(ctx)
+	case "uninstall":
+		return c.uninstall(ctx)
 	case "table":
 		return writeTables(c.repo + "/ci/cluster")
 	}

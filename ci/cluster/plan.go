@@ -69,6 +69,14 @@ func newPlan(s shape) (plan, error) {
 // machines are all machines, the control machine first.
 func (p plan) machines() []node { return append([]node{p.Control}, p.Workers...) }
 
+// names are those of the nodes.
+func (p plan) names() (all []string) {
+	for _, w := range p.Workers {
+		all = append(all, w.Name)
+	}
+	return all
+}
+
 // families is how many address families the cluster has.
 func (p plan) families() int {
 	if p.Single {

@@ -47,7 +47,6 @@ func notHere() []skip {
 		{`should work after restarting apiserver`, "the API server of this cluster is no pod"},
 		{`\[Provider:gce\]`, "they ask Google's metadata server"},
 		{`should recreate its iptables rules if they are deleted`, "it needs SSH"},
-		{`\[Feature:LoadBalancer\]`, "the cluster has no cloud controller yet"},
 	}
 }
 
@@ -55,14 +54,16 @@ func sets() map[string]testSet {
 	sample := `should serve a basic endpoint from pods|should be able to switch session affinity for NodePort|should function for pod-Service: udp|` +
 		`should provide DNS for services|should have session affinity work for service with type clusterIP|should implement service.kubernetes.io/service-proxy-name|` +
 		`should be able to preserve UDP traffic when server pod cycles for a ClusterIP|internalTrafficPolicy|should create endpoints for unready pods`
+	balancers := skip{`\[Feature:LoadBalancer\]`, "a set of its own: balancers"}
 	return map[string]testSet{
 		"sample":      {Focus: `\[sig-network\].*(` + sample + `)`, Skip: notHere(), Runs: []proxy{{tandem, "nftables"}}, Limit: 6 * time.Minute},
 		"conformance": {Focus: `\[sig-network\].*\[Conformance\]`, Runs: everyProxy(), Limit: 30 * time.Minute},
 		"quick": {
 			Focus: `\[sig-network\]`, Runs: everyProxy(), Limit: 30 * time.Minute,
-			Skip: append(notHere(), skip{`\[Conformance\]`, "a set of its own"}, skip{`\[Slow\]|\[Serial\]|\[Disruptive\]`, "they take most of the time: the set network has them"}),
+			Skip: append(notHere(), balancers, skip{`\[Conformance\]`, "a set of its own"}, skip{`\[Slow\]|\[Serial\]|\[Disruptive\]`, "they take most of the time: the set network has them"}),
 		},
-		"network": {Focus: `\[sig-network\]`, Skip: notHere(), Runs: everyProxy(), Limit: 90 * time.Minute},
+		"network":   {Focus: `\[sig-network\]`, Skip: append(notHere(), balancers), Runs: everyProxy(), Limit: 90 * time.Minute},
+		"balancers": {Focus: `\[sig-network\].*\[Feature:LoadBalancer\]`, Skip: notHere(), Runs: everyProxy(), Limit: 60 * time.Minute},
 	}
 }
 

@@ -407,7 +407,7 @@ func (c *cluster) install(ctx context.Context) error {
 	if c.proxy.Name == none {
 		return nil
 	}
-	if err := c.configMap(ctx, c.proxy.Mode); err != nil {
+	if err := c.configMap(ctx, c.proxy.Mode, ""); err != nil {
 		return err
 	}
 	if c.proxy.Name == kubeProxy {
@@ -416,9 +416,9 @@ func (c *cluster) install(ctx context.Context) error {
 	return c.chart(ctx, "apply", chartSettings(c.proxy.Mode))
 }
 
-// configMap writes kubeadm's ConfigMap for a mode.
-func (c *cluster) configMap(ctx context.Context, mode string) error {
-	return c.apply(ctx, "proxy-config.yaml", map[string]string{"Mode": mode, "ClusterCIDR": c.plan.ranges(podNets), "NodePorts": c.plan.ranges(machineNets) + ",127.0.0.0/8", "Server": c.plan.Control.Addr[0].String()})
+// configMap writes kubeadm's ConfigMap for a mode, with an address for metrics if it is not to be the default.
+func (c *cluster) configMap(ctx context.Context, mode, metrics string) error {
+	return c.apply(ctx, "proxy-config.yaml", map[string]string{"Mode": mode, "Metrics": metrics, "ClusterCIDR": c.plan.ranges(podNets), "NodePorts": c.plan.ranges(machineNets) + ",127.0.0.0/8", "Server": c.plan.Control.Addr[0].String()})
 }
 
 // chart renders the chart with the image of this tree, as `helm template` does, and applies or deletes
@@ -436,11 +436,8 @@ func (c *cluster) chart(ctx context.Context, verb string, settings []string) err
 	if err != nil {
 		return fmt.Errorf("chart: %w: %s", err, tail(said.String(), 2000))
 	}
-	args := []string{verb, "--filename=-"}
-	if verb == "apply" {
-		args = append(args, "--server-side")
-	}
-	_, err = c.kubectl(ctx, manifests, args...)
+	more := map[string]string{"apply": "--server-side", "delete": "--ignore-not-found"}
+	_, err = c.kubectl(ctx, manifests, verb, "--filename=-", more[verb])
 	return err
 }
 
