@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -223,27 +222,4 @@ func resident(t *testing.T, pid int) int {
 		t.Fatal(err)
 	}
 	return pages * os.Getpagesize()
-}
-
-// A UDP relay without datagrams holds no buffer: of thousands of them each costs little.
-func TestIdleUDPRelaysHoldNoBuffer(t *testing.T) {
-	const n, most = 500, 20 << 10
-	s := newServer(t, Options{})
-	a, _ := names(t)
-	all := []*Relay{listen(t, s, model.UDP, balance(a))}
-	newAsker(t, all[0].Addr()).must(t)
-	runtime.GC()
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	for range n {
-		all = append(all, listen(t, s, model.UDP, balance(a)))
-	}
-	newAsker(t, all[n].Addr()).must(t)
-	runtime.GC()
-	runtime.ReadMemStats(&after)
-	each := (int(after.HeapAlloc+after.StackInuse) - int(before.HeapAlloc+before.StackInuse)) / n
-	t.Logf("%d bytes for each of %d idle relays", each, n)
-	if each > most {
-		t.Errorf("%d bytes, want at most %d", each, most)
-	}
 }

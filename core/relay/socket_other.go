@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"time"
 )
 
@@ -23,8 +24,26 @@ func newEngine(*shared) (engine, error) { return nil, nil }
 // pooledDatagrams reports whether UDP sessions take their buffers from a pool.
 const pooledDatagrams = false
 
-// datagrams returns what does not wait: a relay holds its buffer while it reads.
-func datagrams(*net.UDPConn) (await func() error) { return func() error { return nil } }
+// datagrams returns what waits until there is a datagram to read, or an error. On Windows package net
+// waits by a read of no bytes that takes nothing away, once what asks for it has said that there is nothing.
+// Elsewhere nothing waits: a relay holds its buffer while it reads.
+func datagrams(c *net.UDPConn) (await func() error) {
+	if runtime.GOOS != "windows" {
+		return func() error { return nil }
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return func() error { return err }
+	}
+	return func() error {
+		waited := false
+		return raw.Read(func(uintptr) bool {
+			was := waited
+			waited = true
+			return was
+		})
+	}
+}
 
 func systemReaders() (stream, datagrams newReader) { return newBufferedStream, newBufferedDatagrams }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -338,5 +339,32 @@ func TestAnEndpointThatLeftSaysNothing(t *testing.T) {
 	})
 	if at := c.must(t); at != b {
 		t.Errorf("the client hears %s", at)
+	}
+}
+
+// A UDP relay without datagrams holds no buffer: of thousands of them each costs little.
+func TestIdleUDPRelaysHoldNoBuffer(t *testing.T) {
+	if runtime.GOOS != "linux" && runtime.GOOS != "windows" {
+		t.Skip("skipped: on this system a relay holds its buffer while it reads")
+	}
+	needUDP(t)
+	const n, most = 500, 20 << 10
+	s := newServer(t, Options{})
+	a, _ := names(t)
+	all := []*Relay{listen(t, s, model.UDP, balance(a))}
+	newAsker(t, all[0].Addr()).must(t)
+	runtime.GC()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range n {
+		all = append(all, listen(t, s, model.UDP, balance(a)))
+	}
+	newAsker(t, all[n].Addr()).must(t)
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	each := (int(after.HeapAlloc+after.StackInuse) - int(before.HeapAlloc+before.StackInuse)) / n
+	t.Logf("%d bytes for each of %d idle relays", each, n)
+	if each > most {
+		t.Errorf("%d bytes, want at most %d", each, most)
 	}
 }
