@@ -127,7 +127,6 @@ type Engine struct {
 	faulty       map[model.ServiceName]model.Problem // the first problem of the first source, by name, that has one with a Service
 	sourceSynced bool                                // and what it could not read is not waited for
 	incomplete   bool                                // the source could not understand all there is
-	opened       bool                                // Options.Open has succeeded, or there is none
 	adopted      bool
 	adoptAt      time.Time                    // not before
 	adoptErr     string                       // that was logged last
@@ -177,7 +176,6 @@ func New(o Options) *Engine {
 		options: o, auditEvery: o.AuditEvery, minGap: o.MinGap, tracker: track.New(), inbox: newInbox(), turns: newTurns(), first: make(chan struct{}),
 		problems: map[string][]model.Problem{}, cidrs: map[string]*model.ServiceCIDR{},
 		withheld: map[model.PortID]*model.Port{}, unapplied: map[model.PortID]model.Delta{}, reported: map[model.PortID][]model.Gap{}, programmed: Since{}, lines: map[string]*lines{}, full: true,
-		opened: o.Open == nil,
 	}
 	e.current.Store(&DataPlane{o.Mode, o.Backend})
 	e.tracker.CollectTriggers(time.Now())

@@ -111,12 +111,13 @@ func TestADataPlaneThatOpensLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kernel := newKernel()
 		kernel.Objects["10.96.0.9:80"] = "left by an earlier run"
-		missing, attempts := true, 0
+		var there atomic.Bool
+		var attempts atomic.Int64
 		b := startOn(t, kernel, func(o *engine.Options) {
 			backend := o.Backend
 			o.Backend = dataplane.Unopened()
 			o.Open = func(context.Context) (dataplane.Backend, error) {
-				if attempts++; missing {
+				if attempts.Add(1); !there.Load() {
 					return nil, fmt.Errorf("no network: %w", dataplane.ErrNotReady)
 				}
 				return backend, nil
@@ -125,8 +126,8 @@ func TestADataPlaneThatOpensLater(t *testing.T) {
 		b.SetService(service("a", "10.96.0.1"))
 		b.Synced(true)
 		sleep(time.Hour)
-		if s := b.Status(); s.Err == nil || !strings.Contains(s.Err.Error(), "no network") || s.Adopted || s.Synced || attempts < 3000 || attempts > 3700 {
-			t.Errorf("after %d attempts: %+v", attempts, s)
+		if s := b.Status(); s.Err == nil || !strings.Contains(s.Err.Error(), "no network") || s.Adopted || s.Synced || attempts.Load() < 3000 || attempts.Load() > 3700 {
+			t.Errorf("after %d attempts: %+v", attempts.Load(), s)
 		}
 		if s, err := b.Snapshot(t.Context()); err != nil || len(s.Services) != 1 {
 			t.Errorf("%v, %v", s, err)
@@ -134,19 +135,52 @@ func TestADataPlaneThatOpensLater(t *testing.T) {
 		if _, err := b.Switch(t.Context(), engine.DataPlane{Backend: dataplane.New(fronts{}, newKernel())}); !errors.Is(err, engine.ErrNotReady) {
 			t.Errorf("switch: %v", err)
 		}
-		missing, attempts = false, 0
+		attempts.Store(0)
+		there.Store(true)
 		kernel.Do(func() { kernel.Broken = errors.New("not readable") })
 		sleep(10 * time.Second)
-		if attempts != 1 {
-			t.Errorf("opened %d times", attempts)
+		if attempts.Load() != 1 {
+			t.Errorf("opened %d times", attempts.Load())
 		}
 		kernel.Do(func() { kernel.Broken = nil })
 		sleep(2 * time.Second)
-		if s := b.Status(); !s.Synced || s.Err != nil || attempts != 1 {
-			t.Errorf("opened %d times: %+v", attempts, s)
+		if s := b.Status(); !s.Synced || s.Err != nil || attempts.Load() != 1 {
+			t.Errorf("opened %d times: %+v", attempts.Load(), s)
 		}
 		if _, left := kernel.Objects["10.96.0.9:80"]; left || kernel.Objects["10.96.0.1:80"] != "reject" {
 			t.Errorf("programmed %v", kernel.Objects)
+		}
+	})
+}
+
+// What the source could not understand before the data plane was open spares what an earlier run left there.
+func TestDoubtIsKnownToADataPlaneThatOpensLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kernel := newKernel()
+		kernel.Objects["10.96.0.9:80"] = "of an input that could not be decoded"
+		var there atomic.Bool
+		b := startOn(t, kernel, func(o *engine.Options) {
+			backend := o.Backend
+			o.Backend = dataplane.Unopened()
+			o.Open = func(context.Context) (dataplane.Backend, error) {
+				if !there.Load() {
+					return nil, dataplane.ErrNotReady
+				}
+				return backend, nil
+			}
+		})
+		b.SetService(service("a", "10.96.0.1"))
+		b.Synced(false)
+		sleep(time.Minute)
+		there.Store(true)
+		sleep(time.Minute)
+		if _, kept := kernel.Objects["10.96.0.9:80"]; !kept || kernel.Objects["10.96.0.1:80"] != "reject" {
+			t.Errorf("in doubt: %v", kernel.Objects)
+		}
+		b.Synced(true)
+		sleep(time.Minute)
+		if _, left := kernel.Objects["10.96.0.9:80"]; left {
+			t.Errorf("the doubt is over: %v", kernel.Objects)
 		}
 	})
 }

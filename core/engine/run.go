@@ -82,38 +82,30 @@ func (e *Engine) adopt(ctx context.Context) (next time.Time) {
 	}
 	e.adoptAt = now.Add(adoptRetry)
 	e.publish(func(s *Status) { s.ReadingAt = now })
-	a, open := &auditTask{start: now, done: make(chan struct{})}, !e.opened
+	a, backend, open := &auditTask{start: now, done: make(chan struct{})}, e.backend(), e.options.Open
 	e.reader = a
 	go func() {
 		var err error
-		if open {
-			err = e.open(ctx)
+		opened := false
+		if open != nil {
+			if backend, err = open(ctx); err == nil {
+				opened = true
+				e.current.Store(&DataPlane{e.options.Mode, backend}) // no other one: Switch waits for the first sync
+			}
 		}
-		opened := err == nil
-		if opened {
-			err = e.backend().Adopt(ctx)
+		if err == nil {
+			err = backend.Adopt(ctx)
 		}
 		close(a.done)
 		e.inbox.post(func(time.Time) {
-			if open && opened {
-				e.opened = true
-				e.backend().SetHost(e.tracker.Host())
+			if opened {
+				e.options.Open = nil
+				desired{host: e.tracker.Host(), incomplete: e.incomplete}.update(backend, desired{})
 			}
 			e.finishAdopt(ctx, err)
 		})
 	}()
 	return now.Add(adoptRetry)
-}
-
-// open opens the data plane, which is the engine's from then on. No other one is in use meanwhile:
-// Switch waits for the first sync.
-func (e *Engine) open(ctx context.Context) error {
-	backend, err := e.options.Open(ctx)
-	if err != nil {
-		return err
-	}
-	e.current.Store(&DataPlane{e.options.Mode, backend})
-	return nil
 }
 
 // finishAdopt takes the result of a read.
