@@ -199,11 +199,7 @@ func (c *commit) balance(k Key, v Value) error {
 	if f.network.overlay && !f.source(v).IsValid() {
 		return errors.New("the overlay has no source VIP yet")
 	}
-	want := f.balancer(k, v, ids)
-	if wait := c.pause(k, want); wait > 0 {
-		return ledger.BusyError{After: wait}
-	}
-	err = c.install(k, want)
+	err = c.install(k, f.balancer(k, v, ids))
 	if is(err, codeEndpointNotFound, codeNotFound) && !c.refreshed {
 		// A known endpoint has gone.
 		if err := c.refresh(); err != nil {
@@ -285,11 +281,9 @@ const maxPause = ledger.BusyLimit / 2
 // change in the meantime are one replacement, as with kube-proxy, which writes once a second
 // (minSyncPeriod); on a slow HNS it may take a tenth of the time. One that has none of its endpoints left,
 // or that differs in more than these, is replaced at once.
-func (c *commit) pause(k Key, want LoadBalancer) time.Duration {
-	have, ok := c.known.balancer(k)
-	switch {
-	case c.settings.Pause == 0 || c.modify || !ok || !have.single, differs(have.lb, want) == "" || beyondEndpoints(have.lb, want),
-		!slices.ContainsFunc(have.lb.HostComputeEndpoints, func(id string) bool { return slices.Contains(want.HostComputeEndpoints, id) }):
+func (c *commit) pause(k Key, have, want LoadBalancer) time.Duration {
+	stays := func(id string) bool { return slices.Contains(want.HostComputeEndpoints, id) }
+	if c.settings.Pause == 0 || !slices.ContainsFunc(have.HostComputeEndpoints, stays) {
 		return 0
 	}
 	c.known.mu.Lock()
@@ -310,6 +304,13 @@ func (c *commit) install(k Key, want LoadBalancer) error {
 	case !have.single:
 		return fmt.Errorf("the frontend is taken by load balancer %s, which Tandem does not own", have.lb.ID)
 	}
+	same := differs(have.lb, want) == ""
+	endpoints := !same && !beyondEndpoints(have.lb, want) // and nothing else
+	if endpoints && !c.modify {
+		if wait := c.pause(k, have.lb, want); wait > 0 {
+			return ledger.BusyError{After: wait}
+		}
+	}
 	c.adopt(k, have.lb.ID) // one that has turned up since
 	c.known.mu.Lock()
 	repair := c.known.repairable(k, have.lb.degraded())
@@ -317,11 +318,10 @@ func (c *commit) install(k Key, want LoadBalancer) error {
 		c.known.repairing(k)
 	}
 	c.known.mu.Unlock()
-	same := differs(have.lb, want) == ""
 	if same && !repair {
 		return nil
 	}
-	if c.modify && !same && !beyondEndpoints(have.lb, want) {
+	if c.modify && endpoints {
 		done, err := c.change(k, have.lb, want)
 		if done || err != nil {
 			return err
