@@ -229,8 +229,9 @@ func TestLongNotesAreCut(t *testing.T) {
 	}
 }
 
-// On the connection that everything shares, in the API's own encoding.
-func TestEventsOnTheSharedConnection(t *testing.T) {
+// connected returns a server, and what writes Events to it on the connection that everything shares.
+func connected(t *testing.T) (*apitest.Server, *watch.EventWriter) {
+	t.Helper()
 	s, err := apitest.Start(apitest.Options{Plain: true})
 	if err != nil {
 		t.Fatal(err)
@@ -240,11 +241,17 @@ func TestEventsOnTheSharedConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer client.Close()
+	t.Cleanup(client.Close)
 	w, err := client.Events("n1")
 	if err != nil {
 		t.Fatal(err)
 	}
+	return s, w
+}
+
+// On the connection that everything shares, in the API's own encoding.
+func TestEventsOnTheSharedConnection(t *testing.T) {
+	s, w := connected(t)
 	if err := w.Write(t.Context(), record("Service", "shop", "web")); err != nil {
 		t.Fatal(err)
 	}
@@ -256,11 +263,7 @@ func TestEventsOnTheSharedConnection(t *testing.T) {
 
 // kubectl describe asks for Events by the UID of the object.
 func TestEventsHaveTheUIDOfTheirObject(t *testing.T) {
-	s, err := apitest.Start(apitest.Options{Plain: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Stop)
+	s, w := connected(t)
 	meta := func(name string, uid types.UID) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: "shop", Name: name, UID: uid}
 	}
@@ -268,15 +271,6 @@ func TestEventsHaveTheUIDOfTheirObject(t *testing.T) {
 		&corev1.Service{ObjectMeta: meta("web", "u1")}, &corev1.Service{ObjectMeta: meta("other", "u2")},
 		&discoveryv1.EndpointSlice{ObjectMeta: meta("web", "u3")},
 	)
-	client, err := watch.Connect(config.API{Server: s.URL()}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	w, err := client.Events("n1")
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, tt := range []struct {
 		kind, name string
 		uid        types.UID
