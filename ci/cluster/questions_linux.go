@@ -40,7 +40,8 @@ func (c *cluster) questions(ctx context.Context) error {
 	defer func() { _, _ = c.kubectl(ctx, nil, "delete", "namespace", "load", "--wait=false") }()
 	var rows []string
 	for _, ask := range []func(context.Context) (answer, error){
-		c.askNodes(viaExec), c.askDifferences, c.askServices, c.askPod("explain"), c.askPod("trace"), c.askDrift, c.askSnapshot,
+		c.askNodes(viaExec), c.askDifferences, c.askAlike("services", "--all-nodes", "load/server"), c.askPod("explain"), c.askPod("trace"),
+		c.askAlike("drift", "--all-nodes"), c.askSnapshot,
 		c.askPages("kubectl tandem ui", c.tandemCommand(ctx, "ui")),
 		c.askPages("tandem ui --cluster", c.program(exec.CommandContext(ctx, c.tandemPath(), "ui", "--cluster"))),
 		c.askMonitor, c.openProxy, c.askNodes(viaProxy), c.askPod("explain"),
@@ -136,10 +137,15 @@ func (c *cluster) openProxy(ctx context.Context) (answer, error) {
 	if err := c.configMap(ctx, c.proxy.Mode, "0.0.0.0:10249"); err != nil {
 		return a, err
 	}
-	if err := c.chart(ctx, "apply", append(chartSettings(c.proxy.Mode), "kubectl.enabled=true")); err != nil {
+	if err := c.chart(ctx, "apply", c.askable()); err != nil {
 		return a, err
 	}
 	return a, c.restart(ctx)
+}
+
+// askable are the chart's settings with which kubectl tandem may ask through the API server.
+func (c *cluster) askable() []string {
+	return append(chartSettings(c.proxy.Mode), "kubectl.enabled=true")
 }
 
 // wellNodes reads a status and says in short that all nodes are there, well and alike.
@@ -169,26 +175,17 @@ func (c *cluster) askDifferences(ctx context.Context) (answer, error) {
 	return a, err
 }
 
-// askServices compares what the nodes know of a Service.
-func (c *cluster) askServices(ctx context.Context) (answer, error) {
-	a := answer{what: "kubectl tandem services --all-nodes load/server"}
-	out, err := c.tandem(ctx, "services", "--all-nodes", "load/server")
-	if err != nil {
+// askAlike asks all nodes, which must answer alike.
+func (c *cluster) askAlike(args ...string) func(context.Context) (answer, error) {
+	return func(ctx context.Context) (answer, error) {
+		a := answer{what: "kubectl tandem " + strings.Join(args, " ")}
+		out, err := c.tandem(ctx, args...)
+		if err != nil {
+			return a, err
+		}
+		a.says, err = has(out, fmt.Sprintf("%d of %d nodes answer alike", len(c.plan.Workers), len(c.plan.Workers)))
 		return a, err
 	}
-	a.says, err = has(out, fmt.Sprintf("%d of %d nodes answer alike", len(c.plan.Workers), len(c.plan.Workers)))
-	return a, err
-}
-
-// askDrift asks whether the kernels have what they should.
-func (c *cluster) askDrift(ctx context.Context) (answer, error) {
-	a := answer{what: "kubectl tandem drift --all-nodes"}
-	out, err := c.tandem(ctx, "drift", "--all-nodes")
-	if err != nil {
-		return a, err
-	}
-	a.says, err = has(out, fmt.Sprintf("%d of %d nodes answer alike", len(c.plan.Workers), len(c.plan.Workers)))
-	return a, err
 }
 
 // has returns the first line with a text.

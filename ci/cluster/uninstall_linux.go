@@ -17,7 +17,7 @@ func (c *cluster) uninstall(ctx context.Context) error {
 	if err := c.findParts(ctx, "where"); err != nil {
 		return err
 	}
-	settings := append(chartSettings(c.proxy.Mode), "kubectl.enabled=true") // what the questions have installed, too
+	settings := c.askable() // what the questions have installed, too
 	cleaning := append(slices.Clone(settings), "cleanup=true")
 	before, err := c.ownRules(ctx)
 	if err != nil {
