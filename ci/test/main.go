@@ -131,7 +131,7 @@ func backends() []string {
 func (r *runner) race(ctx context.Context) {
 	r.setenv("CGO_ENABLED=1")
 	defer r.setenv("CGO_ENABLED=0")
-	r.goTest(ctx, "core under the race detector", ".", "-race", "-skip", pattern(single(later()))+"|^Test(Suite|GoldensOfASuite)$/^large", "./core/...", "./platform/...")
+	r.goTest(ctx, "core under the race detector", ".", "-race", "-skip", pattern(single(later()))+"|^Test(Suite|Corpus|GoldensOfASuite)$/^large", "./core/...", "./platform/...")
 }
 
 // matrix runs a sample of every mode on every kernel that takes a few minutes.
