@@ -146,8 +146,23 @@ func TestSessionsLeavePorts(t *testing.T) {
 			t.Fatalf("client %d is not served", i)
 		}
 	}
-	if used := s.udpSlots.used; used < ports/8 || used > ports/4 {
-		t.Errorf("one namespace has %d sessions, of %d ports", used, ports)
+	held := func(r *Relay) int {
+		s.udpSlots.mu.Lock()
+		defer s.udpSlots.mu.Unlock()
+		return r.quota.held
+	}
+	all := held(evil)
+	if all < ports/8 || all > ports/4 {
+		t.Errorf("one namespace has %d sessions, of %d ports", all, ports)
+	}
+	other := of("evil")
+	for i := range all / 2 {
+		if !asks(other, 25_000+i) {
+			t.Errorf("client %d of another Service of the namespace is not served", i)
+		}
+	}
+	if got := held(other); got != all/2 || held(evil) > all-all/2+1 {
+		t.Errorf("%d clients of another Service of the namespace have %d sessions: they end each other's; the first Service has %d", all/2, got, held(evil))
 	}
 	for i := range ports / 8 {
 		if !asks(shop, 30_000+i) {

@@ -419,21 +419,36 @@ func keep[T item[T]](all *indexed[T], one T, place, held, more int) {
 	}
 }
 
-// makeRoomFor frees a slot for a share that holds none, and reports whether it did: while old sessions of others hold
-// all slots, its clients would be refused until some expire. Of the namespace with the most the share with the most
-// gives way. In its own namespace that is only one that has two, so that shares do not take each other's last; and so
-// it is with the last of a namespace. It costs O(log n) of n shares.
+// giver returns the share that makes room for one that may not grow; nil if it has to do so itself, or no share can.
+// A share without a session gets one of the namespace with the most, but not the last of another namespace. In its own
+// namespace a share gives way to one that has at least two fewer: so shares get even, and do not take each other's
+// last. Each time it is the share with the most that gives. mu is held.
+func (s *slots) giver(by *share) *share {
+	own := s.tenants[by.port.Service.Namespace]
+	if by.held == 0 && len(s.holders) > 0 && s.holders[0] != own && s.holders[0].gives > 1 {
+		return s.holders[0].shares[0]
+	}
+	if own != nil && len(own.shares) > 0 && own.shares[0].held > by.held+1 {
+		return own.shares[0]
+	}
+	return nil
+}
+
+// othersGive reports whether makeRoomFor would free a slot for a share.
+func (s *slots) othersGive(by *share) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.giver(by) != nil
+}
+
+// makeRoomFor frees a slot for a share, and reports whether it did: while old sessions of others hold the slots, its
+// clients would be refused until some expire, or end each other's sessions before they are answered. It costs
+// O(log n) of n shares.
 func (s *slots) makeRoomFor(by *share) bool {
 	s.mu.Lock()
-	var largest *share
-	if len(s.holders) > 0 {
-		t := s.holders[0]
-		if first := t.shares[0]; first.held > 1 || t.gives > 1 && t != s.tenants[by.port.Service.Namespace] {
-			largest = first
-		}
-	}
+	giver := s.giver(by)
 	s.mu.Unlock()
-	return largest != nil && largest.giveWay()
+	return giver != nil && giver.giveWay()
 }
 
 // exceeds reports whether a share has more than it may have, by more than rounding: others

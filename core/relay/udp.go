@@ -112,7 +112,7 @@ func (u *udpRelay) deliver(client netip.AddrPort, data []byte) bool {
 		s, err := u.session(client)
 		u.settle()
 		if errors.Is(err, errLimited) && u.udpSlots.makeRoomFor(&u.quota) {
-			s, err = u.session(client)
+			continue
 		}
 		if err != nil {
 			return false
@@ -188,12 +188,16 @@ func (u *udpRelay) newSession(client netip.AddrPort, from model.Origin, to choic
 // room takes a slot for a new session. Where the share may not grow, the session that is idle
 // longest gives way: clients that use a new port for each query, as resolvers do, would be
 // refused until sessions expire. A share beyond its limit, since others have grown, returns a
-// second slot. A share without a session has none to give, and room fails. mu is held.
+// second slot. room fails where another share makes room (makeRoomFor), which mu would be
+// held for, and where a share has no session to give. mu is held.
 func (u *udpRelay) room() bool {
 	if u.udpSlots.try(&u.quota) {
 		return true
 	}
 	u.stats.limited.Add(1)
+	if u.udpSlots.othersGive(&u.quota) {
+		return false
+	}
 	s := u.displace()
 	if s == nil {
 		return false
