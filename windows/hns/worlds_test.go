@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -456,22 +457,30 @@ func (w *worldRun) takeover(ctx context.Context, t *testing.T) error {
 }
 
 // TestWorlds starts on the nodes that CNI plug-ins make, restarts, cleans up, and takes over from
-// kube-proxy, under the rules of HNS of which each may be. It prints one table.
+// kube-proxy, under the rules of HNS of which each may be. The manual has its table.
 func TestWorlds(t *testing.T) {
 	servers := []struct {
 		name    string
 		version hns.Version
 	}{{"2019", hnsemu.WS2019}, {"2022", hnsemu.WS2022}, {"2025", hnsemu.WS2025}}
 	phases := []string{"first start", "restart", "cleanup", "takeover"}
-	var table strings.Builder
-	fmt.Fprintf(&table, "\n%-16s %-7s %-12s %-9s %-9s %s\n", "CNI", "Server", phases[0], phases[1], phases[2], phases[3])
+	table := "| CNI plug-in | Network of the pods | Families | Server 2019 | 2022 | 2025 |\n|---|---|---|---|---|---|\n"
 	for _, c := range cnis() {
+		t.Logf("%s, by:\n%s", c.name, strings.Join(c.sources, "\n"))
+		families := "IPv4"
+		switch {
+		case c.refuses != "":
+			families = "none"
+		case c.four == "":
+			families = "IPv4, IPv6"
+		}
+		table += fmt.Sprintf("| %s | %s | %s |", c.name, c.kind, families)
 		for _, s := range servers {
-			cells := slices.Repeat([]string{"pass"}, len(phases))
 			if !c.on(s.version) {
-				fmt.Fprintf(&table, "%-16s %-7s there are no such nodes\n", c.name, s.name)
+				table += " no such node |"
 				continue
 			}
+			result := "pass"
 			var wrong []string
 			for _, faults := range []hnsemu.Behaviour{{}, {Twins: true}, {DeleteInUse: true}, {DeleteFailsOnce: true, Exists: 0x803b002f}} {
 				synctest.Test(t, func(t *testing.T) {
@@ -483,27 +492,24 @@ func TestWorlds(t *testing.T) {
 						err := run(t.Context())
 						switch refuses := c.refuses != "" && phases[phase] != "cleanup"; {
 						case refuses && err != nil && strings.Contains(err.Error(), c.refuses) && w.emu.Writes() == 0:
-							cells[phase] = "refused"
+							result = "refused"
 						case refuses || err != nil:
-							cells[phase] = "FAIL"
 							wrong = append(wrong, fmt.Sprintf("%s, %+v: %v", phases[phase], faults, err))
 						}
 					}
 				})
 			}
 			for _, what := range wrong { // a bubble that fails would end the test
+				result = "FAIL"
 				t.Errorf("%s on Server %s, %s", c.name, s.name, what)
 			}
-			fmt.Fprintf(&table, "%-16s %-7s %-12s %-9s %-9s %s\n", c.name, s.name, cells[0], cells[1], cells[2], cells[3])
+			table += " " + result + " |"
 		}
-		for _, source := range c.sources {
-			fmt.Fprintf(&table, "  %s\n", source)
-		}
-		if c.four != "" {
-			fmt.Fprintf(&table, "  IPv4 only: %s\n", c.four)
-		}
+		table += "\n"
 	}
-	t.Log(table.String())
+	if page, err := os.ReadFile("../../core/manual/pages/modes.md"); err != nil || !strings.Contains(string(page), table) {
+		t.Errorf("modes.md has another table of these nodes (%v) than\n%s", err, table)
+	}
 }
 
 // Without the name of a network the one of the pods is found, and none before it is there: the
