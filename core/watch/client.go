@@ -203,6 +203,11 @@ func (c *Client) rest(gv schema.GroupVersion, limit flowcontrol.RateLimiter) (re
 // request to a REST client.
 func (c *Client) Codec() kruntime.ParameterCodec { return kruntime.NewParameterCodec(c.scheme) }
 
+// decoders returns what decodes watches, by the type of the answer.
+func (c *Client) decoders() kruntime.ClientNegotiator {
+	return kruntime.NewClientNegotiator(c.codecs.WithoutConversion(), schema.GroupVersion{}) // of what is encoded: nothing
+}
+
 // Close ends the connections that are idle.
 func (c *Client) Close() { utilnet.CloseIdleConnectionsFor(c.http.Transport) }
 
@@ -276,6 +281,7 @@ func (b *boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 			io.Closer
 		}{io.LimitReader(answer.Body, maxError), answer.Body}
 	} else {
+		limit.content = answer.Header.Get("Content-Type")
 		answer.Body = &boundedBody{answer.Body, limit}
 	}
 	return answer, nil
@@ -284,11 +290,12 @@ func (b *boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 // boundKey is the key of a context with a *bound.
 type boundKey struct{}
 
-// bound is how many bytes of an answer are read.
+// bound is how many bytes of an answer are read. It belongs to the goroutine that makes the request and reads the answer.
 type bound struct {
-	spent atomic.Int64
-	most  int64
-	what  string
+	spent   int64
+	most    int64
+	what    string
+	content string // type of the answer
 }
 
 // within returns a context whose request reads so many bytes at most.
@@ -296,10 +303,10 @@ func within(ctx context.Context, most int64) context.Context {
 	return context.WithValue(ctx, boundKey{}, &bound{most: most, what: "in one answer"})
 }
 
-// withByteCount returns a context for a watch and what its events reset to 0.
-func withByteCount(ctx context.Context) (context.Context, *atomic.Int64) {
+// withByteCount returns a context for a watch, and a bound of which its events reset what is spent.
+func withByteCount(ctx context.Context) (context.Context, *bound) {
 	b := &bound{most: maxEvent, what: "without completing an event"}
-	return context.WithValue(ctx, boundKey{}, b), &b.spent
+	return context.WithValue(ctx, boundKey{}, b), b
 }
 
 // boundedBody is a body that fails where it grows beyond a limit.
@@ -310,7 +317,7 @@ type boundedBody struct {
 
 func (b *boundedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if b.spent.Add(int64(n)) > b.most {
+	if b.spent += int64(n); b.spent > b.most {
 		return 0, fmt.Errorf("%w: more than %d MiB %s", errTooMuch, b.most>>20, b.what)
 	}
 	return n, err

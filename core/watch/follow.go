@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"mime"
 	"strconv"
 	"time"
 
@@ -16,9 +18,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/streaming"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
+	restwatch "k8s.io/client-go/rest/watch"
 
 	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/sleep"
@@ -43,6 +48,7 @@ type follower struct {
 	clients    []rest.Interface // one each for the version and the fallbacks
 	in         int              // which of them is used
 	codec      runtime.ParameterCodec
+	decoders   runtime.ClientNegotiator // of watches, by the type of the answer
 	dispatcher *dispatcher
 	status     *resourceStatus
 	limits     limits
@@ -354,7 +360,7 @@ func (f *follower) stream(ctx context.Context) error {
 	defer cancel(nil)
 	silence := time.AfterFunc(f.limits.silence, func() { cancel(errSilent) })
 	defer silence.Stop()
-	metered, spent := withByteCount(ctx)
+	metered, answer := withByteCount(ctx)
 
 	start := time.Now()
 	f.status.watch()
@@ -362,13 +368,14 @@ func (f *follower) stream(ctx context.Context) error {
 	defer func() { // it ended before its time
 		f.doubtful = f.doubtful || time.Since(start) < time.Duration(*options.TimeoutSeconds)*time.Second
 	}()
-	w, err := f.get(options).Watch(metered)
+	body, err := f.get(options).Stream(metered)
 	if err != nil {
 		return causeOr(ctx, err)
 	}
-	defer w.Stop()
-	if _, ok := w.(*apiwatch.StreamWatcher); !ok { // client-go makes some errors an empty watch
-		return causeOr(ctx, errCut)
+	defer body.Close()
+	from, err := f.decoder(body, answer.content)
+	if err != nil {
+		return err
 	}
 	if f.listing {
 		f.status.list()
@@ -388,9 +395,13 @@ func (f *follower) stream(ctx context.Context) error {
 		f.status.answered()
 	}
 	events := 0
-	for e := range w.ResultChan() {
+	for {
+		var e apiwatch.Event
+		if e, err = nextEvent(from); err != nil {
+			break
+		}
 		events++
-		spent.Store(0)
+		answer.spent = 0
 		if err = f.event(e); err != nil {
 			break
 		}
@@ -407,6 +418,9 @@ func (f *follower) stream(ctx context.Context) error {
 	}
 	silent := errors.Is(context.Cause(ctx), errSilent)
 	f.suspect = f.suspect || silent && f.bookmarks
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
 	switch {
 	case f.listing && silent:
 		return errSilent
@@ -420,6 +434,32 @@ func (f *follower) stream(ctx context.Context) error {
 		return errShort
 	}
 	return errCut
+}
+
+// decoder returns what reads the events of a watch.
+func (f *follower) decoder(body io.ReadCloser, content string) (*restwatch.Decoder, error) {
+	media, params, err := mime.ParseMediaType(content)
+	if err != nil {
+		media = "" // the server's default
+	}
+	object, event, framer, err := f.decoders.StreamDecoder(media, params)
+	if err != nil {
+		return nil, err
+	}
+	return restwatch.NewDecoder(streaming.NewDecoder(framer.NewFrameReader(body), event), object), nil
+}
+
+// nextEvent reads an event of a watch; the error is io.EOF where that has ended. It is read where it is used:
+// client-go's StreamWatcher has a goroutine of its own for that, so that each event wakes one more.
+func nextEvent(from *restwatch.Decoder) (e apiwatch.Event, err error) {
+	e.Type, e.Object, err = from.Decode()
+	switch {
+	case utilnet.IsProbableEOF(err), utilnet.IsTimeout(err):
+		return e, io.EOF
+	case err != nil:
+		return e, fmt.Errorf("%w: %w", errUnread, err)
+	}
+	return e, nil
 }
 
 // causeOr returns why a stream's context was cancelled, and err if it was not.
@@ -559,6 +599,7 @@ var (
 	errCut    = errors.New("connection closed")
 	errShort  = errors.New("watch ended at once")
 	errPart   = errors.New("stream ended before the list was complete")
+	errUnread = errors.New("watch cannot be read")
 
 	errRestored = errors.New("the API server has other objects at this resourceVersion: it was restored from a backup")
 )
@@ -604,7 +645,7 @@ func (p *backoff) after(err error) time.Duration {
 
 // answered reports whether an error is the server's answer, or about its content.
 func answered(err error) bool {
-	for _, own := range []error{errShort, errPart, errTooMuch, errRedirect, errRestored} {
+	for _, own := range []error{errShort, errPart, errUnread, errTooMuch, errRedirect, errRestored} {
 		if errors.Is(err, own) {
 			return true
 		}

@@ -89,7 +89,7 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 			clients = append(clients, one)
 		}
 		s.followers = append(s.followers, &follower{
-			kind: k, clients: clients, codec: client.Codec(), status: newResourceStatus(&k, j, client.Host()), lists: lists,
+			kind: k, clients: clients, codec: client.Codec(), decoders: client.decoders(), status: newResourceStatus(&k, j, client.Host()), lists: lists,
 		})
 	}
 	return s, nil

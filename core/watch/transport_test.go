@@ -3,14 +3,22 @@
 package watch
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/watch/apitest"
 )
 
 // TestOneConnection holds that requests made at once share one connection, and that one
@@ -61,4 +69,78 @@ func TestOneConnection(t *testing.T) {
 	if n := dials.Load(); n != 1 {
 		t.Errorf("8 requests made %d connections, want 1", n)
 	}
+}
+
+// TestReadWhereUsed holds that the goroutine that reads an event passes it on: each goroutine between the two would
+// be woken for every event, which costs more than to decode it.
+func TestReadWhereUsed(t *testing.T) {
+	w := newWorld(t, apitest.Options{})
+	source, err := Open(w.config, slog.New(slog.DiscardHandler), Hooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var readers sync.Map // goroutines that read answers
+	source.client.http.Transport = &bodies{source.client.http.Transport, func() { readers.Store(goroutine(), true) }}
+	sink := &goroutines{record: newRecord(), sets: make(chan string, 16)}
+	ctx, cancel := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	group.Go(func() { _ = source.Run(ctx, sink) })
+	defer group.Wait()
+	defer cancel()
+	for i := range 2 { // one of the list, one of the watch
+		select {
+		case id := <-sink.sets:
+			if _, reads := readers.Load(id); !reads {
+				t.Errorf("Service %d comes from a goroutine that reads no answer", i)
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("no Service within a minute")
+		}
+		w.server.Put(service("web", 81))
+	}
+}
+
+// bodies calls a function before each read of an answer.
+type bodies struct {
+	next   http.RoundTripper
+	before func()
+}
+
+// WrappedRoundTripper lets client-go find the transport underneath.
+func (b *bodies) WrappedRoundTripper() http.RoundTripper { return b.next }
+
+func (b *bodies) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := b.next.RoundTrip(r)
+	if err == nil {
+		answer.Body = &body{answer.Body, b.before}
+	}
+	return answer, err
+}
+
+type body struct {
+	io.ReadCloser
+	before func()
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	b.before()
+	return b.ReadCloser.Read(p)
+}
+
+// goroutines notes the goroutines that set Services.
+type goroutines struct {
+	*record
+	sets chan string
+}
+
+func (g *goroutines) SetService(s *model.Service) {
+	g.record.SetService(s)
+	g.sets <- goroutine()
+}
+
+// goroutine names the one that calls it.
+func goroutine() string {
+	var text [64]byte
+	line := bytes.Fields(text[:runtime.Stack(text[:], false)])
+	return string(line[1])
 }
