@@ -174,7 +174,7 @@ func parseAddr(s string) (addr netip.Addr, remark string) {
 // decimal returns an IPv4 address or CIDR without the leading zeros of its octets,
 // and anything else as it is.
 func decimal(s string) string {
-	if !strings.Contains("."+s, ".0") || strings.Contains(s, ":") {
+	if !leadingZero(s) || strings.Contains(s, ":") {
 		return s
 	}
 	ip, bits, cidr := strings.Cut(s, "/")
@@ -195,6 +195,16 @@ func decimal(s string) string {
 		ip += "/" + bits
 	}
 	return ip
+}
+
+// leadingZero reports whether a zero at the beginning of an octet is followed by a digit, which few addresses have.
+func leadingZero(s string) bool {
+	for i := 1; i < len(s); i++ {
+		if s[i-1] == '0' && s[i] >= '0' && s[i] <= '9' && (i == 1 || s[i-2] == '.') {
+			return true
+		}
+	}
+	return false
 }
 
 // zeros warns of an address or CIDR with leading zeros: other programs read such
@@ -278,13 +288,16 @@ const (
 // maxSlowStart bounds how long an endpoint counts as new.
 const maxSlowStart = time.Hour
 
-// annotation returns the value of an annotation, and a function that reports it as
-// invalid.
-func (f *faults) annotation(key string) (value string, has bool, bad func(remark string)) {
+// annotation returns the value of an annotation.
+func (f *faults) annotation(key string) (value string, has bool) {
 	value, has = f.meta.Annotations[key]
-	return strings.TrimSpace(value), has, func(remark string) {
-		f.bad(model.WhyInvalid, "metadata.annotations", key+"="+value, remark)
-	}
+	return strings.TrimSpace(value), has
+}
+
+// badAnnotation reports the value of an annotation as invalid.
+func (f *faults) badAnnotation(key, remark string) {
+	value, _ := f.annotation(key)
+	f.bad(model.WhyInvalid, "metadata.annotations", key+"="+value, remark)
 }
 
 // choice converts the annotations of a Service. Invalid ones are left out.
@@ -292,25 +305,25 @@ func choice(f *faults) (c model.Choice) {
 	if len(f.meta.Annotations) == 0 {
 		return c
 	}
-	if value, has, bad := f.annotation(AnnotationScheduler); has {
+	if value, has := f.annotation(AnnotationScheduler); has {
 		s, ok := model.ParseScheduler(value)
 		if !ok || value == "" {
-			bad("not rr, lc, sh, random or maglev; ignored")
+			f.badAnnotation(AnnotationScheduler, "not rr, lc, sh, random or maglev; ignored")
 		}
 		c.Scheduler = s
 	}
-	if value, has, bad := f.annotation(AnnotationSlowStart); has {
+	if value, has := f.annotation(AnnotationSlowStart); has {
 		seconds, err := strconv.ParseUint(value, 10, 32)
 		if err != nil || time.Duration(seconds)*time.Second > maxSlowStart {
-			bad("not a number of seconds up to 3600; ignored")
+			f.badAnnotation(AnnotationSlowStart, "not a number of seconds up to 3600; ignored")
 			seconds = 0
 		}
 		c.SlowStart = time.Duration(seconds) * time.Second
 	}
-	if value, has, bad := f.annotation(AnnotationSpill); has {
+	if value, has := f.annotation(AnnotationSpill); has {
 		s, ok := parseSpill(value)
 		if !ok {
-			bad("want above=N,floor=N, with N of above at least 1; ignored")
+			f.badAnnotation(AnnotationSpill, "want above=N,floor=N, with N of above at least 1; ignored")
 		}
 		c.Spill = s
 	}
@@ -343,7 +356,7 @@ func parseSpill(text string) (s model.Spill, ok bool) {
 // weight converts the weight of a slice's endpoints.
 func weight(f *faults) (w uint16, weighted bool) {
 	for _, key := range []string{AnnotationWeight, AnnotationCiliumWeight} {
-		value, has, bad := f.annotation(key)
+		value, has := f.annotation(key)
 		if !has {
 			continue
 		}
@@ -351,7 +364,7 @@ func weight(f *faults) (w uint16, weighted bool) {
 		if err == nil {
 			return uint16(n), true
 		}
-		bad("not within 0..65535, ignored")
+		f.badAnnotation(key, "not within 0..65535, ignored")
 	}
 	return 0, false
 }

@@ -44,6 +44,19 @@ func TestLeadingZeros(t *testing.T) {
 	}
 }
 
+// Most addresses have no leading zeros, and many a zero: to look costs each endpoint of a large slice nothing.
+func TestZerosThatDoNotLead(t *testing.T) {
+	for _, s := range []string{"10.0.0.1", "10.100.20.0", "0.0.0.0", "10.0.0.0/08", "1.2.3.0x"} {
+		if n := testing.AllocsPerRun(10, func() {
+			if d := decimal(s); d != s {
+				t.Errorf("%s became %s", s, d)
+			}
+		}); n != 0 {
+			t.Errorf("%s: %g allocations", s, n)
+		}
+	}
+}
+
 // FuzzDecimal demands of every IPv4 address what kube-proxy's parser makes of it.
 func FuzzDecimal(f *testing.F) {
 	for _, s := range []string{"010.0.0.1", "0.0.0.0", "00.0.0.0", "1.2.3.004", "010.0.0.0/8", "1.2.3", "...", "0000.1.1.1", "::0.1.2.3", "08.1.1.1", "1.2.3.4/"} {
