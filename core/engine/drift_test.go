@@ -385,6 +385,34 @@ func BenchmarkSnapshot(b *testing.B) {
 	}
 }
 
+// A change of an endpoint of a Service, from the source to the data plane: what it allocates counts.
+func BenchmarkChange(b *testing.B) {
+	for _, n := range []int{5, 500} {
+		b.Run(fmt.Sprint(n, " endpoints"), func(b *testing.B) {
+			done := make(chan struct{}, 1)
+			e := engine.New(engine.Options{
+				Host: func(*model.Node, []*model.ServiceCIDR) (*model.Host, []model.Problem) {
+					return &model.Host{Name: "here"}, nil
+				},
+				Backend: dataplane.New(fronts{}, newKernel()), AuditEvery: time.Hour, Log: slog.New(slog.DiscardHandler),
+				Hooks: engine.Hooks{Synced: func(engine.Sync) { done <- struct{}{} }},
+			})
+			go func() { _ = e.Run(b.Context()) }()
+			all := readyEndpoints(n + 1)
+			either := [2]*model.Slice{endpoints("ns", "a", all[:n]), endpoints("ns", "a", all[1:])}
+			e.SetService(service("a", "10.96.0.1"))
+			e.SetSlice(either[0])
+			e.Synced(true)
+			<-done
+			b.ReportAllocs()
+			for i := 1; b.Loop(); i++ {
+				e.SetSlice(either[i%2])
+				<-done
+			}
+		})
+	}
+}
+
 // Evaluate implements dataplane.Compiler.
 func (fronts) Evaluate(map[string]string, *model.Host) func(oracle.Packet) oracle.Outcome {
 	return func(oracle.Packet) oracle.Outcome { return oracle.Outcome{} }

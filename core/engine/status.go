@@ -5,6 +5,7 @@ package engine
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -143,34 +144,45 @@ const maxSince = 20_000
 func (e *Engine) noteSince(applied []model.Delta, at time.Time) {
 	for _, d := range applied {
 		before, now := addressesOf(d.Old), addressesOf(d.New)
-		for a := range before {
-			if _, still := now[a]; !still {
+		for _, a := range before {
+			if !among(a, now) {
 				delete(e.programmed, SinceKey{d.ID(), a})
 			}
 		}
-		for a := range now {
-			if _, was := before[a]; !was && len(e.programmed) < maxSince {
+		for _, a := range now {
+			if len(e.programmed) < maxSince && !among(a, before) {
 				e.programmed[SinceKey{d.ID(), a}] = at
 			}
 		}
 	}
 }
 
-// addressesOf are those of a port, which may be nil.
-func addressesOf(p *model.Port) map[netip.AddrPort]struct{} {
+// addressesOf are those of a port, which may be nil. They are sorted.
+func addressesOf(p *model.Port) (all []netip.AddrPort) {
 	if p == nil {
 		return nil
 	}
-	all := map[netip.AddrPort]struct{}{}
-	for i := range p.Frontends {
-		all[p.Frontends[i].At] = struct{}{}
+	pools := p.Pools()
+	n := len(p.Frontends)
+	for _, pool := range pools {
+		n += len(pool.Endpoints)
 	}
-	for _, pool := range p.Pools() {
-		for _, e := range pool.Endpoints {
-			all[e.Addr] = struct{}{}
+	all = make([]netip.AddrPort, 0, n)
+	for i := range p.Frontends {
+		all = append(all, p.Frontends[i].At)
+	}
+	for _, pool := range pools {
+		for i := range pool.Endpoints {
+			all = append(all, pool.Endpoints[i].Addr)
 		}
 	}
-	return all
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	return slices.Compact(all)
+}
+
+func among(a netip.AddrPort, all []netip.AddrPort) bool {
+	_, found := slices.BinarySearchFunc(all, a, netip.AddrPort.Compare)
+	return found
 }
 
 // Since returns what is known of one Service.
@@ -178,7 +190,7 @@ func (e *Engine) Since(ctx context.Context, of model.ServiceName) (Since, error)
 	return ask(ctx, e.inbox, func() Since {
 		known := Since{}
 		for _, p := range e.tracker.Service(of).Ports {
-			for a := range addressesOf(p) {
+			for _, a := range addressesOf(p) {
 				if at, ok := e.programmed[SinceKey{p.ID, a}]; ok {
 					known[SinceKey{p.ID, a}] = at
 				}
