@@ -454,12 +454,12 @@ func (f *follower) decoder(body io.ReadCloser, content string) (*restwatch.Decod
 func nextEvent(from *restwatch.Decoder) (e apiwatch.Event, err error) {
 	e.Type, e.Object, err = from.Decode()
 	switch {
+	case err == nil:
+		return e, nil
 	case utilnet.IsProbableEOF(err), utilnet.IsTimeout(err):
 		return e, io.EOF
-	case err != nil:
-		return e, fmt.Errorf("%w: %w", errUnread, err)
 	}
-	return e, nil
+	return e, fmt.Errorf("%w: %w", errUnread, err)
 }
 
 // causeOr returns why a stream's context was cancelled, and err if it was not.
