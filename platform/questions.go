@@ -251,48 +251,60 @@ func (p *Proxy) plane() question.Plane {
 	}
 }
 
-// count reads what the data plane has counted; nil where it does not, and no bytes are asked for.
+// count reads what the data plane has counted, and conntrack; nil where neither has anything that is asked for.
 func (p *Proxy) count(ctx context.Context, r *question.TopRequest) (from *question.TopSources, err error) {
 	from = &question.TopSources{At: time.Now()}
 	for _, a := range p.machine.now().Addresses {
 		from.Node = append(from.Node, a.Prefix.Addr())
 	}
-	backend := p.engine.Current().Backend
+	plane := p.engine.Current()
+	backend := plane.Backend
 	err = p.network.Do(func() error {
-		counts := question.TopCounts{}
+		counts, flows := question.TopCounts{}, r.Bytes
+		stands := r.Open && p.tracked != nil && plane.Mode.Conntrack // conntrack, for the data plane
 		switch counted, err := backend.Connections(ctx, false, counts.Add); {
 		case err != nil:
 			return err
 		case counted:
 			from.Counts = counts
-		case !r.Bytes:
+		case !r.Bytes && !stands:
 			from = nil
 			return nil
+		default:
+			flows = true
 		}
 		if r.Endpoints {
 			from.Endpoints = question.TopEndpoints{}
 			switch counted, err := backend.Connections(ctx, true, from.Endpoints.Add); {
 			case err != nil:
 				return err
-			case !counted:
-				return errEndpointsNotCounted
+			case counted:
+			case stands:
+				flows = true
+			case r.Open:
+				from.Endpoints, from.NoEndpoints = nil, endpointsNotCounted
+			default:
+				return errors.New(endpointsNotCounted)
 			}
 		}
-		if !r.Bytes {
+		if !flows {
 			return nil
 		}
 		if p.tracked == nil {
 			return errBytesNotCounted
 		}
 		from.Flows = question.TopFlows{}
-		return p.tracked.Traffic(ctx, from.Flows.Add)
+		if from.NoBytes, err = p.tracked.Traffic(ctx, from.Flows.Add); err == nil && from.NoBytes != "" && r.Bytes {
+			err = errors.New(from.NoBytes)
+		}
+		return err
 	})
 	return from, err
 }
 
 var errBytesNotCounted = errors.New("--bytes: this system does not count the bytes of connections by their first destination")
 
-var errEndpointsNotCounted = errors.New("connections of endpoints are not counted: mode ipvs counts them, and mode nftables with --count-connections --count-endpoints")
+const endpointsNotCounted = "connections of endpoints are not counted: mode ipvs counts them, and mode nftables with --count-connections --count-endpoints"
 
 // scraped are the counts of connections as metrics show them. It is safe for concurrent use.
 type scraped struct {
@@ -472,16 +484,21 @@ func (p *Proxy) read(ctx context.Context) (at time.Time, err error) {
 	return p.engine.Audit(ctx)
 }
 
-// counts are the connections that the data plane has counted, as tandem top shows them; nil where it does
-// not count.
-func (p *Proxy) counts(ctx context.Context) (*question.Top, error) {
+// top counts connections, when it is its turn to read the kernel.
+func (p *Proxy) top(ctx context.Context, r question.TopRequest) (t question.Top, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
 	if err := p.kernel.Take(ctx); err != nil {
-		return nil, err
+		return t, err
 	}
 	defer p.kernel.Give()
-	t, err := question.CountConnections().Of(ctx, p.Known, question.TopRequest{Frontends: true})
+	return question.CountConnections().Of(ctx, p.Known, r)
+}
+
+// counts are the connections that the data plane has counted, as tandem top shows them; nil where it does
+// not count.
+func (p *Proxy) counts(ctx context.Context) (*question.Top, error) {
+	t, err := p.top(ctx, question.TopRequest{Frontends: true})
 	if t.NotCounted != "" {
 		return nil, err
 	}

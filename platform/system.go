@@ -102,8 +102,9 @@ type flowTable interface {
 // flowLister lists all tracked flows of the calling thread's network, for people.
 type flowLister interface {
 	Each(context.Context, func(flows.Flow)) error
-	// Traffic passes the bytes so far of each, with the destination that its client asked for.
-	Traffic(context.Context, func(model.Proto, netip.AddrPort, uint64)) error
+	// Traffic passes the bytes so far of each, with the destination that its client asked for and the one that answers,
+	// and says why there are no bytes.
+	Traffic(ctx context.Context, each func(proto model.Proto, dst, from netip.AddrPort, bytes uint64)) (noBytes string, err error)
 	io.Closer
 }
 

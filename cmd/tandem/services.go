@@ -362,26 +362,27 @@ func newTop(k *cluster) *cobra.Command {
 	var endpoints, bytes bool
 	c := &cobra.Command{
 		Use:   "top",
-		Short: "Show which Services get new connections, the busiest first",
+		Short: "Show which Services get new connections, or have open ones, the busiest first",
 		Long: `top shows the new connections of each Service: how many there were since its
 frontends were programmed, and how many a second since the previous sample. They are
 counted by the kernel, in mode nftables with --count-connections, in mode iptables until
 a frontend's rules are written again, which is when it or one near it changes; and by
 relays in mode userspace, there by Service port, not by frontend. Where none are counted
-the exit code is 2. Services without any are left out. Of a snapshot it shows how many
-there were.
+it shows the open connections that the connection tracking of Linux has; without that the
+exit code is 2. Services without any are left out. Of a snapshot it shows how many there
+were.
 
 --endpoints shows how many each endpoint got, in mode ipvs, and in mode nftables with
---count-endpoints; not those of Services with affinity there. --bytes shows the open
-connections of each Service, and their bytes in both directions, from the connection
-tracking of Linux: it counts them with the sysctl net.netfilter.nf_conntrack_acct=1. What
-both cost is paid only while they are asked for.`,
+--count-endpoints; not those of Services with affinity there. Else it shows how many are
+open. --bytes shows the open connections of each Service in all modes, and their bytes in
+both directions: connection tracking counts them with the sysctl
+net.netfilter.nf_conntrack_acct=1. What these cost is paid only while they are asked for.`,
 		Example: "  tandem top\n  tandem top --endpoints --bytes\n  tandem top --watch\n  tandem top -n shop -o wide",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := only.check(); err != nil {
 				return err
 			}
-			r := question.TopRequest{Filter: only.Filter, Frontends: out.form != formTable, Endpoints: endpoints, Bytes: bytes}
+			r := question.TopRequest{Filter: only.Filter, Frontends: out.form != formTable, Endpoints: endpoints, Bytes: bytes, Open: true}
 			before, err := askTop(cmd, &from, r)
 			if err != nil {
 				return err
@@ -413,11 +414,13 @@ both cost is paid only while they are asked for.`,
 	return c
 }
 
-// askTop asks for counts. Where there are none the mode has none, or a snapshot could not have them.
+// askTop asks for counts. Where there are none the mode has none, nor what stands in for them, or a snapshot could not have them.
 func askTop(cmd *cobra.Command, from *origin, r question.TopRequest) (question.Top, error) {
 	t, err := ask(cmd, from, question.CountConnections(), r)
 	switch {
-	case err != nil:
+	case err == nil && t.EndpointsNotCounted != "":
+		return t, unsupportedError(t.EndpointsNotCounted)
+	case err != nil || t.Tracked:
 		return t, err
 	case t.NotCounted == question.NotCounted(t.Mode):
 		return t, unsupportedError(t.NotCounted)
@@ -436,48 +439,55 @@ func topReport(t question.Top, limit int) report {
 }
 
 func writeTop(s *screen, top question.Top) {
-	traffic := slices.ContainsFunc(top.Services, func(r question.TopService) bool { return r.Traffic != nil })
-	endpoints := slices.ContainsFunc(top.Services, func(r question.TopService) bool { return len(r.Endpoints) > 0 })
-	t := table{columns: []column{
-		{name: "SERVICE"},
-		{name: "FRONTEND", wide: true, keep: true},
-		{name: "ENDPOINT", keep: true},
-		{name: "PER SECOND", keep: true},
-		{name: "NEW CONNECTIONS", keep: true},
-		{name: "OPEN", keep: true},
-		{name: "BYTES/S", keep: true},
-		{name: "BYTES", keep: true},
-	}}
-	if !traffic {
-		t.columns = t.columns[:5]
-	}
-	if !endpoints {
-		t.columns = slices.Delete(t.columns, 2, 3)
-	}
-	add := func(service, frontend, endpoint, rate, n string, more ...string) {
-		row := append([]string{service, frontend, endpoint, rate, n}, more...)
-		if !endpoints {
-			row = slices.Delete(row, 2, 3)
+	for _, why := range []string{top.NotCounted, top.BytesNotCounted} {
+		if why != "" {
+			s.printf("%s\n", printable.Text(why))
 		}
-		for len(row) < len(t.columns) {
-			row = append(row, "")
+	}
+	endpoints := slices.ContainsFunc(top.Services, func(r question.TopService) bool { return len(r.Endpoints) > 0 })
+	counted, bytes := top.NotCounted == "", top.Tracked && top.BytesNotCounted == ""
+	var t table
+	var shown []bool // of the cells that rows are made of
+	for _, c := range []struct {
+		column
+		shown bool
+	}{
+		{column{name: "SERVICE"}, true},
+		{column{name: "FRONTEND", wide: true, keep: true}, counted},
+		{column{name: "ENDPOINT", keep: true}, endpoints},
+		{column{name: "PER SECOND", keep: true}, counted},
+		{column{name: "NEW CONNECTIONS", keep: true}, counted},
+		{column{name: "OPEN", keep: true}, top.Tracked},
+		{column{name: "BYTES/S", keep: true}, bytes},
+		{column{name: "BYTES", keep: true}, bytes},
+	} {
+		if shown = append(shown, c.shown); c.shown {
+			t.columns = append(t.columns, c.column)
+		}
+	}
+	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
+	add := func(service, frontend, endpoint, rate, n string, x *question.TopTraffic) {
+		all := []string{service, frontend, endpoint, rate, n, "", "", ""}
+		if x != nil {
+			all = append(all[:5], number(x.Connections), fmt.Sprintf("%.0f", x.PerSecond), number(x.Bytes))
+		}
+		var row []string
+		for i, cell := range all {
+			if shown[i] {
+				row = append(row, cell)
+			}
 		}
 		t.add(row...)
 	}
-	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	for _, row := range top.Services {
-		var more []string
-		if x := row.Traffic; x != nil {
-			more = []string{number(x.Connections), fmt.Sprintf("%.0f", x.PerSecond), number(x.Bytes)}
-		}
-		add(row.Service, "", "", fmt.Sprintf("%.1f", row.PerSecond), number(row.New), more...)
+		add(row.Service, "", "", fmt.Sprintf("%.1f", row.PerSecond), number(row.New), row.Traffic)
 		for _, f := range row.Frontends {
-			if s.wide {
-				add("", f.Address+"/"+f.Proto, "", "", number(f.New))
+			if s.wide && counted {
+				add("", f.Address+"/"+f.Proto, "", "", number(f.New), nil)
 			}
 		}
 		for _, e := range row.Endpoints {
-			add("", "", strings.TrimSpace(e.Address+"/"+e.Proto+" "+e.Pod), "", number(e.New))
+			add("", "", strings.TrimSpace(e.Address+"/"+e.Proto+" "+e.Pod), fmt.Sprintf("%.1f", e.PerSecond), number(e.New), e.Traffic)
 		}
 	}
 	s.table(t)

@@ -18,8 +18,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netns"
 )
 
-// Connections are counted where the mode counts them; elsewhere one line says so, with exit
-// code 2.
+// Connections are counted where the mode counts them; elsewhere one line says so, and those that are open are shown.
 func TestTopInModes(t *testing.T) {
 	if err := netns.Available(); err != nil {
 		t.Skipf("no network namespaces here: %v", err)
@@ -62,14 +61,15 @@ func TestTopInModes(t *testing.T) {
 				asked, out := here("top", "-o", "json", "--interval", "100ms")
 				_ = asked.Wait() // the exit code is checked
 				code := asked.ProcessState.ExitCode()
+				var top question.Top
 				if !counted {
-					if want := "connections are not counted in mode " + mode; code != exitUsage || !strings.Contains(out.String(), want) {
-						t.Errorf("exit code %d: %s", code, out)
+					err := json.Unmarshal([]byte(out.String()), &top)
+					if want := "connections are not counted in mode " + mode; err != nil || code != exitOK || !strings.HasPrefix(top.NotCounted, want) || !top.Tracked || top.BytesNotCounted == "" {
+						t.Errorf("exit code %d, %v: %s", code, err, out)
 					}
 					topBytes(t, node, here)
 					return
 				}
-				var top question.Top
 				if err := json.Unmarshal([]byte(out.String()), &top); err != nil || code != exitOK || time.Now().After(end) {
 					t.Fatalf("exit code %d, %v: %s", code, err, out)
 				}
@@ -78,6 +78,11 @@ func TestTopInModes(t *testing.T) {
 						if f.New == 0 {
 							t.Errorf("nothing was counted at %s: %s", f.Address, out)
 						}
+					}
+					asked, out := here("top", "--endpoints", "--interval", "100ms")
+					_ = asked.Wait() // the exit code is checked
+					if code, want := asked.ProcessState.ExitCode(), map[string]int{"iptables": exitOK, "userspace": exitUsage}[mode]; code != want || (code == exitUsage) != strings.Contains(out.String(), "--count-endpoints") {
+						t.Errorf("endpoints: exit code %d: %s", code, out)
 					}
 					return
 				}
@@ -92,10 +97,6 @@ func topBytes(t *testing.T, node *netns.Net, here func(...string) (*exec.Cmd, *w
 	asked, out := here("top", "--bytes")
 	if err := asked.Wait(); err == nil || !strings.Contains(out.String(), "sysctl -w net.netfilter.nf_conntrack_acct=1") {
 		t.Errorf("bytes are not counted: %v: %s", err, out)
-	}
-	asked, out = here("top", "--bytes", "--endpoints")
-	if err := asked.Wait(); err == nil || !strings.Contains(out.String(), "--count-endpoints") {
-		t.Errorf("endpoints are not counted: %v: %s", err, out)
 	}
 	if err := node.Do(netns.Node, func() error {
 		if err := (host.Setting{Path: "proc/sys/net/netfilter/nf_conntrack_acct", Want: 1}).Apply("/", slog.New(slog.DiscardHandler)); err != nil {
@@ -112,13 +113,17 @@ func topBytes(t *testing.T, node *netns.Net, here func(...string) (*exec.Cmd, *w
 	}); err != nil {
 		t.Fatal(err)
 	}
-	asked, out = here("top", "--bytes", "-o", "json", "--interval", "100ms")
+	asked, out = here("top", "--bytes", "--endpoints", "-o", "json", "--interval", "100ms")
 	_ = asked.Wait() // what it says is checked
 	var top question.Top
 	if err := json.Unmarshal([]byte(out.String()), &top); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if s := top.Services; len(s) != 1 || s[0].Service != "default/web" || s[0].Traffic == nil || s[0].Traffic.Connections == 0 || s[0].Traffic.Bytes == 0 {
-		t.Errorf("%s", out)
+	if s := top.Services; len(s) != 1 || s[0].Service != "default/web" || s[0].Traffic == nil || s[0].Traffic.Connections == 0 || s[0].Traffic.Bytes == 0 || len(s[0].Endpoints) == 0 || s[0].Endpoints[0].Traffic.Connections == 0 {
+		t.Fatalf("%s", out)
+	}
+	asked, out = here("top", "--endpoints", "--interval", "100ms")
+	if err := asked.Wait(); err != nil || !strings.Contains(out.String(), "OPEN") || !strings.Contains(out.String(), top.Services[0].Endpoints[0].Address) {
+		t.Errorf("%v: %s", err, out)
 	}
 }

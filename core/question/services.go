@@ -280,9 +280,15 @@ type Top struct {
 	At       time.Time    `json:"at" nodes:"-"`
 	Mode     string       `json:"mode"`
 	Services []TopService `json:"services"` // most first
-	// NotCounted is why there are none: the mode in use counts no connections or, in a snapshot, they could
+	// NotCounted is why there are no new connections: the mode in use counts none or, in a snapshot, they could
 	// not be read.
 	NotCounted string `json:"notCounted,omitempty"`
+	// EndpointsNotCounted is why there is nothing of endpoints, where that was asked for.
+	EndpointsNotCounted string `json:"endpointsNotCounted,omitempty"`
+	// Tracked means that open connections are those of connection tracking, of Services that have any.
+	Tracked bool `json:"tracked,omitempty"`
+	// BytesNotCounted is why traffic has no bytes.
+	BytesNotCounted string `json:"bytesNotCounted,omitempty"`
 }
 
 // TopService are the new connections of a Service.
@@ -292,7 +298,7 @@ type TopService struct {
 	PerSecond float64      `json:"perSecond,omitempty"` // between two looks
 	Frontends []TopAddress `json:"frontends"`           // with -o wide, json and yaml
 	Endpoints []TopAddress `json:"endpoints,omitempty"` // where asked for
-	Traffic   *TopTraffic  `json:"traffic,omitempty"`   // where asked for
+	Traffic   *TopTraffic  `json:"traffic,omitempty"`   // where asked for, or nothing else is counted
 }
 
 // TopAddress are the new connections of a frontend, or those that an endpoint got from a Service.
@@ -301,10 +307,13 @@ type TopAddress struct {
 	Pod     string `json:"pod,omitempty"` // of an endpoint, in the Service's namespace
 	Proto   string `json:"protocol" nodes:"key"`
 	New     uint64 `json:"new"`
+
+	PerSecond float64     `json:"perSecond,omitempty"` // of an endpoint, between two looks
+	Traffic   *TopTraffic `json:"traffic,omitempty"`   // of an endpoint, as of its Service
 }
 
-// TopTraffic is what connection tracking knows of the connections of a Service that it
-// has now, in both directions.
+// TopTraffic is what connection tracking knows of the connections of a Service, or of one of its endpoints, that are
+// there now, in both directions.
 type TopTraffic struct {
 	Connections uint64  `json:"connections"`
 	Bytes       uint64  `json:"bytes"`
@@ -317,6 +326,9 @@ type TopRequest struct {
 	Frontends bool   `json:"frontends,omitempty"` // with the counts of each
 	Endpoints bool   `json:"endpoints,omitempty"` // with those of each endpoint
 	Bytes     bool   `json:"bytes,omitempty"`     // with what conntrack has counted
+	// Open has conntrack stand in where the data plane counts no new connections, or not those of endpoints that are
+	// asked for: with the open ones, and their bytes where it counts those. What neither counts is no error then.
+	Open bool `json:"open,omitempty"`
 }
 
 // CountConnections is the question of tandem top.
@@ -377,79 +389,128 @@ func (t TopEndpoints) Add(c dataplane.Connections) {
 	t[k][c.Endpoint] += c.New
 }
 
-// of returns the counts of a Service's endpoints, the busiest first: of those that it had,
-// too, as long as the data plane knows them.
-func (t TopEndpoints) of(s *track.View) (all []TopAddress) {
+// endpoints are what is known of a Service's endpoints, the busiest first: of those that it had, too, as long as the
+// data plane or a connection knows them.
+func (from *TopSources) endpoints(s *track.View) (all []TopAddress) {
 	pods := model.PodsOf(s.Slices)
 	for _, p := range s.Ports {
-		sum := map[netip.AddrPort]uint64{}
-		for i := range p.Frontends {
-			for at, n := range t[frontendKey{proto: p.ID.Proto, at: p.Frontends[i].At}] {
-				sum[at] += n
+		sum := map[netip.AddrPort]*TopAddress{}
+		of := func(at netip.AddrPort) *TopAddress {
+			if sum[at] == nil {
+				sum[at] = &TopAddress{Address: at.String(), Pod: pods[at.Addr()], Proto: p.ID.Proto.String()}
 			}
+			return sum[at]
 		}
-		for at, n := range sum {
-			all = append(all, TopAddress{Address: at.String(), Pod: pods[at.Addr()], Proto: p.ID.Proto.String(), New: n})
+		for i := range p.Frontends {
+			for at, n := range from.Endpoints[frontendKey{proto: p.ID.Proto, at: p.Frontends[i].At}] {
+				of(at).New += n
+			}
+			from.Flows.at(p, i, from.Node, func(at netip.AddrPort, f TopTraffic) {
+				if !at.IsValid() {
+					return
+				}
+				e := of(at)
+				if e.Traffic == nil {
+					e.Traffic = new(TopTraffic)
+				}
+				e.Traffic.add(f)
+			})
+		}
+		for _, e := range sum {
+			all = append(all, *e)
 		}
 	}
-	slices.SortFunc(all, func(a, b TopAddress) int {
-		return cmp.Or(cmp.Compare(b.New, a.New), strings.Compare(a.Address, b.Address), strings.Compare(a.Proto, b.Proto))
-	})
+	sortAddresses(all)
 	return all
 }
 
-// TopFlows adds up what connection tracking has of frontends.
-type TopFlows map[frontendKey]TopTraffic
-
-// Add adds a connection to a frontend.
-func (t TopFlows) Add(proto model.Proto, at netip.AddrPort, bytes uint64) {
-	k := frontendKey{proto: proto, at: at}
-	f := t[k]
-	f.Connections++
-	f.Bytes += bytes
-	t[k] = f
+func sortAddresses(all []TopAddress) {
+	slices.SortFunc(all, func(a, b TopAddress) int {
+		return cmp.Or(cmp.Compare(b.PerSecond, a.PerSecond), cmp.Compare(b.New, a.New), b.Traffic.compare(a.Traffic), strings.Compare(a.Address, b.Address), strings.Compare(a.Proto, b.Proto))
+	})
 }
 
-// of returns the traffic of a Service. The connections to a node port are to any of the
-// node's addresses.
+// TopFlows adds up what connection tracking has of frontends, by endpoint.
+type TopFlows map[frontendKey]map[netip.AddrPort]TopTraffic
+
+// Add adds a connection to a frontend, which an endpoint answers.
+func (t TopFlows) Add(proto model.Proto, at, endpoint netip.AddrPort, bytes uint64) {
+	k := frontendKey{proto: proto, at: at}
+	if t[k] == nil {
+		t[k] = map[netip.AddrPort]TopTraffic{}
+	}
+	if endpoint == at { // nobody translated it
+		endpoint = netip.AddrPort{}
+	}
+	f := t[k][endpoint]
+	f.add(TopTraffic{Connections: 1, Bytes: bytes})
+	t[k][endpoint] = f
+}
+
+// at calls each for the endpoints of a frontend. The connections to a node port are to any of the node's addresses.
+func (t TopFlows) at(p *model.Port, i int, node []netip.Addr, each func(endpoint netip.AddrPort, f TopTraffic)) {
+	front, to := p.Frontends[i].At, node
+	if !front.Addr().IsUnspecified() {
+		to = []netip.Addr{front.Addr()}
+	}
+	for _, a := range to {
+		if a.Is4() != front.Addr().Is4() {
+			continue
+		}
+		for endpoint, f := range t[frontendKey{proto: p.ID.Proto, at: netip.AddrPortFrom(a, front.Port())}] {
+			each(endpoint, f)
+		}
+	}
+}
+
+// of returns the traffic of a Service.
 func (t TopFlows) of(s *track.View, node []netip.Addr) *TopTraffic {
 	sum := TopTraffic{}
-	add := func(proto model.Proto, at netip.AddrPort) {
-		f := t[frontendKey{proto: proto, at: at}]
-		sum.Connections += f.Connections
-		sum.Bytes += f.Bytes
-	}
 	for _, p := range s.Ports {
-		for _, f := range p.Frontends {
-			if !f.At.Addr().IsUnspecified() {
-				add(p.ID.Proto, f.At)
-				continue
-			}
-			for _, a := range node {
-				if a.Is4() == f.At.Addr().Is4() {
-					add(p.ID.Proto, netip.AddrPortFrom(a, f.At.Port()))
-				}
-			}
+		for i := range p.Frontends {
+			t.at(p, i, node, func(_ netip.AddrPort, f TopTraffic) { sum.add(f) })
 		}
 	}
 	return &sum
+}
+
+func (t *TopTraffic) add(more TopTraffic) {
+	t.Connections += more.Connections
+	t.Bytes += more.Bytes
+}
+
+// compare orders traffic by what it is now, nothing first.
+func (t *TopTraffic) compare(o *TopTraffic) int {
+	var a, b TopTraffic
+	if t != nil {
+		a = *t
+	}
+	if o != nil {
+		b = *o
+	}
+	return cmp.Or(cmp.Compare(a.PerSecond, b.PerSecond), cmp.Compare(a.Connections, b.Connections), cmp.Compare(a.Bytes, b.Bytes))
 }
 
 // TopSources are what Top is made of.
 type TopSources struct {
 	Mode      string
 	At        time.Time
-	Counts    TopCounts
-	Endpoints TopEndpoints // nil where not asked for
+	Counts    TopCounts    // nil where there are none
+	Endpoints TopEndpoints // nil where not asked for, or for NoEndpoints
 	Flows     TopFlows     // same
 	Node      []netip.Addr // addresses of this node, for Flows
 	Frontends bool         // with each one's count
+
+	NoEndpoints, NoBytes string // why there are no Endpoints, and Flows have no bytes
 }
 
 // TopOf gives counts to the Services whose frontends they are of, and that a filter selects.
 // Those without connections are left out, and each frontend's own count unless asked for.
 func TopOf(from TopSources, services []*track.View, only Filter) Top {
-	t := Top{At: from.At, Mode: from.Mode, Services: []TopService{}}
+	t := Top{At: from.At, Mode: from.Mode, Services: []TopService{}, Tracked: from.Flows != nil, EndpointsNotCounted: from.NoEndpoints, BytesNotCounted: from.NoBytes}
+	if from.Counts == nil {
+		t.NotCounted = NotCounted(from.Mode)
+	}
 	for _, s := range services {
 		row := TopService{New: from.Counts.of(s)}
 		if from.Flows != nil {
@@ -465,7 +526,7 @@ func TopOf(from TopSources, services []*track.View, only Filter) Top {
 			row.Frontends = from.Counts.frontends(s)
 		}
 		if from.Endpoints != nil {
-			row.Endpoints = from.Endpoints.of(s)
+			row.Endpoints = from.endpoints(s)
 		}
 		t.Services = append(t.Services, row)
 	}
@@ -507,7 +568,7 @@ func (t TopCounts) frontends(s *track.View) (all []TopAddress) {
 
 func (t *Top) sort() {
 	slices.SortFunc(t.Services, func(a, b TopService) int {
-		return cmp.Or(cmp.Compare(b.PerSecond, a.PerSecond), cmp.Compare(b.New, a.New), strings.Compare(a.Service, b.Service))
+		return cmp.Or(cmp.Compare(b.PerSecond, a.PerSecond), cmp.Compare(b.New, a.New), b.Traffic.compare(a.Traffic), strings.Compare(a.Service, b.Service))
 	})
 }
 
@@ -525,19 +586,37 @@ func (t *Top) Since(before Top) {
 	for i := range t.Services {
 		s := &t.Services[i]
 		was := old[s.Service]
-		if was.New <= s.New {
-			s.PerSecond = float64(s.New-was.New) / seconds
+		s.PerSecond = rate(was.New, s.New, seconds)
+		s.Traffic.since(was.Traffic, seconds)
+		ends := map[[2]string]TopAddress{}
+		for _, e := range was.Endpoints {
+			ends[[2]string{e.Address, e.Proto}] = e
 		}
-		if s.Traffic == nil {
-			continue
+		for i := range s.Endpoints {
+			e := &s.Endpoints[i]
+			was := ends[[2]string{e.Address, e.Proto}]
+			e.PerSecond = rate(was.New, e.New, seconds)
+			e.Traffic.since(was.Traffic, seconds)
 		}
-		if was.Traffic == nil {
-			was.Traffic = &TopTraffic{}
-		}
-		// Less than before: connections have ended, and with them their count.
-		if was.Traffic.Bytes <= s.Traffic.Bytes {
-			s.Traffic.PerSecond = float64(s.Traffic.Bytes-was.Traffic.Bytes) / seconds
-		}
+		sortAddresses(s.Endpoints)
 	}
 	t.sort()
+}
+
+// since sets the rate of bytes. Less than before: connections have ended, and with them their count.
+func (t *TopTraffic) since(was *TopTraffic, seconds float64) {
+	if was == nil {
+		was = &TopTraffic{}
+	}
+	if t != nil {
+		t.PerSecond = rate(was.Bytes, t.Bytes, seconds)
+	}
+}
+
+// rate is 0 for a count that began again.
+func rate(was, is uint64, seconds float64) float64 {
+	if was > is {
+		return 0
+	}
+	return float64(is-was) / seconds
 }

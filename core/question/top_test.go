@@ -80,10 +80,10 @@ func TestTopEndpointsAndBytes(t *testing.T) {
 		} {
 			endpoints.Add(c)
 		}
-		flows.Add(model.TCP, at("10.96.0.2:80"), bytes)
-		flows.Add(model.TCP, at("192.0.2.1:30080"), 10)
-		flows.Add(model.TCP, at("192.0.2.2:30080"), 10) // another machine's
-		flows.Add(model.UDP, at("10.96.0.2:80"), 10)
+		flows.Add(model.TCP, at("10.96.0.2:80"), at("10.244.1.3:8080"), bytes)
+		flows.Add(model.TCP, at("192.0.2.1:30080"), at("10.244.1.3:8080"), 10)
+		flows.Add(model.TCP, at("192.0.2.2:30080"), at("10.244.1.3:8080"), 10) // another machine's
+		flows.Add(model.UDP, at("10.96.0.2:80"), at("10.244.1.3:8080"), 10)
 		return question.TopOf(question.TopSources{
 			Mode: "nftables", At: time.Unix(second, 0), Endpoints: endpoints, Flows: flows, Node: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
 		}, services, question.Filter{})
@@ -91,8 +91,10 @@ func TestTopEndpointsAndBytes(t *testing.T) {
 	before, now := look(1, 100), look(3, 500)
 	now.Since(before)
 	s := now.Services[0]
-	if len(s.Endpoints) != 2 || s.Endpoints[0] != (question.TopAddress{Address: "10.244.1.3:8080", Proto: "tcp", New: 9}) || s.Endpoints[1].New != 7 {
+	if e := s.Endpoints; len(e) != 2 || e[0].Address != "10.244.1.3:8080" || e[0].Proto != "tcp" || e[0].New != 9 || e[1].New != 7 || e[1].Traffic != nil {
 		t.Errorf("%+v", s.Endpoints)
+	} else if *e[0].Traffic != *s.Traffic {
+		t.Errorf("%+v", e[0].Traffic)
 	}
 	if *s.Traffic != (question.TopTraffic{Connections: 2, Bytes: 510, PerSecond: 200}) {
 		t.Errorf("%+v", s.Traffic)
@@ -101,5 +103,35 @@ func TestTopEndpointsAndBytes(t *testing.T) {
 	less.Since(now)
 	if less.Services[0].Traffic.PerSecond != 0 {
 		t.Errorf("connections that ended have a rate: %+v", less.Services[0].Traffic)
+	}
+}
+
+// Where the data plane counts nothing, open connections are shown by Service and by endpoint, those of most bytes a
+// second first; one that nothing has translated is no endpoint's.
+func TestTopOfOpenConnections(t *testing.T) {
+	at := netip.MustParseAddrPort
+	var services []*track.View
+	for i, name := range []string{"idle", "few", "many"} {
+		n := model.ServiceName{Namespace: "ns", Name: name}
+		services = append(services, &track.View{Object: &model.Service{Name: n}, Ports: []*model.Port{{
+			ID: model.PortID{Service: n, Proto: model.TCP}, Frontends: []model.Frontend{{At: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, byte(i)}), 80)}},
+		}}})
+	}
+	look := func(second int64, bytes uint64) question.Top {
+		flows := question.TopFlows{}
+		flows.Add(model.TCP, at("10.96.0.1:80"), at("10.244.1.1:8080"), bytes)
+		flows.Add(model.TCP, at("10.96.0.2:80"), at("10.244.1.2:8080"), 50)
+		flows.Add(model.TCP, at("10.96.0.2:80"), at("10.244.1.3:8080"), 50)
+		flows.Add(model.TCP, at("10.96.0.2:80"), at("10.96.0.2:80"), 50)
+		return question.TopOf(question.TopSources{Mode: "nftables", At: time.Unix(second, 0), Flows: flows, Endpoints: question.TopEndpoints{}}, services, question.Filter{})
+	}
+	before := look(1, 100)
+	if !before.Tracked || before.NotCounted == "" || len(before.Services) != 2 || before.Services[0].Service != "ns/many" || len(before.Services[0].Endpoints) != 2 || before.Services[0].Traffic.Connections != 3 {
+		t.Errorf("%+v", before)
+	}
+	now := look(3, 500)
+	now.Since(before)
+	if s := now.Services[0]; s.Service != "ns/few" || s.Traffic.PerSecond != 200 || s.Endpoints[0].Traffic.PerSecond != 200 {
+		t.Errorf("%+v", now.Services)
 	}
 }

@@ -12,15 +12,15 @@ import (
 )
 
 // The bytes of a connection in both directions, by the address that its client asked for;
-// where they are not counted, the error says how to have that.
+// where they are not counted, it says how to have that.
 func TestTraffic(t *testing.T) {
 	inNetns(t, func(*Table) {
 		r := NewReader()
 		defer r.Close()
 		command(t, "", "nft", "add table ip filter; add chain ip filter incoming { type filter hook input priority 0; }; add rule ip filter incoming ct state new,established accept")
 		command(t, "", "sysctl", "-qw", "net.netfilter.nf_conntrack_acct=0")
-		if err := r.Traffic(t.Context(), func(model.Proto, netip.AddrPort, uint64) {}); err == nil || !strings.Contains(err.Error(), "nf_conntrack_acct=1") {
-			t.Errorf("not counted: %v", err)
+		if why, err := r.Traffic(t.Context(), func(model.Proto, netip.AddrPort, netip.AddrPort, uint64) {}); err != nil || !strings.Contains(why, "nf_conntrack_acct=1") {
+			t.Errorf("not counted: %q, %v", why, err)
 		}
 		command(t, "", "sysctl", "-qw", "net.netfilter.nf_conntrack_acct=1")
 		server, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -45,11 +45,11 @@ func TestTraffic(t *testing.T) {
 			t.Error(err)
 		}
 		want, found := netip.MustParseAddrPort(server.LocalAddr().String()), uint64(0)
-		if err := r.Traffic(t.Context(), func(proto model.Proto, at netip.AddrPort, bytes uint64) {
-			if proto == model.UDP && at == want {
+		if why, err := r.Traffic(t.Context(), func(proto model.Proto, at, from netip.AddrPort, bytes uint64) {
+			if proto == model.UDP && at == want && from == want {
 				found += bytes
 			}
-		}); err != nil || found != (packets+1)*(size+header) {
+		}); err != nil || why != "" || found != (packets+1)*(size+header) {
 			t.Errorf("%d bytes, want %d: %v", found, (packets+1)*(size+header), err)
 		}
 	})

@@ -179,17 +179,17 @@ func (r *Reader) Each(ctx context.Context, each func(flows.Flow)) error {
 
 const accounting = "net/netfilter/nf_conntrack_acct"
 
-// Traffic calls each for all flows, with the address that the client asked for and the bytes so
-// far in both directions. It is an error where the kernel does not count them: to do so costs
+// Traffic calls each for all flows, with the address that the client asked for, the one that answers, and the bytes so
+// far in both directions. It also says why there are no bytes where the kernel does not count them: to do so costs
 // every packet, so that it is left to the administrator.
-func (r *Reader) Traffic(ctx context.Context, each func(proto model.Proto, dst netip.AddrPort, bytes uint64)) error {
+func (r *Reader) Traffic(ctx context.Context, each func(proto model.Proto, dst, from netip.AddrPort, bytes uint64)) (noBytes string, err error) {
 	switch on, err := host.Sysctl(accounting); {
 	case err != nil:
-		return err
+		return "", err
 	case on == "0":
-		return errors.New("conntrack accounting is off: sysctl -w net.netfilter.nf_conntrack_acct=1 enables it for new connections")
+		noBytes = "conntrack accounting is off: sysctl -w net.netfilter.nf_conntrack_acct=1 enables it for new connections"
 	}
-	return r.list(ctx, func(e *entry) { each(e.flow.Proto, e.flow.Dst, e.bytes) })
+	return noBytes, r.list(ctx, func(e *entry) { each(e.flow.Proto, e.flow.Dst, e.flow.From, e.bytes) })
 }
 
 func (r *Reader) list(ctx context.Context, each func(*entry)) error {
