@@ -183,6 +183,7 @@ func (s servers) close() error {
 
 func (p *Proxy) pages() health.Sources {
 	own := ui.Of(health.Shared(p.uiInput, uiAge))
+	own.Top = p.top
 	own.Trace = nil // every user of the node can open the pages, the control socket only root
 	return health.Sources{
 		Health:  p.health,

@@ -272,6 +272,7 @@ func (s *survey) node(ctx context.Context, name string) (from ui.Source, err err
 		Services: asked(through, s.page, query(question.ListServices())),
 		Changes:  asked(through, s.page, query(question.ListChanges())),
 		Explain:  asked(through, s.page, query(question.Explain())),
+		Top:      asked(through, s.page, query(question.CountConnections())),
 		Trace:    asked(through, s.k.deadline(), query(question.TracePacket())), // reads the data plane, when it is its turn there
 	}, nil
 }

@@ -121,6 +121,7 @@ func TestUIOfACluster(t *testing.T) {
 				"/node/b/ui":                     `href="/node/b/ui/service/default/web"`,
 				"/node/b/ui/service/default/web": "10.244.1.2:8080",
 				"/node/b/ui/history":             "Service added",
+				"/node/b/ui/traffic":             "with connections",
 				"/node/b/ui/explain?from=outside&to=default/web:80":         "each decision",
 				"/node/b/ui/explain?trace=1&from=outside&to=default/web:80": "objects read in",
 			} {

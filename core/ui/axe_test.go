@@ -75,10 +75,10 @@ func TestAxe(t *testing.T) {
 	for _, window := range [][2]int{{500, 900}, {1366, 860}, {2200, 1200}} {
 		for _, theme := range []string{"light", "dark"} {
 			p.as(window, theme)
-			for _, path := range []string{"/ui", "/ui?q=checkout", "/ui/service/shop/checkout-0", "/ui/history", "/ui/explain?from=outside&to=shop/checkout-0:80", "/ui/docs/balancing", "/ui/docs/search?q=nftables"} {
+			for _, path := range []string{"/ui", "/ui?q=checkout", "/ui/service/shop/checkout-0", "/ui/traffic", "/ui/traffic?service=data/payments-34", "/ui/history", "/ui/explain?from=outside&to=shop/checkout-0:80", "/ui/docs/balancing", "/ui/docs/search?q=nftables"} {
 				check(server.URL, path, window, theme)
 			}
-			for _, path := range []string{"/ui", "/node/node-8/ui", "/node/node-3/ui", "/node/node-8/ui/explain?trace=1&from=outside&to=shop/checkout-0:80"} {
+			for _, path := range []string{"/ui", "/node/node-8/ui", "/node/node-3/ui", "/node/node-8/ui/traffic", "/node/node-8/ui/explain?trace=1&from=outside&to=shop/checkout-0:80"} {
 				check(cluster.URL, path, window, theme)
 			}
 		}

@@ -35,7 +35,7 @@ func TestInABrowser(t *testing.T) {
 	defer server.Close()
 	cluster := httptest.NewServer(newFleet(40, 120).handler())
 	defer cluster.Close()
-	for page, path := range map[string]string{"overview": "/ui", "service": "/ui/service/shop/checkout-0", "history": "/ui/history", "explain": "/ui/explain?from=outside&to=shop/checkout-0:80", "manual": "/ui/docs/", "modes": "/ui/docs/modes", "cluster": "/ui", "cluster-node": "/node/node-8/ui"} {
+	for page, path := range map[string]string{"overview": "/ui", "service": "/ui/service/shop/checkout-0", "traffic": "/ui/traffic", "endpoints": "/ui/traffic?service=data/payments-34", "history": "/ui/history", "explain": "/ui/explain?from=outside&to=shop/checkout-0:80", "manual": "/ui/docs/", "modes": "/ui/docs/modes", "cluster": "/ui", "cluster-node": "/node/node-8/ui"} {
 		for size, window := range sizes {
 			for _, theme := range themes {
 				name, at := fmt.Sprintf("%s-%s-%s", page, size, theme), server.URL

@@ -182,7 +182,7 @@ func TestKeyboard(t *testing.T) {
 	server := httptest.NewServer(ui.Handler(source(in)))
 	defer server.Close()
 	p := openPage(t, browser)
-	for _, path := range []string{"/ui", "/ui?q=checkout", "/ui/service/shop/checkout-0", "/ui/history", "/ui/explain"} {
+	for _, path := range []string{"/ui", "/ui?q=checkout", "/ui/service/shop/checkout-0", "/ui/traffic", "/ui/history", "/ui/explain"} {
 		p.open(server.URL, path)
 		n := 0
 		if _, err := fmt.Sscan(p.evaluate("("+stops+").length"), &n); err != nil || n < 3 {

@@ -3,7 +3,7 @@
 // Package ui serves pages about a running Tandem, or a snapshot of one: Services with
 // their frontends and endpoints, the last changes, and how long their stages took.
 //
-//	Source: answers of questions ──▶ view ──html/template──▶ /ui, /ui/service/NS/NAME, /ui/history, /ui/explain
+//	Source: answers of questions ──▶ view ──html/template──▶ /ui, /ui/service/NS/NAME, /ui/traffic, /ui/history, /ui/explain
 //	a Source for each node ────────▶ the same below /node/NAME, and /ui of all nodes (cluster.go)
 //	core/manual ──────────────────────────────────────────▶ /ui/docs, or files
 //
@@ -41,6 +41,7 @@ type Source struct {
 	Services func(context.Context, question.ServicesRequest) (question.Services, error)
 	Changes  func(context.Context, history.Filter) (history.Document, error)
 	Explain  func(context.Context, oracle.Question) (question.Explanation, error)
+	Top      func(context.Context, question.TopRequest) (question.Top, error) // reads the kernel
 	// Trace has the data plane read back: nil where whoever can see the pages may not have that done.
 	Trace    func(context.Context, oracle.Question) (question.Trace, error)
 	Recorded bool // it is of a file, and stays unchanged
@@ -66,7 +67,7 @@ func Of(input func(context.Context) (*Input, error)) Source {
 			return in.Status, nil
 		},
 		Services: about(input, question.ListServices()), Changes: about(input, question.ListChanges()), Explain: about(input, question.Explain()),
-		Trace: about(input, question.TracePacket()),
+		Top: about(input, question.CountConnections()), Trace: about(input, question.TracePacket()),
 	}
 }
 
@@ -100,7 +101,7 @@ func Handler(from Source) http.Handler {
 // register serves pages below an address.
 func (p *pages) register(mux *http.ServeMux, root string) {
 	for path, page := range map[string]http.HandlerFunc{
-		"": p.overview, "/{$}": p.overview, "/service/{namespace}/{name}": p.service, "/history": p.history, "/explain": p.explain,
+		"": p.overview, "/{$}": p.overview, "/service/{namespace}/{name}": p.service, "/traffic": p.traffic, "/history": p.history, "/explain": p.explain,
 	} {
 		mux.HandleFunc("GET "+root+"/ui"+path, page)
 	}
@@ -154,6 +155,7 @@ type pages struct {
 	of        func(*http.Request) (Source, error)
 	many      bool // below /node/NAME, one of many
 	templates *template.Template
+	looks     looks
 }
 
 // The seconds after which a page is loaded again: of one node, and of many, where it goes through an API server.

@@ -90,7 +90,20 @@ func world(services int) *ui.Input {
 			CPU: 0.002 * history.Seconds(1+i%9), Memory: uint64(48_000_000 + i%7*1_000_000),
 		})
 	}
+	counts, ends, open := question.TopCounts{}, question.TopEndpoints{}, question.TopFlows{}
+	for i, s := range all {
+		for _, p := range s.Ports {
+			at := p.Frontends[0].At
+			counts.Add(dataplane.Connections{Proto: p.ID.Proto, At: at, New: uint64(i * 10)})
+			for k := range i % 5 {
+				to := netip.AddrPortFrom(s.Slices[0].Endpoints[k].Addr, 8080)
+				ends.Add(dataplane.Connections{Proto: p.ID.Proto, At: at, Endpoint: to, New: uint64(i * 2)})
+				open.Add(p.ID.Proto, at, to, uint64(1000*i+k))
+			}
+		}
+	}
 	in.Document = &question.Document{
+		Counts:   &question.TopSources{At: in.Status.At, Counts: counts, Endpoints: ends, Flows: open},
 		Snapshot: &engine.Snapshot{Host: host, Services: all}, Facts: question.Facts{Node: "node-1", Mode: "nftables"},
 		Plane: question.Plane{Trace: func(_ context.Context, ports []*model.Port, packet oracle.Packet) (dataplane.Trace, error) {
 			same := oracle.Decide(host, ports, packet)
@@ -136,6 +149,11 @@ func every(in *ui.Input) []struct {
 		{"/ui?state=Pending", 200, "Pending"},
 		{"/ui/service/" + first, 200, "From frontends to endpoints"},
 		{"/ui/service/no/such", 404, "No such Service"},
+		{"/ui/traffic", 200, "with connections"},
+		{"/ui/traffic?sort=bytes&q=shop&page=2", 200, "sort=byterate"},
+		{"/ui/traffic?q=nothing-like-it", 200, "No connections."},
+		{"/ui/traffic?service=" + first, 200, "Traffic of " + first},
+		{"/ui/traffic?service=no/such", 404, "No such Service"},
 		{"/ui/history", 200, "What came, and what it rewrote"},
 		{"/ui/history?failed=1", 200, "no space left &lt;on device&gt;"},
 		{"/ui/history?q=payments&page=2", 200, "payments"},
@@ -249,6 +267,18 @@ func TestHostileNames(t *testing.T) {
 		}
 		return all, err
 	}
+	from.Top = func(_ context.Context, r question.TopRequest) (question.Top, error) {
+		row := question.TopService{Service: evil, Endpoints: []question.TopAddress{{Address: evil, Proto: evil, Pod: evil}}}
+		if r.Endpoints {
+			row.Service = "shop/checkout-0"
+		}
+		return question.Top{NotCounted: evil, BytesNotCounted: evil, Tracked: true, Services: []question.TopService{row}}, nil
+	}
+	for _, path := range []string{"/ui/traffic", "/ui/traffic?service=shop/checkout-0"} {
+		if w := get(ui.Handler(from), path); w.Code != http.StatusOK || strings.Contains(w.Body.String(), "<script>") || !strings.Contains(w.Body.String(), "alert(1)") {
+			t.Errorf("%s: %d\n%s", path, w.Code, w.Body)
+		}
+	}
 	if w := get(ui.Handler(from), "/ui/service/shop/checkout-0"); w.Code != http.StatusOK || strings.Contains(w.Body.String(), "<script>") || !strings.Contains(w.Body.String(), "alert(1)") {
 		t.Errorf("a Service: %d\n%s", w.Code, w.Body)
 	}
@@ -274,7 +304,7 @@ func TestOtherSitesLoadNothing(t *testing.T) {
 func TestManyServices(t *testing.T) {
 	in := world(10_000)
 	h := ui.Handler(source(in))
-	for _, path := range []string{"/ui", "/ui?q=mail+infra", "/ui?state=Failing&page=3", "/ui/service/shop/checkout-0", "/ui/history"} {
+	for _, path := range []string{"/ui", "/ui?q=mail+infra", "/ui?state=Failing&page=3", "/ui/service/shop/checkout-0", "/ui/history", "/ui/traffic", "/ui/traffic?sort=open"} {
 		fastest := time.Hour
 		for range 5 { // the machine may be busy
 			start := time.Now()
