@@ -35,17 +35,24 @@ func watchKernel(mode dataplane.Mode) (_ monitor.Source, notShown []string, err 
 		return nil, nil, err
 	}
 	notShown = []string{"node ports on loopback addresses"}
+	untracked := false
 	if tracked, err := host.Sysctl("net/ipv4/vs/conntrack"); mode.Name == ipvs.Name && err == nil && tracked == "0" {
+		untracked = true
 		notShown = append(notShown, "connections by IPVS, which are not tracked while sysctl net.ipv4.vs.conntrack is 0")
 	}
-	if !reported(mode) {
-		return k, append(notShown, "rejected packets, which rules of iptables-legacy do not report"), nil
-	}
-	if k.rejected, err = nft.OpenRejections(); err != nil {
-		return k, append(notShown, "rejected packets: "+err.Error()), nil
-	}
-	if mode.Name == ipvs.Name {
+	by := nft.AllReport
+	switch rules := reported(mode); {
+	case !rules && untracked: // those that IPVS forwards would look like rejected ones
+		return k, append(notShown, "rejected packets, which rules of iptables-legacy do not report, and the same sysctl"), nil
+	case !rules:
+		by, notShown = nft.NoneReport, append(notShown, "the rules of iptables-legacy that reject packets")
+	case untracked:
 		notShown = append(notShown, "packets that IPVS itself rejects")
+	case mode.Name == ipvs.Name:
+		by = nft.RulesDo
+	}
+	if k.rejected, err = nft.OpenRejections(by); err != nil {
+		return k, append(notShown, "rejected packets: "+err.Error()), nil
 	}
 	return k, append(notShown, fmt.Sprintf("rejected packets beyond %d a second in a namespace, and those to ports that no Service has", nft.TracedEach)), nil
 }
@@ -70,7 +77,7 @@ func (k *kernelConnections) Look(each func(monitor.Seen)) (more bool, err error)
 	}
 	lost, err := k.rejected.Look(context.Background(), monitor.Read, func(r nft.Rejected) {
 		s := monitor.Seen{At: now, Proto: r.Proto, Client: r.Src, To: r.Dst, Fate: oracle.Reject, Rule: r.Rule}
-		if strings.EqualFold(r.Verdict, oracle.Drop.String()) {
+		if s.Lost = r.Verdict == ""; s.Lost || strings.EqualFold(r.Verdict, oracle.Drop.String()) {
 			s.Fate = oracle.Drop
 		}
 		if r.Iface != 0 {

@@ -16,14 +16,28 @@ import (
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
-// monitored are a Service whose endpoint is on the node, and two without endpoints.
-var monitored = strings.NewReplacer("[10.244.1.2]", "[192.0.2.1]", "- addresses: [10.244.1.3]\n", "").Replace(webYAML) + withoutEndpoints("shop", 11) + withoutEndpoints("bank", 12)
+// monitored are a Service whose endpoint is on the node, two without endpoints, and two load balancers: of one all
+// clients on the node are in the source ranges, of the other none.
+var monitored = onNode(webYAML) + withoutEndpoints("shop", 11) + withoutEndpoints("bank", 12) + ranged("open", 7, "192.0.0.0/8, 10.0.0.0/8, 198.0.0.0/8") + ranged("shut", 8, "203.0.113.0/24")
+
+// onNode is webYAML with an endpoint on the node.
+func onNode(text string) string {
+	return strings.NewReplacer("[10.244.1.2]", "[192.0.2.1]", "- addresses: [10.244.1.3]\n", "").Replace(text)
+}
+
+func ranged(name string, number int, ranges string) string {
+	return "---\n" + onNode(strings.NewReplacer(
+		"name: web", "name: "+name, "10.96.0.10", fmt.Sprintf("10.96.1.%d", number), "kubernetes.io/service-name: web", "kubernetes.io/service-name: "+name,
+		"spec:", fmt.Sprintf("status: {loadBalancer: {ingress: [{ip: 198.51.100.%d}]}}\nspec:\n  type: LoadBalancer\n  allocateLoadBalancerNodePorts: false\n  loadBalancerSourceRanges: [%s]", number, ranges),
+	).Replace(webYAML))
+}
 
 func withoutEndpoints(namespace string, number int) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {name: db, namespace: %s}\nspec:\n  clusterIP: 10.96.0.%d\n  ports: [{name: sql, port: 5432}]\n", namespace, number)
 }
 
-// monitoredNode is a node with a running tandem, and what starts a program there, until the test ends.
+// monitoredNode is a node with a running tandem, and what starts a program there, until the test ends. A mode with -legacy
+// is on a node that uses that variant of iptables.
 func monitoredNode(t *testing.T, mode string) (node *netns.Net, here func(args ...string) (*exec.Cmd, *written)) {
 	t.Helper()
 	node, err := netns.New(t.Context(), netns.Plan{Node: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
@@ -44,6 +58,18 @@ func monitoredNode(t *testing.T, mode string) (node *netns.Net, here func(args .
 			_ = cmd.Wait() // its context has ended
 		})
 		return cmd, out
+	}
+	mode, legacy := strings.CutSuffix(mode, "-legacy")
+	if legacy {
+		if err := node.Do(netns.Node, func() error {
+			out, err := exec.CommandContext(t.Context(), "iptables-legacy", "-N", "FOREIGN").CombinedOutput()
+			if err != nil {
+				t.Skipf("no iptables-legacy here: %v: %s", err, out)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	_, log := here("run", "--manifests", folder(t, map[string]string{"web.yaml": monitored}), "--hostname-override", "node-1", "--proxy-mode", mode, "--cluster-cidr", "10.244.0.0/16")
 	log.await(t, "services programmed")
@@ -73,9 +99,10 @@ func TestMonitorInModes(t *testing.T) {
 	if err := netns.Available(); err != nil {
 		t.Skipf("no network namespaces here: %v", err)
 	}
-	for _, mode := range []string{"nftables", "iptables", "ipvs", "userspace"} {
-		t.Run(mode, func(t *testing.T) {
-			node, here := monitoredNode(t, mode)
+	for _, kind := range []string{"nftables", "iptables", "iptables-legacy", "ipvs", "ipvs-legacy", "userspace"} {
+		t.Run(kind, func(t *testing.T) {
+			node, here := monitoredNode(t, kind)
+			mode, legacy := strings.CutSuffix(kind, "-legacy")
 			client := "192.0.2.1"
 			if mode == "ipvs" { // whose cluster IPs are addresses of the node
 				client = "10.96.0.0/16"
@@ -96,7 +123,7 @@ func TestMonitorInModes(t *testing.T) {
 			}); err != nil {
 				t.Fatal(err)
 			}
-			connect(t, node, 1, "10.96.0.11:5432", "10.96.0.10:80")
+			connect(t, node, 1, "198.51.100.7:80", "198.51.100.8:80", "10.96.0.11:5432", "10.96.0.10:80")
 			for _, out := range []*written{one, all} {
 				out.await(t, "default/web:http")
 				out.await(t, "FORWARD 192.0.2.1:8080")
@@ -104,16 +131,20 @@ func TestMonitorInModes(t *testing.T) {
 			if strings.Contains(one.String(), "shop/db") {
 				t.Errorf("not asked for: %s", one)
 			}
-			switch mode {
-			case "userspace":
+			switch {
+			case mode == "userspace":
 				all.await(t, "not shown: clients that are rejected before a relay accepts them")
-			case "ipvs":
-				all.await(t, "packets that IPVS itself rejects")
-			default:
-				if strings.Contains(all.String(), "iptables-legacy") {
-					t.Skip(all)
+				return
+			case legacy:
+				all.await(t, "the rules of iptables-legacy that reject packets")
+			}
+			all.await(t, "shop/db:sql (cluster IP)  REJECT no endpoints")
+			all.await(t, "default/shut:http (load balancer IP)  DROP")
+			all.await(t, "default/open:http (load balancer IP)  FORWARD")
+			for line := range strings.Lines(all.String()) {
+				if strings.Contains(line, "by policy, which says") || strings.Contains(line, "default/open") && !strings.Contains(line, "FORWARD") {
+					t.Error(line)
 				}
-				all.await(t, "shop/db:sql (cluster IP)  REJECT no endpoints")
 			}
 		})
 	}
@@ -125,7 +156,13 @@ func TestMonitorIsBoundedAndLeavesNothing(t *testing.T) {
 	if err := netns.Available(); err != nil {
 		t.Skipf("no network namespaces here: %v", err)
 	}
-	node, here := monitoredNode(t, "nftables")
+	for kind, chains := range map[string]int{"nftables": 4, "iptables-legacy": 8} {
+		t.Run(kind, func(t *testing.T) { monitorIsBounded(t, kind, chains) })
+	}
+}
+
+func monitorIsBounded(t *testing.T, kind string, chains int) {
+	node, here := monitoredNode(t, kind)
 	tables := func() (names []string) {
 		t.Helper()
 		if err := node.Do(netns.Node, func() error {
@@ -145,8 +182,8 @@ func TestMonitorIsBoundedAndLeavesNothing(t *testing.T) {
 		t.Errorf("before somebody asks: %v", names)
 	}
 	cmd, out := here("monitor", "--interval", "100ms")
-	out.await(t, "mode nftables")
-	if names := tables(); len(names) != 4 {
+	out.await(t, "through node node-1, mode ")
+	if names := tables(); len(names) != chains {
 		t.Errorf("base chains: %v", names)
 	}
 	traced, text := here("trace", "host", "shop/db:5432")

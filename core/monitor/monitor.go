@@ -42,6 +42,7 @@ type Seen struct {
 	Port   model.PortID   // of a relay
 
 	Fate     oracle.Fate
+	Lost     bool           // it went no further: of reject and drop it is what policy says
 	Endpoint netip.AddrPort // with Forward
 	Rule     string         // that rejected it, where that is known
 }
@@ -125,6 +126,9 @@ func Of(host *model.Host, ports []*model.Port, s Seen) (e Event, ok bool) {
 		}
 		if of, e.Kind = x.Port.ID, x.Outcome.Kind.String(); x.Frontend == nil { // another port of a cluster IP
 			of.Name = ""
+		}
+		if s.Lost && x.Outcome.Fate == oracle.Reject {
+			e.Verdict = x.Outcome.Fate.String()
 		}
 		if e.Why = x.Port.WhyText(x.Outcome.Why); x.Outcome.Fate != oracle.Reject && x.Outcome.Fate != oracle.Drop {
 			e.Why = "not by policy, which says " + x.Outcome.Fate.String()

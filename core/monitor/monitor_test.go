@@ -40,6 +40,9 @@ func TestJoining(t *testing.T) {
 		{"198.51.100.1:1 203.0.113.10:80 drop", "shop/web http load balancer IP drop  " + model.WhyOutsideRanges.Text()},
 		{"10.244.0.9:1 10.96.0.10:81 reject", "shop/web  cluster IP reject  " + model.WhyNoSuchPort.Text()},
 		{"10.244.0.9:1 10.96.0.10:80 drop", "shop/web http cluster IP drop  not by policy, which says forward"},
+		{"10.244.0.9:1 10.96.0.10:81 lost", "shop/web  cluster IP reject  " + model.WhyNoSuchPort.Text()},
+		{"198.51.100.1:1 203.0.113.10:80 lost", "shop/web http load balancer IP drop  " + model.WhyOutsideRanges.Text()},
+		{"10.244.0.9:1 10.96.0.10:80 lost", "shop/web http cluster IP drop  not by policy, which says forward"},
 		{"10.244.0.9:1 - forward 10.244.0.1:8080", "shop/web http  forward 10.244.0.1:8080 "},
 		{"10.244.0.9:1 - reject", "shop/web http  reject  source ranges or traffic policy, or no endpoint"},
 	} {
@@ -49,6 +52,9 @@ func TestJoining(t *testing.T) {
 			seen.To, seen.Port = at(f[1]), model.PortID{}
 		}
 		var err error
+		if seen.Lost = f[2] == "lost"; seen.Lost {
+			f[2] = oracle.Drop.String()
+		}
 		if seen.Fate, err = oracle.ParseFate(f[2]); err != nil {
 			t.Fatal(err)
 		}

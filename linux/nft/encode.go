@@ -176,6 +176,11 @@ func (e *encoder) field(reg int, k Field) {
 		e.meta(reg, metaL4Proto)
 	case CtProto:
 		e.original(reg, 10) // NFT_CT_PROTOCOL
+	case CtID:
+		e.expr("ct", func() {
+			e.Uint32(ctDreg, uint32(reg))
+			e.Uint32(ctKey, 23) // NFT_CT_ID
+		})
 	case Dport:
 		e.payload(reg, baseTransport, 2, 2)
 	case Sport:

@@ -212,6 +212,8 @@ func keyText(f model.Family, key []Field, number string) string {
 			parts[i] = "meta l4proto"
 		case CtProto:
 			parts[i] = "ct original protocol"
+		case CtID:
+			parts[i] = "ct id"
 		case Dport:
 			parts[i] = "th dport"
 		case Sport:

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,11 +33,28 @@ import (
 //	  chain of-0 { limit rate 10/second burst 10 packets meta nftrace set 1 }
 //	}
 //
+// Where not only rules of nf_tables decide, it has the ends of packets be reported, too: what has none was rejected.
+//
+//	chain delivered { type filter hook input priority 1000; }
+//	chain sent { type filter hook postrouting priority -1000; }
+//
+// Rules of iptables-legacy report nothing, or into the kernel's log. They meet no packet that is to be reported: the
+// connection is remembered in place of that.
+//
+//	set begun { type integer; size 8192; flags dynamic,timeout }
+//	chain delivered, sent { ct state new ct id @begun meta nftrace set 1; ct id @begun meta nftrace set 0 }
+//	chain of-0 { limit rate 10/second burst 10 packets update @begun { ct id timeout 5s } meta nftrace set 1; ct id @begun meta nftrace set 0 }
+//
 // It is there as long as somebody looks. Our rules of the modes are not touched.
 const (
 	rejectTable    = "tandem-monitor-"
 	chooseChain    = "choose"
+	deliveredChain = "delivered"
+	sentChain      = "sent"
 	rejectPriority = -190 // behind conntrack, -200, and before all NAT
+	farPriority    = 1000 // behind, or before, all that others have at a hook
+	begunSize      = 8192 // connections, more than what begins in begunFor
+	begunFor       = 5 * time.Second
 
 	// TracedEach is how many packets of a tenant are reported a second, and MostTenants how many tenants are told apart: the
 	// others are like one.
@@ -47,25 +65,51 @@ const (
 	MostTraced = 10_000
 )
 
-// traceSome has the rules that a packet meets be reported, so many packets a second.
-type traceSome struct{ Rate uint64 }
+// some matches so many packets a second.
+type some struct{ Rate uint64 }
 
-func (s traceSome) text(model.Family) string {
-	return fmt.Sprintf("limit rate %d/second burst %d packets meta nftrace set 1", s.Rate, s.Rate)
+func (s some) text(model.Family) string {
+	return fmt.Sprintf("limit rate %d/second burst %d packets", s.Rate, s.Rate)
 }
 
-func (s traceSome) encode(e *encoder) {
+func (s some) encode(e *encoder) {
 	e.expr("limit", func() {
 		e.Uint64(limitRate, s.Rate)
 		e.Uint64(limitUnit, 1)
 		e.Uint32(limitBurst, uint32(s.Rate))
 		e.Uint32(limitType, 0) // NFT_LIMIT_PKTS
 	})
-	e.immediate(reg0, []byte{1})
+}
+
+func (s some) eval(_ *Sim, p *step) []step { return p.match(true) }
+
+// report has the rule itself, and those that the packet meets from here on, be reported, or no longer.
+type report struct{ Not bool }
+
+func (s report) value() byte {
+	if s.Not {
+		return 0
+	}
+	return 1
+}
+
+func (s report) text(model.Family) string { return fmt.Sprintf("meta nftrace set %d", s.value()) }
+
+func (s report) encode(e *encoder) {
+	e.immediate(reg0, []byte{s.value()})
 	e.setMeta(metaNFTrace)
 }
 
-func (s traceSome) eval(_ *Sim, p *step) []step { return p.match(true) }
+func (s report) eval(_ *Sim, p *step) []step { return p.match(true) }
+
+// Reporting is what reports the packets that it rejects.
+type Reporting uint8
+
+const (
+	AllReport  Reporting = iota // rules of nf_tables alone decide, which do
+	RulesDo                     // IPVS decides, too
+	NoneReport                  // rules of iptables-legacy decide
+)
 
 // Traced is a frontend whose rejected packets are shown. The address of a node port is unspecified.
 type Traced struct {
@@ -80,8 +124,11 @@ type Rejected struct {
 	Src     netip.AddrPort
 	Dst     netip.AddrPort
 	Iface   uint32 // that it came by; 0 for packets of this host
-	Verdict string // reject or drop
-	Rule    string // that did it
+	Verdict string // reject or drop; empty where it is not known which
+	Rule    string // that did it; empty where that is not known
+
+	look   int    // at which it began
+	number uint64 // of those that began
 }
 
 // Rejections shows them, in the network namespace of the thread that opens it. It is used by one goroutine at a time.
@@ -90,7 +137,11 @@ type Rejections struct {
 	events, asks         *netlink.Socket
 	table                *Table
 	frontends, nodePorts *Set
+	ends                 bool // are reported
+	begun                *Set // nil where rules report what they do
 
+	looks   int
+	begins  uint64
 	have    map[Key]Value
 	packets map[uint32]*Rejected // under way, by the kernel's number
 	rejects map[ruleKey]bool     // rules that reject, not drop
@@ -109,13 +160,19 @@ const (
 )
 
 // OpenRejections opens it. Nothing is reported before Trace.
-func OpenRejections() (r *Rejections, err error) {
+func OpenRejections(by Reporting) (r *Rejections, err error) {
 	r = &Rejections{
+		ends:      by != AllReport,
 		frontends: &Set{Name: "frontends", Key: []Field{Daddr, L4Proto, Dport}, Data: DataVerdict},
 		nodePorts: &Set{Name: "nodeports", Key: []Field{L4Proto, Dport}, Data: DataVerdict},
 		packets:   map[uint32]*Rejected{}, rejects: map[ruleKey]bool{},
 	}
-	r.table = NewTable(fmt.Sprintf("%s%08x", rejectTable, rand.Uint32()), Owner, Owner+" (monitor)", r.frontends, r.nodePorts)
+	sets := []*Set{r.frontends, r.nodePorts}
+	if by == NoneReport {
+		r.begun = &Set{Name: "begun", Key: []Field{Number}, Loads: []Field{CtID}, Size: begunSize, Unread: true}
+		sets = append(sets, r.begun)
+	}
+	r.table = NewTable(fmt.Sprintf("%s%08x", rejectTable, rand.Uint32()), Owner, Owner+" (monitor)", sets...)
 	if r.driver, err = Open(r.table); err != nil {
 		return nil, Advise(err)
 	}
@@ -165,8 +222,19 @@ func (r *Rejections) objects(all []Traced) map[Key]Value {
 		put(r.table.Object(f))
 		put(SetObject(f, r.frontends))
 		put(SetObject(f, r.nodePorts))
+		tenant, end := []Rule{NewRule(some{TracedEach}, report{})}, []Rule(nil)
+		if r.begun != nil {
+			put(SetObject(f, r.begun))
+			quiet := NewRule(Lookup{Set: r.begun}, report{Not: true})
+			tenant = []Rule{NewRule(some{TracedEach}, Update{r.begun, begunFor}, report{}), quiet}
+			end = []Rule{NewRule(CtState{CtNew}, Lookup{Set: r.begun}, report{}), quiet}
+		}
+		if r.ends {
+			put(r.table.ChainObject(f, deliveredChain, Hook{Type: "filter", Point: LocalIn, Priority: farPriority, Policy: PolicyAccept}, end))
+			put(r.table.ChainObject(f, sentChain, Hook{Type: "filter", Point: PostRouting, Priority: -farPriority, Policy: PolicyAccept}, end))
+		}
 		for i := range MostTenants {
-			put(r.table.ChainObject(f, tenantChain(i), Hook{}, []Rule{NewRule(traceSome{TracedEach})}))
+			put(r.table.ChainObject(f, tenantChain(i), Hook{}, tenant))
 		}
 		put(r.table.ChainObject(f, chooseChain, Hook{}, []Rule{NewRule(Vmap{r.frontends}), NewRule(FibLocal{}, Vmap{r.nodePorts})}))
 		for name, at := range map[string]Point{"prerouting": PreRouting, "output": LocalOut} {
@@ -237,24 +305,53 @@ func rank(o Op) int {
 // Look calls each for the packets that were rejected since the last call. So many reports are read at most: the others wait. Lost are
 // those that did not fit into the queue.
 func (r *Rejections) Look(ctx context.Context, most int, each func(Rejected)) (lost bool, err error) {
-	_, lost, err = r.events.Reports(most, func(m netlink.Message) {
+	var caughtUp bool
+	r.looks++
+	caughtUp, lost, err = r.events.Reports(most, func(m netlink.Message) {
 		if s, ok := traceStep(m); ok {
 			r.step(ctx, m, s, each)
 		}
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return lost, fmt.Errorf("nftables traces: %w", err)
+	case !r.ends:
+	case lost: // maybe ends
+		clear(r.packets)
+	case caughtUp:
+		r.endless(each)
 	}
 	return lost, nil
+}
+
+// endless calls each for the packets that began before this look, and have no end.
+func (r *Rejections) endless(each func(Rejected)) {
+	var all []*Rejected
+	for id, p := range r.packets {
+		if p.look < r.looks {
+			all = append(all, p)
+			delete(r.packets, id)
+		}
+	}
+	slices.SortFunc(all, func(a, b *Rejected) int { return cmp.Compare(a.number, b.number) })
+	for _, p := range all {
+		each(*p)
+	}
 }
 
 // step follows a packet from the rule of ours that has it reported to its end.
 func (r *Rejections) step(ctx context.Context, m netlink.Message, s Step, each func(Rejected)) {
 	if strings.HasSuffix(s.Table, " "+r.table.Name) {
+		if s.Chain == deliveredChain || s.Chain == sentChain {
+			delete(r.packets, s.ID)
+			return
+		}
 		if p, ok := tracedPacket(m); ok {
 			if len(r.packets) >= mostPackets {
 				clear(r.packets)
 			}
+			r.begins++
+			p.look, p.number = r.looks, r.begins
 			r.packets[s.ID] = &p
 		}
 		return

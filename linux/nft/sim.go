@@ -162,7 +162,7 @@ func (s *Sim) element(set *Set, p *packet, number uint32) (Value, bool) {
 			k.Proto = p.Proto
 		case f == Dport:
 			k.Port = p.Dst.Port()
-		case f == Sport: // oracle.Packet has none
+		case f == Sport, f == CtID: // oracle.Packet has none
 			return Value{}, false
 		case f == Number:
 			k.Slot = uint16(number)

@@ -110,11 +110,12 @@ const (
 	Sport
 	Number // any number that a rule makes, 16 bits of it
 
-	// Only for rules' lookups: the original addresses and the protocol of the
+	// Only for rules' lookups: the original addresses, the protocol and the kernel's number of the
 	// packet's connection, and hashes of the client and of Saddr.
 	CtSaddr
 	CtDaddr
 	CtProto
+	CtID
 	hash1
 	hash2
 )
@@ -269,7 +270,7 @@ func fieldLen(f model.Family, k Field) int {
 		return 1
 	case Dport, Sport:
 		return 2
-	case Number, hash1, hash2:
+	case Number, CtID, hash1, hash2:
 		return 4
 	}
 	return addressLen(f)
@@ -344,6 +345,7 @@ type Point uint32
 // The points that Tandem uses.
 const (
 	PreRouting  Point = 0
+	LocalIn     Point = 1
 	Forward     Point = 2
 	LocalOut    Point = 3
 	PostRouting Point = 4
