@@ -10,6 +10,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/tandem-proxy/tandem/core/config"
 )
 
 // The format text is klog's: collectors parse its header, its levels and its pairs.
@@ -43,6 +47,42 @@ func TestLogIsPrintable(t *testing.T) {
 		slog.New(handler(&b)).Warn("m\u202em", "err", "a\nb\x1b[31m\u009b\u2066\x7f")
 		if line := b.String(); strings.Count(line, "\n") != 1 || strings.ContainsAny(line, "\x1b\u009b\u202e\u2066\x7f") {
 			t.Errorf("%s: %q", name, line)
+		}
+	}
+}
+
+// A log level holds for what libraries log as well; a verbosity above 0 makes it more verbose, and /debug/flags/v
+// leaves the rest of the configuration as it is.
+func TestLogLevel(t *testing.T) {
+	before := slog.Default()
+	t.Cleanup(func() { slog.SetDefault(before) })
+	for _, c := range []struct {
+		level     string
+		verbosity int
+		want      slog.Level
+	}{
+		{"info", 0, slog.LevelInfo},
+		{"info", 4, slog.LevelDebug},
+		{"debug", 1, slog.LevelDebug},
+		{"warn", 0, slog.LevelWarn},
+		{"error", 0, slog.LevelError},
+		{"error", 2, -2},
+	} {
+		var out bytes.Buffer
+		conf := config.Default()
+		conf.LogLevel, conf.Logging.Verbosity = c.level, c.verbosity
+		log := newLog(&out, &conf)
+		if got := log.level.Level(); got != c.want {
+			t.Errorf("%s, verbosity %d: %s, want %s", c.level, c.verbosity, got, c.want)
+		}
+		klog.Info("of a library")
+		if shown := strings.Contains(out.String(), "of a library"); shown != (c.want <= slog.LevelInfo) {
+			t.Errorf("%s, verbosity %d: info of a library is shown: %t", c.level, c.verbosity, shown)
+		}
+		log.setVerbosity(c.verbosity + 5)
+		log.setVerbosity(c.verbosity)
+		if got := log.level.Level(); got != c.want {
+			t.Errorf("%s, verbosity %d set again: %s, want %s", c.level, c.verbosity, got, c.want)
 		}
 	}
 }

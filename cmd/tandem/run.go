@@ -238,8 +238,9 @@ func names(cs []config.Change) string {
 // logger is the process's log. Its level can be changed while it is in use.
 type logger struct {
 	*slog.Logger
-	level slog.LevelVar
-	klog  flag.FlagSet // verbosity of Kubernetes' libraries
+	level slog.LevelVar // of the log
+	named slog.LevelVar // of the configuration, without its verbosity
+	klog  flag.FlagSet  // verbosity of Kubernetes' libraries
 }
 
 // newLog opens the log, which is the default one from now on. What libraries write
@@ -328,30 +329,35 @@ func (w jsonLines) Write(b []byte) (int, error) {
 func (l *logger) set(c *config.Config) {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(c.LogLevel)) // validated before
-	l.level.Set(min(level, slog.Level(-c.Logging.Verbosity)))
+	l.named.Set(level)
 	// klog is only configured by flags. It locks them itself.
-	_ = l.klog.Set("v", strconv.Itoa(c.Logging.Verbosity))
 	_ = l.klog.Set("vmodule", strings.Join(c.Logging.Modules, ","))
+	l.setVerbosity(c.Logging.Verbosity)
 }
 
-// setVerbosity changes the verbosity until the configuration is set again.
+// setVerbosity changes the verbosity until the configuration is set again. One of 0 is no level of its own.
 func (l *logger) setVerbosity(v int) {
-	c := config.Default()
-	c.Logging.Verbosity = v
-	c.Logging.Modules = strings.FieldsFunc(l.klog.Lookup("vmodule").Value.String(), func(r rune) bool { return r == ',' })
-	l.set(&c)
+	level := l.named.Level()
+	if v > 0 {
+		level = min(level, slog.Level(-v))
+	}
+	l.level.Set(level)
+	_ = l.klog.Set("v", strconv.Itoa(v))
 }
 
 // klogHandler handles what klog has decided to log by its flags, which may be for a
-// single source file: the log's own level does not count. For loggers from a context
-// klog decides nothing: without flags for single files the verbosity counts.
+// single source file: there the log's own level counts for information and above only. For
+// loggers from a context klog decides nothing: without flags for single files the verbosity counts.
 type klogHandler struct {
 	slog.Handler
 	flags *flag.FlagSet
 }
 
-func (h klogHandler) Enabled(_ context.Context, level slog.Level) bool {
-	return level >= slog.LevelInfo || klog.V(klog.Level(-level)).Enabled() || h.flags.Lookup("vmodule").Value.String() != ""
+func (h klogHandler) Enabled(ctx context.Context, level slog.Level) bool {
+	if level >= slog.LevelInfo {
+		return h.Handler.Enabled(ctx, level)
+	}
+	return klog.V(klog.Level(-level)).Enabled() || h.flags.Lookup("vmodule").Value.String() != ""
 }
 
 func (h klogHandler) WithAttrs(as []slog.Attr) slog.Handler {

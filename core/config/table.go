@@ -435,7 +435,7 @@ func logSettings() []Setting {
 	all := []Setting{
 		{
 			Flag:  "log-level",
-			Doc:   "Log level: debug, info, warn or error. The more verbose of this and -v is used.",
+			Doc:   "Log level: debug, info, warn or error. -v above 0 makes the log more verbose.",
 			Value: func(c *Config) Value { return choice(&c.LogLevel, "debug", "info", "warn", "error") },
 		},
 		{
@@ -450,7 +450,7 @@ func logSettings() []Setting {
 		},
 		{
 			Path: "logging.verbosity", Flag: "v",
-			Doc:   "Log verbosity as in kube-proxy: 0 is info, 4 and above debug, 6 and above logs requests to the API server.",
+			Doc:   "Log verbosity as in kube-proxy: 0, the default, adds nothing to the log level, 4 and above is debug, 6 and above logs requests to the API server.",
 			Value: func(c *Config) Value { return integer(&c.Logging.Verbosity, 0, maxInt) },
 		},
 		{
