@@ -23,7 +23,7 @@ import (
 // later, is replaced.
 func (f *File) Redact(key []byte) {
 	f.breakTies()
-	r := redactor{redact.New(key)}
+	r := redactor{redact.New(key), kept()}
 	for _, part := range []any{&f.Header, &f.Services, &f.Slices, &f.CIDRs, &f.Routes, &f.Grants, &f.Slots, &f.Ready, &f.Drift, &f.Status, &f.Top, &f.History, &f.Checks} {
 		r.walk(reflect.ValueOf(part).Elem())
 	}
@@ -55,19 +55,22 @@ func (f *File) breakTies() {
 }
 
 // redactor walks a file. It is of one Redact.
-type redactor struct{ words *redact.Redactor }
+type redactor struct {
+	words *redact.Redactor
+	kept  map[reflect.Type][]string
+}
 
 // removed replaces free text.
 const removed = "(redacted)"
 
-// kept are text fields that reveal nothing about a cluster; free are text fields that may
-// contain anything.
-func kept(of reflect.Type, field string) bool {
-	fields := map[reflect.Type][]string{
+// kept are text fields that reveal nothing about a cluster, by the type that has them; free are
+// text fields that may contain anything.
+func kept() map[reflect.Type][]string {
+	return map[reflect.Type][]string{
 		reflect.TypeFor[Header]():              {"Version", "System", "Ports", "Plan"},
 		reflect.TypeFor[config.API]():          {"ContentType"},
 		reflect.TypeFor[config.IPVS]():         {"Scheduler"},
-		reflect.TypeFor[config.Config]():       {"LogLevel"},
+		reflect.TypeFor[config.Config]():       {"LogLevel", "Gates"},
 		reflect.TypeFor[config.Logging]():      {"Format"},
 		reflect.TypeFor[question.Status]():     {"Version", "Mode"},
 		reflect.TypeFor[question.Input]():      {"Name", "Version"},
@@ -81,7 +84,6 @@ func kept(of reflect.Type, field string) bool {
 		reflect.TypeFor[diagnosis.Check]():     {"ID"},
 		reflect.TypeFor[history.Entry]():       {"Kind", "Verb"},
 	}
-	return slices.Contains(fields[of], field)
 }
 
 func free(field string) bool {
@@ -150,7 +152,7 @@ func (r redactor) fields(v reflect.Value) {
 	for i := range of.NumField() {
 		field, value := of.Field(i), v.Field(i)
 		switch {
-		case !field.IsExported() || kept(of, field.Name):
+		case !field.IsExported() || slices.Contains(r.kept[of], field.Name):
 		case free(field.Name) && value.Kind() == reflect.String:
 			if value.String() != "" {
 				value.SetString(removed)

@@ -265,6 +265,22 @@ func TestRedact(t *testing.T) {
 	}
 }
 
+// The feature gates that policy follows are no secrets: without them a redacted snapshot would mean something else.
+func TestRedactKeepsFeatureGates(t *testing.T) {
+	f := file(1)
+	f.Config.Mode, f.Config.NodePorts, f.Config.Gates = config.NFTables, config.NodePorts{Localhost: true, Primary: true}, config.Gates{config.GateLocalhost + "=false"}
+	f.Config.Complete()
+	before := f.Resolve().Host.NodePorts.Loopback
+	f.Redact([]byte("key"))
+	again, err := snapshot.Read(bytes.NewReader(written(t, f)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after := again.Resolve().Host.NodePorts.Loopback; before != [2]bool{} || after != before {
+		t.Errorf("node ports on loopback addresses: %v before, %v after", before, after)
+	}
+}
+
 // shape counts what ports look like, without their names and addresses.
 func shape(r *snapshot.Result) string {
 	fronts, ends := [4]int{}, map[string]int{}
