@@ -39,24 +39,33 @@ func TestDriftNamesCandidates(t *testing.T) {
 	}
 }
 
-// "No drift" is said of Services that there are, by name, and never of a mistyped one.
+// "No drift" is said of Services that there are, by name, and never of a mistyped one: by a snapshot, neither.
 func TestDriftOfOneService(t *testing.T) {
 	web := model.ServiceName{Namespace: "ns", Name: "web"}
 	s := &engine.Snapshot{Services: []*track.View{{Object: &model.Service{Name: web}}}}
-	find := func(service string) (question.Drift, error) {
-		return question.FindDrift().Answer(t.Context(), &question.Document{Snapshot: s}, question.DriftRequest{Service: service, Look: true})
-	}
-	d, err := find("ns/web")
-	text := newScreen(nil)
-	if writeDrift(text, &d); err != nil || !strings.HasPrefix(text.text.String(), "no drift of Service ns/web: ") {
-		t.Errorf("%v: %s", err, text.text.String())
-	}
-	for _, name := range []string{"ns/wbe", "web"} {
-		if _, err := find(name); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: %v", name, err)
+	gone := question.Drifted{Difference: question.Difference{Object: "x", Service: "ns/gone"}}
+	for _, document := range []*question.Document{
+		{Snapshot: s},
+		{Snapshot: s, Recorded: &question.Recorded{Drift: question.Drift{Looked: true, Before: []question.Drifted{gone}}}},
+	} {
+		find := func(service string) (question.Drift, error) {
+			return question.FindDrift().Answer(t.Context(), document, question.DriftRequest{Service: service, Look: true})
 		}
-	}
-	if _, err := find(""); err != nil {
-		t.Error(err)
+		d, err := find("ns/web")
+		text := newScreen(nil)
+		if writeDrift(text, &d); err != nil || !strings.HasPrefix(text.text.String(), "no drift of Service ns/web: ") {
+			t.Errorf("%v: %s", err, text.text.String())
+		}
+		for _, name := range []string{"ns/wbe", "web"} {
+			if _, err := find(name); err == nil || !strings.Contains(err.Error(), name) {
+				t.Errorf("recorded %t: %s: %v", document.Recorded != nil, name, err)
+			}
+		}
+		if _, err := find(""); err != nil {
+			t.Error(err)
+		}
+		if _, err := find("ns/gone"); document.Recorded != nil && err != nil { // it has drifted before it was deleted
+			t.Error(err)
+		}
 	}
 }

@@ -92,17 +92,11 @@ func FindDrift() Verb[DriftRequest, Drift] {
 
 // drift renders the drift of a document. A Service that neither exists nor has drifted is an error: "no drift"
 // would be wrong for a mistyped name.
-func drift(_ context.Context, d *Document, r DriftRequest) (Drift, error) {
+func drift(_ context.Context, d *Document, r DriftRequest) (out Drift, err error) {
 	if d.Recorded != nil {
-		return d.Recorded.Drift.of(r.Service), nil
-	}
-	if r.Look {
-		r.Since = d.Begun
-	}
-	out := DriftOf(d.Snapshot, r.Service, r.Since)
-	out.Node, out.Mode, out.Looked = d.Facts.Node, d.Facts.Mode, r.Look
-	if r.Look && !d.ReadAt.IsZero() {
-		out.ReadAt = &d.ReadAt
+		out = d.Recorded.Drift.of(r.Service)
+	} else {
+		out = d.drift(r)
 	}
 	if r.Service == "" || len(out.Now)+len(out.Before) > 0 {
 		return out, nil
@@ -115,6 +109,19 @@ func drift(_ context.Context, d *Document, r DriftRequest) (Drift, error) {
 		return out, unknownService(name)
 	}
 	return out, nil
+}
+
+// drift is that of a running proxy.
+func (d *Document) drift(r DriftRequest) Drift {
+	if r.Look {
+		r.Since = d.Begun
+	}
+	out := DriftOf(d.Snapshot, r.Service, r.Since)
+	out.Node, out.Mode, out.Looked = d.Facts.Node, d.Facts.Mode, r.Look
+	if r.Look && !d.ReadAt.IsZero() {
+		out.ReadAt = &d.ReadAt
+	}
+	return out
 }
 
 // of is the drift of one Service if it is named.
