@@ -490,10 +490,13 @@ func hostName(r *config.Report) string {
 	return strings.ToLower(strings.TrimSpace(name))
 }
 
-// unknownFlags reports all unknown flags of a command line, each with a suggestion.
+// unknownFlags reports all unknown flags of a command line, each with a suggestion. What follows -- are none.
 func unknownFlags(fs *pflag.FlagSet, args []string) error {
 	var names []string
 	fs.VisitAll(func(g *pflag.Flag) { names = append(names, g.Name) })
+	if end := slices.Index(args, "--"); end >= 0 {
+		args = args[:end]
+	}
 	var wrong []string
 	for _, a := range args {
 		name, ok := strings.CutPrefix(a, "--")

@@ -274,3 +274,30 @@ func TestWrittenFilesNameNoHost(t *testing.T) {
 		}
 	}
 }
+
+// What follows -- are no flags of the verb: they are not reported among those that it does not know.
+func TestUnknownFlagsEndAtTheDashes(t *testing.T) {
+	code, _, stderr := tandem(t, "test", "connectivity", "--proxi-mode", "nftables", "--", "--masquerade-all")
+	if code != exitUsage || !strings.Contains(stderr, "--proxi-mode: did you mean --proxy-mode?") || strings.Contains(stderr, "masquerade-all") {
+		t.Errorf("exit code %d\n%s", code, stderr)
+	}
+}
+
+// A service starts in another folder: all files that its flags name have absolute paths.
+func TestInstalledPathsAreAbsolute(t *testing.T) {
+	var flags configFlags
+	c := &cobra.Command{}
+	flags.register(c)
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"config", "kubeconfig", "manifests", "record-hns"} {
+		if err := c.Flags().Set(name, "file"); err != nil {
+			t.Fatal(err)
+		}
+		if args := given(c.Flags()); !slices.Contains(args, "--"+name+"="+filepath.Join(here, "file")) {
+			t.Errorf("--%s: %q", name, args)
+		}
+	}
+}

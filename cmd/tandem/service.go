@@ -136,7 +136,7 @@ func given(fs *pflag.FlagSet) (args []string) {
 	fs.Visit(func(f *pflag.Flag) {
 		value := f.Value.String()
 		switch f.Name {
-		case "config", "kubeconfig", "manifests":
+		case "config", "kubeconfig", "manifests", "record-hns":
 			value = absolute(value)
 		}
 		args = append(args, "--"+f.Name+"="+value)
