@@ -3,6 +3,7 @@
 package platform
 
 import (
+	"errors"
 	"os/exec"
 	"runtime"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
 )
 
 // Looking for what may be there, and removing it, leaves a machine on which there
@@ -30,12 +32,12 @@ func TestClearingNothingWritesNothing(t *testing.T) {
 		return string(out)
 	}
 	c := config.Default()
-	for _, r := range RemoveAll(t.Context(), &c, Local()) {
-		if r.Err != nil {
-			t.Errorf("mode %s: %v", r.Mode, r.Err)
+	for _, m := range Local() {
+		if err := m.Clear(t.Context(), &c); err != nil && !errors.Is(err, dataplane.ErrAbsent) {
+			t.Errorf("mode %s: %v", m.Name, err)
 		}
 		if now := rules(); now != "" {
-			t.Errorf("after mode %s:\n%s", r.Mode, now)
+			t.Errorf("after mode %s:\n%s", m.Name, now)
 		}
 	}
 	if found, err := takeOver(t.Context(), Local()); len(found) > 0 || err != nil || rules() != "" {

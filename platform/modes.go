@@ -416,28 +416,6 @@ func (s *switcher) remove(ctx context.Context, plane engine.DataPlane) error {
 	return nil
 }
 
-// Removal is what became of one mode's objects.
-type Removal struct {
-	Mode config.Mode
-	// Absent is why there can be none; Err means that they could not all be removed.
-	Absent, Err error
-}
-
-// RemoveAll deletes what tandem has programmed on this machine in each of some
-// modes, and nothing else. A mode that fails does not stop the others.
-func RemoveAll(ctx context.Context, c *config.Config, modes []dataplane.Mode) (done []Removal) {
-	for _, m := range modes {
-		r := Removal{Mode: m.Name}
-		if err := m.Clear(ctx, c); errors.Is(err, dataplane.ErrAbsent) {
-			r.Absent = err
-		} else {
-			r.Err = err
-		}
-		done = append(done, r)
-	}
-	return done
-}
-
 // removeLeftovers waits until everything is programmed and then removes the objects that were
 // there before in other modes. What an earlier tandem has left, after another
 // configuration or an interrupted switch, goes at once, or with its last connection;

@@ -168,14 +168,14 @@ type cleanupMode struct {
 func cleanup(ctx context.Context, c *config.Config, modes []dataplane.Mode) (d cleanupDocument, err error) {
 	var failed []error
 	d.Modes = []cleanupMode{}
-	for _, r := range platform.RemoveAll(ctx, c, modes) {
-		m := cleanupMode{Mode: r.Mode, Clean: r.Err == nil}
-		switch {
-		case r.Absent != nil:
-			m.Clean, m.Absent = true, r.Absent.Error()
-		case r.Err != nil:
-			m.Failed = r.Err.Error()
-			failed = append(failed, fmt.Errorf("mode %s: %w", r.Mode, r.Err))
+	for _, mode := range modes {
+		m := cleanupMode{Mode: mode.Name, Clean: true}
+		switch err := mode.Clear(ctx, c); {
+		case errors.Is(err, dataplane.ErrAbsent):
+			m.Absent = err.Error()
+		case err != nil:
+			m.Clean, m.Failed = false, err.Error()
+			failed = append(failed, fmt.Errorf("mode %s: %w", m.Mode, err))
 		}
 		d.Modes = append(d.Modes, m)
 	}
