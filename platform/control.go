@@ -41,7 +41,7 @@ const phaseHeader = "Tandem-Phase"
 // has done so. Phase is called with each phase. When ctx ends before, everything
 // stays unchanged.
 func SwitchTo(ctx context.Context, to config.Mode, phase func(string)) (done Switched, err error) {
-	err = post(withPhases(ctx, phase), "/switch?to="+url.QueryEscape(string(to)), &done)
+	err = call(withPhases(ctx, phase), "/switch?to="+url.QueryEscape(string(to)), nil, &done)
 	return done, err
 }
 
@@ -53,10 +53,7 @@ func withPhases(ctx context.Context, phase func(string)) context.Context {
 	}})
 }
 
-// post sends a request without content to the control socket and reads the answer.
-func post(ctx context.Context, path string, into any) error { return call(ctx, path, nil, into) }
-
-// call sends a request and reads the answer.
+// call sends a request to the control socket and reads the answer.
 func call(ctx context.Context, path string, request []byte, into any) error {
 	res, err := open(ctx, path, request)
 	if err != nil {

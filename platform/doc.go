@@ -18,6 +18,8 @@
 //	platform_{linux,windows,other}.go
 //	                     one system each (thisSystem): its lock and control socket, memory limit, facts for doctor
 //	live_linux.go        following a real packet
+//	monitor.go, monitor_linux.go
+//	                     new connections, for those who watch them
 //	modes.go             the modes: which one to run, another one while Services are in use, what earlier runs have left
 //	proxy.go             a whole proxy: what it is made of, Open, Run, Close, another configuration while it runs
 //	failover.go          endpoints that stop answering (core/suspect)
@@ -38,6 +40,8 @@
 //	health         answers load balancers and kubelets, from the engine's status
 //	metrics        answers Prometheus and people, from status and snapshots
 //	failover       follows new connections and has endpoints ejected that do not answer
+//	monitor        while it is asked: looks at new connections, and which frontends reject packets
+//	tracing        exports traces of changes, if there is a collector
 //	writers        records which other programs write to the data plane
 //	progress       until the first sync: logs what a long start waits for
 //	checks         opens and closes the health check node ports of Services

@@ -53,7 +53,7 @@ func statusOf(only question.Filter) string { return statusPath + "?" + health.Qu
 // Status asks the proxy of another node or network for its status over its control socket. That of the proxy that
 // runs here all may read over HTTP.
 func Status(ctx context.Context, only question.Filter) (d question.Status, err error) {
-	err = post(ctx, statusOf(only), &d)
+	err = call(ctx, statusOf(only), nil, &d)
 	return d, err
 }
 
@@ -515,15 +515,10 @@ func observed(s *engine.Snapshot, start time.Time) (differ []dataplane.Differenc
 	return differ
 }
 
-// ModeOf is the mode of a snapshot, as its own system has it.
-func ModeOf(f *snapshot.File) (dataplane.Mode, error) {
-	return named(modesOn(cmp.Or(f.System, runtime.GOOS), noHandover), f.Mode)
-}
-
 // Replay resolves and plans a snapshot in its own mode, and compares that with what the
 // node had when it was taken.
 func Replay(f *snapshot.File) (*question.Document, snapshot.Likeness, error) {
-	m, err := ModeOf(f)
+	m, err := named(modesOn(cmp.Or(f.System, runtime.GOOS), noHandover), f.Mode) // as its own system has it
 	if err != nil {
 		return nil, snapshot.Differs, err
 	}
