@@ -98,7 +98,6 @@ func windowsChecks() []check {
 			return service(f, "vfpext", Fail, "virtual filtering platform", "Install-WindowsFeature Containers, and an external switch of the network plugin")
 		}},
 		{"dynamic-ports", "windows", dynamicPorts},
-		{"degraded-objects", "", degraded},
 	}
 }
 
@@ -138,6 +137,17 @@ func dynamicPorts(f *Facts) Check {
 		last < f.NodePorts[0] || first > f.NodePorts[1])
 }
 
+// runningChecks are about a tandem that runs here.
+func runningChecks() []check {
+	return []check{
+		{"degraded-objects", "", degraded},
+		{"tandem", "", running},
+		{"api-lag", "", lag},
+		{"services", "", services},
+		{"drift", "", drift},
+	}
+}
+
 func degraded(f *Facts) Check {
 	if f.Running == nil {
 		return Check{}
@@ -147,16 +157,6 @@ func degraded(f *Facts) Check {
 		fix = "tandem status and tandem hns dump name them; where re-creating does not help, Restart-Service hns programs everything again, and interrupts pods"
 	}
 	return either(ok("no object of the data plane is degraded"), warn("degraded: "+strings.Join(degraded, "; "), fix), len(degraded) == 0)
-}
-
-// runningChecks are about a tandem that runs here.
-func runningChecks() []check {
-	return []check{
-		{"tandem", "", running},
-		{"api-lag", "", lag},
-		{"services", "", services},
-		{"drift", "", drift},
-	}
 }
 
 func running(f *Facts) Check {
