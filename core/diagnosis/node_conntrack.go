@@ -113,16 +113,35 @@ func ports(text string) (first, last int, ok bool) {
 }
 
 // localPorts: an outgoing connection from a local port that is a node port, too, is answered
-// by the Service once its conntrack entry is gone.
+// by the Service once its conntrack entry is gone. The kernel gives no connection a reserved port.
 func localPorts(f *Facts) Check {
 	first, last, known := ports(f.Sysctls["net/ipv4/ip_local_port_range"])
-	if !known || f.NodePorts[1] == 0 || strings.TrimSpace(f.Sysctls["net/ipv4/ip_local_reserved_ports"]) != "" {
+	if !known || f.NodePorts[1] == 0 {
 		return Check{}
 	}
+	reserved := strings.TrimSpace(f.Sysctls["net/ipv4/ip_local_reserved_ports"])
+	from, to := max(first, f.NodePorts[0]), min(last, f.NodePorts[1])
 	return either(ok("local ports of outgoing connections are no node ports"),
 		warn(fmt.Sprintf("local ports %d-%d of outgoing connections overlap with node ports %d-%d", first, last, f.NodePorts[0], f.NodePorts[1]),
-			fmt.Sprintf("sysctl -w net.ipv4.ip_local_reserved_ports=%d-%d", f.NodePorts[0], f.NodePorts[1])),
-		last < f.NodePorts[0] || first > f.NodePorts[1])
+			"sysctl -w net.ipv4.ip_local_reserved_ports="+strings.TrimPrefix(fmt.Sprintf("%s,%d-%d", reserved, f.NodePorts[0], f.NodePorts[1]), ",")),
+		from > to || containsPorts(reserved, from, to))
+}
+
+// containsPorts reports whether all ports from one to another are in a list such as "8080,30000-32767", in which the kernel
+// joins ranges without a gap.
+func containsPorts(list string, from, to int) bool {
+	for part := range strings.SplitSeq(list, ",") {
+		first, last, two := strings.Cut(part, "-")
+		if !two {
+			last = first
+		}
+		a, err1 := strconv.Atoi(first)
+		b, err2 := strconv.Atoi(last)
+		if err1 == nil && err2 == nil && a <= from && to <= b {
+			return true
+		}
+	}
+	return false
 }
 
 func localPortRange(f *Facts) Check {

@@ -4,6 +4,7 @@ package diagnosis_test
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -152,6 +153,7 @@ func brokenLinux() []broken {
 		{"conntrack-timeouts", warn, sysctl("net/netfilter/nf_conntrack_tcp_timeout_established", "600")},
 		{"neighbour-table", warn, func(f *diagnosis.Facts) { f.Neighbours = 1000 }},
 		{"local-ports", warn, sysctl("net/ipv4/ip_local_port_range", "10240 65535")},
+		{"local-ports", warn, both(sysctl("net/ipv4/ip_local_port_range", "10240 65535"), sysctl("net/ipv4/ip_local_reserved_ports", "8080,30000-31000"))},
 		{"local-port-range", warn, sysctl("net/ipv4/ip_local_port_range", "60000 60999")},
 		{"nodeport-listeners", warn, func(f *diagnosis.Facts) { f.Listening = []uint16{30080} }},
 		{"nodeport-listeners", note, func(f *diagnosis.Facts) { f.Listening = []uint16{30081} }},
@@ -233,6 +235,22 @@ func TestNode(t *testing.T) {
 			if name == "linux" && !tested[id] {
 				t.Errorf("%s is not tested on a broken node", id)
 			}
+		}
+	}
+}
+
+// Local ports may overlap with node ports where the kernel uses none of these, and a fix keeps what is reserved.
+func TestReservedLocalPorts(t *testing.T) {
+	for reserved, fix := range map[string]string{
+		"30000-32767": "", "8080,20000-32767,40000\n": "",
+		"": "=30000-32767", "8080": "=8080,30000-32767", "30000-30100,32767\n": "=30000-30100,32767,30000-32767", "x": "=x,30000-32767",
+	} {
+		f := linux()
+		both(sysctl("net/ipv4/ip_local_port_range", "10240 65535"), sysctl("net/ipv4/ip_local_reserved_ports", reserved))(f)
+		checks := diagnosis.Node(f)
+		i := slices.IndexFunc(checks, func(c diagnosis.Check) bool { return c.ID == "local-ports" })
+		if i < 0 || (checks[i].Level == diagnosis.OK) != (fix == "") || !strings.HasSuffix(checks[i].Fix, fix) {
+			t.Errorf("%q: %+v", reserved, checks[max(i, 0)])
 		}
 	}
 }
