@@ -186,8 +186,8 @@ func (b *builder) insteadOf(settings []Setting, s Setting) string {
 	return ""
 }
 
-// twoSources notes that of two sources of Services one is not looked at. Two that are named side
-// by side on the command line are a mistake.
+// twoSources notes that of two sources of Services one is not looked at. A kubeconfig beside manifests on the
+// command line is a mistake.
 func (b *builder) twoSources() {
 	for _, name := range []string{"clientConnection.kubeconfig", "--master"} {
 		switch a, said := b.origin[name]; {
@@ -211,22 +211,9 @@ func (b *builder) problem(a Assignment, text string) {
 	}
 }
 
-// Validate returns every mistake in a configuration, joined, each with the name
-// of the flag it is about, or of the field that has none. Which modes there are
-// is not known here: see platform.Find.
-func (c *Config) Validate() error {
-	var errs []error
-	for _, m := range c.mistakes() {
-		if found := Find(m.Name); len(found) > 0 && found[0].Flag != "" {
-			m.Name = "--" + found[0].Flag
-		}
-		errs = append(errs, errors.New(m.String()))
-	}
-	return errors.Join(errs...)
-}
-
 // mistakes validates a configuration and returns the findings by setting:
-// each value by itself, and combinations of values.
+// each value by itself, and combinations of values. Which modes there are
+// is not known here: see Input.Mode.
 func (c *Config) mistakes() (found []Finding) {
 	for _, s := range Settings() {
 		if s.Counts != nil && !s.Counts(c.Mode) || s.Deprecated != "" {

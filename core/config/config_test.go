@@ -11,35 +11,31 @@ import (
 )
 
 func TestDefaultIsValid(t *testing.T) {
-	c := config.Default()
-	if err := c.Validate(); err != nil {
-		t.Error(err)
+	if _, r := build(); len(r.Problems) > 0 {
+		t.Error(r.Err())
 	}
 }
 
 func TestMistakesAreNamed(t *testing.T) {
-	for flag, change := range map[string]func(*config.Config){
-		"detect-local-mode":         func(c *config.Config) { c.DetectLocal = "Guess" },
-		"pod-bridge-interface":      func(c *config.Config) { c.DetectLocal = config.DetectBridgeInterface },
-		"pod-interface-name-prefix": func(c *config.Config) { c.PodInterfacePrefix = "a-name-that-is-too-long" },
-		"iptables-masquerade-bit":   func(c *config.Config) { c.MasqueradeBit = 32 },
-		"audit-period":              func(c *config.Config) { c.AuditPeriod = 0 },
-		"iptables-min-sync-period":  func(c *config.Config) { c.MinSyncPeriod = -1 },
-		"metrics-bind-address":      func(c *config.Config) { c.HTTPAddress = "127.0.0.1:99999" },
+	for name, lines := range map[string][]string{
+		"--detect-local-mode":         {"--detect-local-mode=Guess"},
+		"detectLocal.bridgeInterface": {"--detect-local-mode=BridgeInterface"},
+		"--pod-interface-name-prefix": {"--pod-interface-name-prefix=a-name-that-is-too-long"},
+		"--iptables-masquerade-bit":   {"--iptables-masquerade-bit=32"},
+		"--audit-period":              {"--audit-period=0s"},
+		"--iptables-min-sync-period":  {"--iptables-min-sync-period=-1ns"},
+		"--metrics-bind-address":      {"--metrics-bind-address=127.0.0.1:99999"},
+		"f:1: metricsBindAddress":     {"metricsBindAddress=127.0.0.1:99999"},
 	} {
-		c := config.Default()
-		change(&c)
-		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "--"+flag+":") {
-			t.Errorf("%s: got %v", flag, err)
+		if _, r := build(lines...); len(r.Problems) != 1 || !strings.HasPrefix(r.Problems[0].String(), name+": ") {
+			t.Errorf("%s: got %s", name, text(r.Problems))
 		}
 	}
 }
 
 func TestAllMistakesAtOnce(t *testing.T) {
-	c := config.Default()
-	c.DetectLocal, c.MasqueradeBit, c.HTTPAddress = "Guess", -1, "here"
-	if err := c.Validate(); err == nil || strings.Count(err.Error(), "\n") != 2 {
-		t.Errorf("got %v", err)
+	if _, r := build("--detect-local-mode=Guess", "--iptables-masquerade-bit=-1", "--metrics-bind-address=here"); len(r.Problems) != 3 {
+		t.Errorf("got %s", text(r.Problems))
 	}
 }
 
