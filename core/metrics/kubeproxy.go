@@ -216,11 +216,11 @@ func buildInfo(version string) []prometheus.Collector {
 }
 
 // componentMetrics are what the framework of Kubernetes' components says of itself:
-// the gates of kube-proxy whose features Tandem always has, and how many metrics are
+// the gates of kube-proxy whose features are always on, and how many metrics are
 // registered, hidden and disabled, for dashboards of all components.
 func componentMetrics(registered func() float64) []prometheus.Collector {
 	features := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "kubernetes_feature_enabled", Help: "Feature gates of kube-proxy whose features are there; Tandem has no gates.",
+		Name: "kubernetes_feature_enabled", Help: "Feature gates of kube-proxy whose features are always on.",
 	}, []string{"name", "stage"})
 	for _, name := range []string{"MultiCIDRServiceAllocator", "NFTablesProxyMode", "PreferSameTrafficDistribution", "WinDSR", "WinOverlay"} {
 		features.WithLabelValues(name, "").Set(1) // GA has no stage
