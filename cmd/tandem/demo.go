@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/question"
 )
 
@@ -114,13 +115,5 @@ func chart(out io.Writer, title string, hits map[netip.AddrPort]int, took time.D
 	}
 }
 
-// short prints a duration with three digits.
-func short(d time.Duration) string {
-	switch {
-	case d < time.Millisecond:
-		return d.Round(time.Microsecond).String()
-	case d < time.Second:
-		return d.Round(100 * time.Microsecond).String()
-	}
-	return d.Round(10 * time.Millisecond).String()
-}
+// short is a duration with about three digits.
+func short(d time.Duration) string { return history.Short(history.Seconds(d.Seconds())) }

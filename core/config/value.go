@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net"
 	"net/netip"
 	"net/url"
@@ -153,7 +154,7 @@ const maxInt = 1<<31 - 1
 func number(p *float32) Value {
 	return scalar(Number, p, func(s string) (float32, error) {
 		n, err := strconv.ParseFloat(s, 32)
-		if err != nil || n != n || n-n != 0 {
+		if err != nil || math.IsNaN(n) || math.IsInf(n, 0) {
 			return 0, fmt.Errorf("%s is not a number", printable.Quoted(s))
 		}
 		return float32(n), nil
