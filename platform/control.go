@@ -134,11 +134,11 @@ func open(ctx context.Context, path string, request []byte) (*http.Response, err
 	return res, nil
 }
 
-// errNotRunning is why nobody answers, and what to do.
+// errNotRunning is why the control socket does not answer, and what to do.
 var errNotRunning = errors.New("no tandem runs on this node, in this network namespace: start it with 'tandem start' where it is installed as a service, else with 'tandem run'")
 
 // unreachable says why the control socket did not answer: without a proxy there is no socket,
-// or one that nobody listens to any more.
+// or one that has no listener any more.
 func unreachable(err error) error {
 	gone := errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
 	if gone && !errors.Is(err, fs.ErrPermission) {

@@ -90,7 +90,7 @@ func examineLeftovers(ctx context.Context, m dataplane.Mode) []diagnosis.Check {
 
 // examineOwnAddresses reports whether external IPs that are this node's own addresses are served.
 func examineOwnAddresses(c *config.Config) diagnosis.Check {
-	check := diagnosis.Check{ID: "external-ips", Level: diagnosis.OK, Found: "an external IP that is an address of this node is served where no process listens, and refused with the process's name where one does; other nodes program nothing for it"}
+	check := diagnosis.Check{ID: "external-ips", Level: diagnosis.OK, Found: "an external IP that is an address of this node is served where no process listens, and rejected with the process's name where one does; other nodes program nothing for it"}
 	if c.ExternalIPs.Only {
 		check.Found = "only external IPs of --" + config.AllowedExternalIPs + " are served"
 		return check
@@ -102,7 +102,7 @@ func examineOwnAddresses(c *config.Config) diagnosis.Check {
 	}
 	if err != nil {
 		check.Level = diagnosis.Note
-		check.Found = "external IPs that are addresses of this node are refused: " + err.Error()
+		check.Found = "external IPs that are addresses of this node are rejected: " + err.Error()
 		check.Fix = "list the addresses that Services may use in --" + config.AllowedExternalIPs
 	}
 	return check

@@ -101,7 +101,7 @@ func (w *watcher) source(plane engine.DataPlane) (source monitor.Source, notShow
 	return source, notShown, err
 }
 
-// watch looks until nobody asks any more, or the mode is another.
+// watch looks until it was not asked for a while, or the mode is another.
 func (w *watcher) watch(mode dataplane.Mode, source monitor.Source, t *marker, ring *monitor.Ring) error {
 	tick := time.NewTicker(monitor.Every)
 	defer tick.Stop()

@@ -350,7 +350,7 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 }
 
 // openPatience is how long a start waits for what other programs make for the data plane. Until then
-// it answers nobody; afterwards the engine goes on to look for it.
+// it answers no question; afterwards the engine goes on to look for it.
 const openPatience = 5 * time.Second
 
 // openBackend opens the data plane of the mode that was chosen.

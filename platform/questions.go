@@ -116,14 +116,14 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, name string, para
 		return err
 	})
 	if err != nil && begun {
-		panic(http.ErrAbortHandler) // so that nobody takes what was sent for all
+		panic(http.ErrAbortHandler) // so that a part is not taken for the whole answer
 	}
 	send(w, kind, last, err)
 }
 
 // ask finds the query and returns its answer as content of a type: the last part, after send got those before.
 // However many clients ask, one answer is made at a time, and beside it one of those that read the data plane: changes
-// find a processor. What a client takes to read its answer is nobody's wait.
+// find a processor. No other query waits for a client that reads its answer.
 func (p *Proxy) ask(ctx context.Context, name string, body []byte, kind string, send func([]byte) error) (last []byte, err error) {
 	var kernel bool
 	all := question.Questions()

@@ -229,7 +229,7 @@ func sendRelays(send sender, s relay.Stats) {
 	gauge("sessions", "UDP sessions.", float64(s.Sessions))
 	gauge("connections_limit", "TCP connections for which there are file descriptors, and UDP sessions where these have no limit of their own; 0 if there is no limit.", float64(s.Limit))
 	counter("accepted_connections_total", "TCP connections of clients.", s.Accepted)
-	counter("refused_total", "TCP connections and datagrams refused by policy.", s.Refused)
+	counter("refused_total", "TCP connections and datagrams rejected by policy.", s.Refused)
 	counter("retries_total", "Attempts to reach an endpoint that failed.", s.Retried)
 	counter("failed_connections_total", "TCP connections for which no endpoint was reached.", s.Failed)
 	counter("limited_total", "TCP connections that waited, and UDP clients for which the session idle longest was ended, because their Service port had its share of file descriptors or buffers.", s.Limited)

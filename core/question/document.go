@@ -64,7 +64,7 @@ type Plane struct {
 	Unread         error // why there is nothing to trace
 	Preview        func([]model.Delta) []dataplane.Change
 	Flows          func(context.Context, func(flows.Flow)) error // all tracked connections
-	Listening      track.Ask                                     // processes of the node; nil where nobody can tell
+	Listening      track.Ask                                     // processes of the node; nil where the system does not tell
 }
 
 // Recorded is what a snapshot has of its node that does not follow from its inputs.
