@@ -20,12 +20,13 @@
 //	sync.go      one sync, its result, and what history keeps of it
 //	audit.go     reading the data plane back; external changes, and audits on request
 //	switch.go    another backend while Services are in use
-//	problems.go  reports each problem once; the states of Services
+//	problems.go  reports each problem that lasts once; the states of Services
 //	status.go    the published snapshot; when each frontend and endpoint was programmed
 package engine
 
 import (
 	"cmp"
+	"container/list"
 	"context"
 	"errors"
 	"iter"
@@ -90,7 +91,7 @@ type Hooks struct {
 	Drifted func(objects int, found []Drift)
 	// Suspects follows changes by a source of EndpointSlices that have suspects.
 	Suspects func([]netip.Addr)
-	// Problem reports something newly rejected, skipped or unsupported.
+	// Problem reports something newly rejected, skipped or unsupported, if it has lasted: see Hold.
 	Problem func(model.Problem)
 }
 
@@ -134,6 +135,7 @@ type Engine struct {
 	withheld     map[model.PortID]*model.Port // ports that the data plane does not know: see withhold
 	unapplied    map[model.PortID]model.Delta // changes that failed so far
 	reported     map[model.PortID][]model.Gap // gaps that were reported
+	held         held                         // problems that are reported if they last
 	lines        map[string]*lines            // of the log, by namespace
 	failing      map[model.ServiceName]error  // Services that failed when last something was written
 	repaired     []model.PortID               // by a switch, not reported yet
@@ -175,7 +177,7 @@ func New(o Options) *Engine {
 	e := &Engine{
 		options: o, auditEvery: o.AuditEvery, minGap: o.MinGap, tracker: track.New(), inbox: newInbox(), turns: newTurns(), first: make(chan struct{}),
 		problems: map[string][]model.Problem{}, cidrs: map[string]*model.ServiceCIDR{},
-		withheld: map[model.PortID]*model.Port{}, unapplied: map[model.PortID]model.Delta{}, reported: map[model.PortID][]model.Gap{}, programmed: Since{}, lines: map[string]*lines{}, full: true,
+		withheld: map[model.PortID]*model.Port{}, unapplied: map[model.PortID]model.Delta{}, reported: map[model.PortID][]model.Gap{}, programmed: Since{}, lines: map[string]*lines{}, held: held{places: map[model.Problem]*list.Element{}}, full: true,
 	}
 	e.current.Store(&DataPlane{o.Mode, o.Backend})
 	e.tracker.CollectTriggers(time.Now())

@@ -678,7 +678,7 @@ func TestDoubtSparesWhatWasThere(t *testing.T) {
 	})
 }
 
-// A source's problems are reported once each, and not before the source is done.
+// A source's problems are reported once each, and not before the source is done and they have lasted.
 func TestSourceProblemsAreReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []string
@@ -689,9 +689,13 @@ func TestSourceProblemsAreReportedOnce(t *testing.T) {
 		b.Problems("folder", []model.Problem{{Detail: "over in a moment"}})
 		b.Problems("folder", []model.Problem{x})
 		b.Synced(true)
+		b.Problems("folder", []model.Problem{x, y, {Detail: "over in a second"}})
+		sleep(time.Second)
+		if len(told) > 0 {
+			t.Errorf("reported %v at once", told)
+		}
 		b.Problems("folder", []model.Problem{x, y})
-		b.Problems("folder", []model.Problem{x, y})
-		synctest.Wait()
+		sleep(engine.Hold)
 		if fmt.Sprint(told) != "[x y]" {
 			t.Errorf("reported %v", told)
 		}

@@ -165,8 +165,8 @@ func (e *Engine) HostChanged() {
 	e.inbox.put(task{about: subject{kind: theMachine}, do: func(since time.Time) { e.setHost(history.Machine, "", since) }})
 }
 
-// Problems replaces the problems of a source. What is new is logged and counted,
-// once the source has delivered everything: before that it may be over in a moment.
+// Problems replaces the problems of a source. What is new is reported once it has lasted for
+// Hold since the source has delivered everything.
 func (e *Engine) Problems(source string, ps []model.Problem) {
 	e.inbox.put(task{about: subject{kind: problemsOf, name: source}, do: func(since time.Time) { e.setProblems(source, ps, since) }})
 }
@@ -177,7 +177,7 @@ func (e *Engine) setProblems(source string, ps []model.Problem, since time.Time)
 	unfit := e.unfit()
 	e.publish(func(s *Status) { s.Unfit = unfit })
 	if e.sourceSynced {
-		e.reportNew(ps, old)
+		e.hold(without(ps, old), without(old, ps))
 	}
 }
 
@@ -469,7 +469,7 @@ func (e *Engine) begin(since time.Time) {
 	e.publish(func(s *Status) { s.Awaited, s.SourceSynced, s.QueuedAt = "", true, since })
 	e.recordInitialList(since)
 	for _, ps := range e.problems {
-		e.reportNew(ps, nil)
+		e.hold(ps, nil)
 	}
 	e.change(since)
 }

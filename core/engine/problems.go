@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"container/list"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,11 +17,91 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
+// Hold is how long a problem of the inputs has to last before it is reported: logged, counted and written as an
+// Event. What belongs together arrives as several objects, one after another: a Service and its EndpointSlices, two
+// Services between which an address moves, Nodes, ServiceCIDRs, routes and their backends. A controller takes some
+// hundred milliseconds for its part, and with one retry after a conflict a second more. The states of Services and
+// the problems in a Snapshot are those of the moment.
+//
+// What this node has measured depends on nothing that is yet to come, and is reported at once; so are Gaps.
+const Hold = 5 * time.Second
+
+// held are the problems that have not lasted for Hold: as many at most as there are.
+type held struct {
+	places map[model.Problem]*list.Element
+	queue  list.List // of heldProblem: the one that is due first is first
+}
+
+type heldProblem struct {
+	model.Problem
+	due time.Time
+}
+
+// next is when the first problem is due; zero for none.
+func (h *held) next() (due time.Time) {
+	if at := h.queue.Front(); at != nil {
+		due = at.Value.(heldProblem).due
+	}
+	return due
+}
+
+func (h *held) drop(p model.Problem) {
+	if at := h.places[p]; at != nil {
+		h.queue.Remove(at)
+		delete(h.places, p)
+	}
+}
+
+// hold has new problems wait, and forgets those that are solved. One that replaces another of its object and reason,
+// with other details, has lasted as long as that: a count that changes all the time must not hide it.
+func (e *Engine) hold(fresh, solved []model.Problem) {
+	type subject struct {
+		object string
+		why    model.Reason
+	}
+	lasting := map[subject]*list.Element{} // nil where it was reported
+	for _, p := range solved {
+		s, at := subject{p.Object, p.Why}, e.held.places[p]
+		if old, more := lasting[s]; !more || at == nil || old != nil && at.Value.(heldProblem).due.Before(old.Value.(heldProblem).due) {
+			lasting[s] = at
+		}
+	}
+	due := time.Now().Add(Hold)
+	for _, p := range fresh {
+		before, replaces := lasting[subject{p.Object, p.Why}]
+		switch {
+		case e.held.places[p] != nil:
+		case p.Why.Measured():
+			e.report(p)
+		case !replaces:
+			e.held.places[p] = e.held.queue.PushBack(heldProblem{p, due})
+		case before == nil:
+			e.report(p)
+		default:
+			e.held.places[p] = e.held.queue.InsertAfter(heldProblem{p, before.Value.(heldProblem).due}, before)
+		}
+	}
+	for _, p := range solved {
+		e.held.drop(p)
+	}
+}
+
+// reportLasting reports the problems that have lasted.
+func (e *Engine) reportLasting() {
+	now := time.Now()
+	for at := e.held.queue.Front(); at != nil; at = e.held.queue.Front() {
+		p := at.Value.(heldProblem)
+		if now.Before(p.due) {
+			return
+		}
+		e.held.drop(p.Problem)
+		e.report(p.Problem)
+	}
+}
+
 // reportPorts reports what is newly wrong with the ports that changed, or whose gaps did.
 func (e *Engine) reportPorts(deltas []model.Delta, changed []model.PortID) {
-	for _, p := range e.tracker.NewProblems() {
-		e.report(p)
-	}
+	e.hold(e.tracker.NewProblems(), e.tracker.SolvedProblems())
 	count := map[model.ServiceName]int{} // gaps
 	ids := make([]model.PortID, 0, len(deltas)+len(changed))
 	for _, d := range deltas {
@@ -77,7 +158,7 @@ func (e *Engine) reportDataPlane() {
 	if slices.Equal(now, before) {
 		return
 	}
-	e.reportNew(now, before)
+	e.hold(without(now, before), without(before, now))
 	degraded := 0
 	for _, p := range now {
 		if p.Why == model.WhyDegraded {
@@ -122,17 +203,18 @@ func missing(from, in map[model.ServiceName]model.Problem) (names []model.Servic
 	return names
 }
 
-// reportNew reports the problems that were not there before.
-func (e *Engine) reportNew(ps, before []model.Problem) {
-	known := make(map[model.Problem]bool, len(before))
-	for _, p := range before {
+// without returns the problems that are not among others.
+func without(ps, others []model.Problem) (rest []model.Problem) {
+	known := make(map[model.Problem]bool, len(others))
+	for _, p := range others {
 		known[p] = true
 	}
 	for _, p := range ps {
 		if !known[p] {
-			e.report(p)
+			rest = append(rest, p)
 		}
 	}
+	return rest
 }
 
 // Log budget per namespace: a burst, then one line per interval saying how many were dropped. The

@@ -63,10 +63,11 @@ func (e *Engine) turn(ctx context.Context) (next time.Time) {
 	if e.pending || len(e.turns.backlog.lots) > 0 || !retry.IsZero() && !time.Now().Before(retry) {
 		e.sync(ctx)
 	}
+	e.reportLasting()
 	if !e.turns.idle() || e.tracker.HasDue() {
 		return time.Now()
 	}
-	return sleep.Earlier(e.checkAt, sleep.Earlier(e.backend().Next(), e.tracker.Next()))
+	return sleep.Earlier(sleep.Earlier(e.checkAt, e.held.next()), sleep.Earlier(e.backend().Next(), e.tracker.Next()))
 }
 
 // adopt opens the data plane where it is not open yet, reads back what an earlier run left, and

@@ -52,7 +52,7 @@ func newTandemSet() tandemSet {
 		commits:    tandemCounter("dataplane_commits_total", "Transactions committed to the data plane."),
 		repaired:   tandemCounter("dataplane_repaired_objects_total", "Externally changed objects that were repaired."),
 		problems: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tandem_problems_total", Help: "New problems with objects: rejected, skipped or unsupported, by reason.",
+			Name: "tandem_problems_total", Help: "New problems with objects that lasted for 5 s or were measured: rejected, skipped or unsupported, by reason.",
 		}, []string{"reason"}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tandem_events_total", Help: "Kubernetes Events by outcome: written, dropped by the rate limit, or given up after errors.",

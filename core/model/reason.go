@@ -119,6 +119,16 @@ func (r Reason) String() string { return reasons[r].name }
 // Text returns the reason as a phrase for people.
 func (r Reason) Text() string { return reasons[r].text }
 
+// Measured reports whether a reason is what this node has measured, rather than what objects say together, which
+// arrive one after another.
+func (r Reason) Measured() bool {
+	switch r {
+	case WhyUnanswered, WhyFull, WhyDegraded, WhyConnectionLimit:
+		return true
+	}
+	return false
+}
+
 // Problem is something that was rejected, skipped or cannot be done, in a form
 // that reaches the user: a log line, a metric, an Event and `tandem status`.
 type Problem struct {

@@ -110,6 +110,11 @@ func (t *Tracker) resolve(deltas []model.Delta, s *service) []model.Delta {
 			t.fresh = append(t.fresh, p)
 		}
 	}
+	for _, p := range v.Problems {
+		if !slices.Contains(r.Problems, p) {
+			t.solved = append(t.solved, p)
+		}
+	}
 	v.Problems, v.Ports = r.Problems, r.Ports
 	for i, port := range r.Ports {
 		var before *model.Port

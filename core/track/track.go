@@ -53,7 +53,8 @@ type Tracker struct {
 	changed    []netip.Addr   // those that a source has changed
 	slots      resolve.Slots
 	stats      Stats
-	fresh      []model.Problem
+	fresh      []model.Problem // see NewProblems
+	solved     []model.Problem
 	now        func() time.Time
 	routes     routes
 	warming    map[*service]time.Time // Services with new endpoints, and when those are due for the next step
@@ -96,6 +97,13 @@ func (t *Tracker) Host() *model.Host { return t.configured }
 func (t *Tracker) NewProblems() []model.Problem {
 	ps := t.fresh
 	t.fresh = nil
+	return ps
+}
+
+// SolvedProblems returns the problems that Services had and have no more, since the last call.
+func (t *Tracker) SolvedProblems() []model.Problem {
+	ps := t.solved
+	t.solved = nil
 	return ps
 }
 

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine_test
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/model"
+)
+
+// watched is an engine with all that it reports and logs as a warning.
+func watched(t *testing.T) (b *bench, told *[]model.Problem, log *bytes.Buffer) {
+	told, log = new([]model.Problem), new(bytes.Buffer)
+	b = start(t, func(o *engine.Options) {
+		o.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		o.Hooks.Problem = func(p model.Problem) { *told = append(*told, p) }
+	})
+	return b, told, log
+}
+
+// named is a Service with one port, and its EndpointSlice.
+func named(port string) (*model.Service, *model.Slice) {
+	svc := service("web", "10.96.0.1")
+	svc.Ports[0].Name = port
+	s := slice("web-1", "web", "10.0.0.1", time.Time{})
+	s.Ports = []model.SlicePort{{Name: port, Proto: model.TCP, Port: 8080}}
+	return svc, s
+}
+
+// external is a Service that asks for an address, or for none.
+func external(name, clusterIP, ip string) *model.Service {
+	s := service(name, clusterIP)
+	if ip != "" {
+		s.ExternalIPs = []netip.Addr{netip.MustParseAddr(ip)}
+	}
+	return s
+}
+
+// What belongs together arrives one after another: that is shown for as long as it lasts, and is no
+// warning. When it stays, it is one, once.
+func TestOnlyProblemsThatLastAreReported(t *testing.T) {
+	const ip = "203.0.113.1"
+	oldService, oldSlice := named("old")
+	newService, newSlice := named("new")
+	for _, c := range []struct {
+		name                  string
+		before, change, after func(*bench)
+		why                   model.Reason
+	}{
+		{
+			"a port before its EndpointSlices",
+			func(b *bench) { b.SetService(oldService); b.SetSlice(oldSlice) },
+			func(b *bench) { b.SetService(newService) },
+			func(b *bench) { b.SetSlice(newSlice) },
+			model.WhyNoTargetPort,
+		},
+		{
+			"an address that moves",
+			func(b *bench) { b.SetService(external("a", "10.96.0.1", ip)); b.SetService(service("b", "10.96.0.2")) },
+			func(b *bench) { b.SetService(external("b", "10.96.0.2", ip)) },
+			func(b *bench) { b.SetService(external("a", "10.96.0.1", "")) },
+			model.WhyFrontendTaken,
+		},
+		{
+			"a Service that goes",
+			func(b *bench) { b.SetService(external("a", "10.96.0.1", ip)) },
+			func(b *bench) { b.SetService(external("b", "10.96.0.2", ip)) },
+			func(b *bench) { b.DeleteService(model.ServiceName{Namespace: "ns", Name: "b"}) },
+			model.WhyFrontendTaken,
+		},
+		{
+			"a source",
+			func(*bench) {},
+			func(b *bench) {
+				b.Problems("API server", []model.Problem{{Object: "Service ns/x", Why: model.WhyInvalid}})
+			},
+			func(b *bench) { b.Problems("API server", nil) },
+			model.WhyInvalid,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b, told, log := watched(t)
+				c.before(b)
+				b.Synced(true)
+				sleep(time.Minute)
+				for range 3 { // each time anew
+					c.change(b)
+					sleep(engine.Hold - time.Millisecond)
+					if n := b.Status().Services[model.Partial]; n == 0 && c.name != "a source" {
+						t.Error("not shown while it lasts")
+					}
+					c.after(b)
+					sleep(time.Millisecond)
+					c.before(b)
+					sleep(time.Millisecond)
+				}
+				sleep(time.Minute)
+				if len(*told) > 0 || log.Len() > 0 {
+					t.Errorf("reported %v, logged %s", *told, log)
+				}
+				c.change(b)
+				sleep(time.Hour)
+				if len(*told) != 1 || (*told)[0].Why != c.why || bytes.Count(log.Bytes(), []byte("\n")) != 1 {
+					t.Errorf("when it lasts: reported %v, logged %s", *told, log)
+				}
+			})
+		})
+	}
+}
+
+// What is measured is reported at once: it may be over before Hold, and has happened.
+func TestWhatIsMeasuredIsReportedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, told, _ := watched(t)
+		b.Synced(true)
+		for n := range 2 {
+			b.Problems("failover", []model.Problem{{Object: "endpoints of node-4", Why: model.WhyUnanswered}})
+			if synctest.Wait(); len(*told) != n+1 {
+				t.Errorf("reported %v, want %d", *told, n+1)
+			}
+			b.Problems("failover", nil)
+			sleep(time.Minute)
+		}
+	})
+}
+
+// A problem whose details change all the time is reported like one that stays the same.
+func TestAProblemThatChangesLasts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, told, _ := watched(t)
+		b.Synced(true)
+		for i := range 10 {
+			if want := int(time.Duration(i) * time.Second / engine.Hold); want != 0 && len(*told) == 0 || want == 0 && len(*told) > 0 {
+				t.Errorf("%d problems reported after %d s", len(*told), i)
+			}
+			b.Problems("API server", []model.Problem{{Object: "Service ns/x", Why: model.WhyTooLarge, Detail: fmt.Sprint(i)}, {Object: "Service ns/y", Why: model.WhyInvalid}})
+			sleep(time.Second)
+		}
+	})
+}
