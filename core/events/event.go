@@ -53,15 +53,15 @@ type Record struct {
 	Written     bool // an earlier Record of it was written
 }
 
-// Name is the name of the API object for a node's Event. It is the
-// same for equal Events, so that neither a restart nor other nodes write them
-// again.
-func (e Event) Name(node string) string {
+// Name is the name of the API object for a node's Event about an object with a UID, empty where that is
+// unknown. It is the same for equal Events, so that neither a restart nor other nodes write them
+// again; an object that is made again has Events of its own.
+func (e Event) Name(node, uid string) string {
 	if e.Everywhere {
 		node = ""
 	}
 	h := fnv.New64a()
-	fmt.Fprintf(h, "%q", []string{string(e.Type), e.Reason, e.Action, e.Note, node, e.About.Kind})
+	fmt.Fprintf(h, "%q", []string{string(e.Type), e.Reason, e.Action, e.Note, node, e.About.Kind, uid})
 	const most = 253 - 17 // bytes that names may have, less the dot and the hash
 	return fmt.Sprintf("%s.%016x", e.About.Name[:min(len(e.About.Name), most)], h.Sum64())
 }

@@ -184,7 +184,7 @@ func FuzzProblem(f *testing.F) {
 		if ok && (e.About.Kind == "" || e.About.Kind != "Node" && e.About.String() != object || e.Reason == "" || e.Note == "") {
 			t.Errorf("%q: %+v", object, e)
 		}
-		if n := e.Name("n"); len(n) > 253 {
+		if n := e.Name("n", "u"); len(n) > 253 {
 			t.Errorf("%q: a name of %d bytes", object, len(n))
 		}
 	})
@@ -194,16 +194,19 @@ func FuzzProblem(f *testing.F) {
 // node otherwise.
 func TestNames(t *testing.T) {
 	e := events.Event{About: events.Object{Kind: "Service", Namespace: "ns", Name: "web"}, Reason: "R", Note: "x"}
-	if e.Name("a") == e.Name("b") || !strings.HasPrefix(e.Name("a"), "web.") {
-		t.Errorf("%s and %s", e.Name("a"), e.Name("b"))
+	if e.Name("a", "u") == e.Name("b", "u") || !strings.HasPrefix(e.Name("a", "u"), "web.") {
+		t.Errorf("%s and %s", e.Name("a", "u"), e.Name("b", "u"))
+	}
+	if e.Name("a", "u") == e.Name("a", "v") {
+		t.Error("an object that is made again has the Events of the one before")
 	}
 	e.Everywhere = true
-	if e.Name("a") != e.Name("b") {
-		t.Errorf("%s and %s", e.Name("a"), e.Name("b"))
+	if e.Name("a", "u") != e.Name("b", "u") {
+		t.Errorf("%s and %s", e.Name("a", "u"), e.Name("b", "u"))
 	}
 	for _, long := range []string{strings.Repeat("x", 253), strings.Repeat("\xd2", 253), strings.Repeat("ü", 126) + "x"} {
 		e.About.Name = long
-		if n := len(e.Name("a")); n != 253 {
+		if n := len(e.Name("a", "u")); n != 253 {
 			t.Errorf("a name of %d bytes for %q", n, long)
 		}
 	}

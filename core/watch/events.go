@@ -60,18 +60,19 @@ func (c *Client) Events(node string) (*EventWriter, error) {
 // Write is an events.Sink. Several nodes may write one Event under one name: the
 // first one creates it, and "already exists" counts as success.
 func (w *EventWriter) Write(ctx context.Context, r events.Record) error {
+	e := w.object(r, w.uid(ctx, r.About))
 	if r.Written {
-		err := w.patch(ctx, r)
+		err := w.patch(ctx, r, e)
 		if !apierrors.IsNotFound(err) {
 			return asRejected(r, err)
 		}
 	}
-	err := w.create(ctx, r)
+	err := w.Client.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
 	if apierrors.IsAlreadyExists(err) {
 		if r.Everywhere {
 			return nil
 		}
-		err = w.patch(ctx, r) // of an earlier run
+		err = w.patch(ctx, r, e) // of an earlier run
 	}
 	return asRejected(r, err)
 }
@@ -101,22 +102,18 @@ func noNamespace(err error) bool {
 	return d != nil && d.Kind == "namespaces"
 }
 
-func (w *EventWriter) create(ctx context.Context, r events.Record) error {
-	e := w.object(r)
-	if e.Regarding.UID == "" {
-		e.Regarding.UID = w.uid(ctx, r.About)
-	}
-	return w.Client.Post().Namespace(namespaceOf(r)).Resource("events").Body(e).Do(ctx).Error()
-}
-
 // onlyMetadata asks for a list without what objects are made of; a server that has no such
 // form sends all of them.
 const onlyMetadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 
 // uid asks for the UID of an object: kubectl describe shows no Event without it. It is empty where
 // the server does not tell, since an Event that only kubectl events shows is better than none. It
-// is not kept with each object, as hardly any has Events.
+// is not kept with each object, as hardly any has Events. kubectl describe finds a Node's Events by its
+// name in place of its UID, as the kubelet writes them.
 func (w *EventWriter) uid(ctx context.Context, o events.Object) types.UID {
+	if o.Kind == "Node" {
+		return types.UID(o.Name)
+	}
 	client := w.Objects[o.Kind]
 	if client == nil {
 		return ""
@@ -137,23 +134,23 @@ func (w *EventWriter) uid(ctx context.Context, o events.Object) types.UID {
 }
 
 // patch updates the count of an Event. Other fields stay.
-func (w *EventWriter) patch(ctx context.Context, r events.Record) error {
+func (w *EventWriter) patch(ctx context.Context, r events.Record, e *eventsv1.Event) error {
 	b, err := json.Marshal(map[string]any{"series": seriesOf(r, 2)})
 	if err != nil {
 		return err
 	}
-	return w.Client.Patch(types.MergePatchType).Namespace(namespaceOf(r)).Resource("events").Name(r.Name(w.Node)).Body(b).Do(ctx).Error()
+	return w.Client.Patch(types.MergePatchType).Namespace(e.Namespace).Resource("events").Name(e.Name).Body(b).Do(ctx).Error()
 }
 
-func (w *EventWriter) object(r events.Record) *eventsv1.Event {
+func (w *EventWriter) object(r events.Record, uid types.UID) *eventsv1.Event {
 	e := &eventsv1.Event{
-		ObjectMeta:          metav1.ObjectMeta{Name: r.Name(w.Node), Namespace: namespaceOf(r)},
+		ObjectMeta:          metav1.ObjectMeta{Name: r.Name(w.Node, string(uid)), Namespace: namespaceOf(r)},
 		EventTime:           metav1.MicroTime{Time: r.First},
 		ReportingController: reporter,
 		ReportingInstance:   "tandem-" + w.Node,
 		Action:              r.Action,
 		Reason:              r.Reason,
-		Regarding:           regarding(r.About),
+		Regarding:           regarding(r.About, uid),
 		Note:                printable.CutBytes(r.Note, maxNote),
 		Type:                string(r.Type),
 	}
@@ -170,14 +167,10 @@ func seriesOf(r events.Record, least int) *eventsv1.EventSeries {
 	return &eventsv1.EventSeries{Count: int32(min(max(r.Count, least), 1<<30)), LastObservedTime: metav1.MicroTime{Time: r.Last}}
 }
 
-// regarding refers to an object. kubectl describe finds a Node's Events by its
-// name in place of its UID, as the kubelet writes them.
-func regarding(o events.Object) corev1.ObjectReference {
-	ref := corev1.ObjectReference{APIVersion: "v1", Kind: o.Kind, Namespace: o.Namespace, Name: o.Name}
-	switch o.Kind {
-	case "Node":
-		ref.UID = types.UID(o.Name)
-	case "EndpointSlice":
+// regarding refers to an object.
+func regarding(o events.Object, uid types.UID) corev1.ObjectReference {
+	ref := corev1.ObjectReference{APIVersion: "v1", Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, UID: uid}
+	if o.Kind == "EndpointSlice" {
 		ref.APIVersion = "discovery.k8s.io/v1"
 	}
 	return ref

@@ -121,7 +121,7 @@ func TestEventsAreWritten(t *testing.T) {
 	if err := w.Write(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
-	path := "/apis/events.k8s.io/v1/namespaces/shop/events/" + r.Name("n1")
+	path := "/apis/events.k8s.io/v1/namespaces/shop/events/" + r.Name("n1", "")
 	got, _ := json.Marshal(s.events[path])
 	for _, part := range []string{
 		`"reportingController":"kube-proxy"`, `"reportingInstance":"tandem-n1"`, `"type":"Warning"`, `"reason":"R"`, `"action":"A"`, `"note":"x"`,
@@ -146,7 +146,7 @@ func TestEventsAreWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := record("Node", "", "n1")
-	about, _ := json.Marshal(s.events["/apis/events.k8s.io/v1/namespaces/default/events/"+n.Name("n1")]["regarding"])
+	about, _ := json.Marshal(s.events["/apis/events.k8s.io/v1/namespaces/default/events/"+n.Name("n1", "n1")]["regarding"])
 	if string(about) != `{"apiVersion":"v1","kind":"Node","name":"n1","uid":"n1"}` {
 		t.Errorf("about %s", about)
 	}
@@ -285,6 +285,28 @@ func TestEventsHaveTheUIDOfTheirObject(t *testing.T) {
 		}) {
 			t.Errorf("no Event about %s %s with UID %q in %v", tt.kind, tt.name, tt.uid, all)
 		}
+	}
+	again, before := record("Service", "shop", "web"), len(s.Objects("events"))
+	s.Delete(&corev1.Service{ObjectMeta: meta("web", "u1")})
+	s.Put(&corev1.Service{ObjectMeta: meta("web", "u4")})
+	for range 2 { // by this run, or by one before
+		if err := w.Write(t.Context(), again); err != nil {
+			t.Fatal(err)
+		}
+		again.Written, again.Count = true, 2
+	}
+	again.Everywhere = true
+	if err := w.Write(t.Context(), again); err != nil {
+		t.Fatal(err)
+	}
+	fresh := 0
+	for _, o := range s.Objects("events") {
+		if o.(*eventsv1.Event).Regarding.UID == "u4" {
+			fresh++
+		}
+	}
+	if n := len(s.Objects("events")); fresh != 2 || n != before+2 {
+		t.Errorf("%d of %d Events are about the Service that was made again, want 2 of %d", fresh, n, before+2)
 	}
 	s.Fail(apitest.Rule{Resource: "services", Status: 403, Reason: metav1.StatusReasonForbidden, Message: "no"})
 	if err := w.Write(t.Context(), record("Service", "shop", "other")); err != nil {
