@@ -37,7 +37,9 @@ On Linux conntrack reports connections that begin, and nf_tables which rule reje
 packet, by a temporary table (tandem-monitor-*). Rules of iptables-legacy and IPVS report
 nothing: there that table tells which packets go no further, and the reason is that of
 policy; with the sysctl net.ipv4.vs.conntrack=0 nothing is told of what IPVS rejects.
-Relays know theirs, after they accept; HNS reports none. The running tandem looks only while somebody asks, and 10 s longer. At most %d lines a
+Relays know theirs, after they accept; HNS reports none.
+
+The running tandem looks only while it is asked, and 10 s longer. At most %d lines a
 second are kept, of which each namespace has its share: how many are left out is said in
 their place. -o wide adds the rule, and -o json prints one document for each answer.`, monitor.Most*int(time.Second/monitor.Every)),
 		Example: "  tandem monitor\n  tandem monitor -n shop --verdict reject,drop\n  tandem monitor --service default/web --from 10.244.1.0/24\n  tandem monitor -o json",
