@@ -209,8 +209,7 @@ func clusterOf(s shell, reports []question.NodeReport, query, state, sort string
 
 // has reports whether a node has all words, in what its row shows.
 func (r nodeRow) has(words []string) bool {
-	text := strings.ToLower(strings.Join([]string{r.Node.Node, r.Version, r.Mode, r.State, r.Note}, " "))
-	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
+	return hasAll(strings.Join([]string{r.Node.Node, r.Version, r.Mode, r.State, r.Note}, " "), words)
 }
 
 // compareNodes orders rows, which are in the order of names: what needs attention first.

@@ -89,7 +89,7 @@ type trafficPage struct {
 	Counted, Bytes       bool   // there are new connections, and bytes
 	Columns              []column
 	Found                int
-	Rows                 []trafficRow
+	Rows                 []*trafficRow
 	Pager                pager
 }
 
@@ -138,19 +138,18 @@ func (v *trafficPage) of(seen look, page int) {
 		v.Over = fmt.Sprintf("%.0f s", max(1, seen.over.Seconds()))
 	}
 	words := strings.Fields(strings.ToLower(v.Query))
-	var rows []trafficRow
+	var rows []*trafficRow
 	add := func(r trafficRow, x *question.TopTraffic) {
 		if x != nil {
 			r.Traffic = *x
 		}
-		name := strings.ToLower(r.Name + " " + r.Pod)
-		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(name, w) }) {
-			rows = append(rows, r)
+		if hasAll(r.Name+" "+r.Pod, words) {
+			rows = append(rows, &r)
 		}
 	}
 	for _, s := range seen.top.Services {
 		if v.Service == "" {
-			add(trafficRow{Name: s.Service, Link: address(v.Root+"/ui/traffic", url.Values{"service": {s.Service}}), PerSecond: s.PerSecond, New: s.New}, s.Traffic)
+			add(trafficRow{Name: s.Service, PerSecond: s.PerSecond, New: s.New}, s.Traffic)
 			continue
 		}
 		if s.Service != v.Service { // of a source that has answered with more
@@ -161,9 +160,9 @@ func (v *trafficPage) of(seen look, page int) {
 		}
 	}
 	if v.Sort == "name" {
-		slices.SortStableFunc(rows, func(a, b trafficRow) int { return strings.Compare(a.Name, b.Name) })
+		slices.SortStableFunc(rows, func(a, b *trafficRow) int { return strings.Compare(a.Name, b.Name) })
 	} else if key := trafficKey(v.Sort); key != nil {
-		slices.SortStableFunc(rows, func(a, b trafficRow) int { return cmp.Compare(key(&b), key(&a)) })
+		slices.SortStableFunc(rows, func(a, b *trafficRow) int { return cmp.Compare(key(b), key(a)) })
 	}
 	here := url.Values{"q": {v.Query}, "service": {v.Service}}
 	for _, c := range []struct {
@@ -186,6 +185,11 @@ func (v *trafficPage) of(seen look, page int) {
 	here.Set("sort", v.Sort)
 	v.Found = len(rows)
 	v.Rows, v.Pager = paged(rows, page, v.Root+"/ui/traffic", here)
+	for _, r := range v.Rows {
+		if v.Service == "" {
+			r.Link = address(v.Root+"/ui/traffic", url.Values{"service": {r.Name}})
+		}
+	}
 }
 
 // trafficKey is the number that rows are sorted by, the largest first; nil for their own order, the busiest first.

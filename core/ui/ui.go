@@ -466,6 +466,12 @@ func problemsOf(all []question.Service, root string) (first []problem) {
 	return first
 }
 
+// hasAll reports whether a text has all words, which are in lower case.
+func hasAll(text string, words []string) bool {
+	text = strings.ToLower(text)
+	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
+}
+
 // matches reports whether a Service has all words, in its name or an address.
 func matches(s *question.Service, words []string) bool {
 	for _, w := range words {
