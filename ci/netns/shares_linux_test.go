@@ -81,7 +81,8 @@ func (s *site) shares(connections int) []int {
 		err := s.net.Do(lab.Place(e.at.Addr().String()), func() error {
 			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 			listeners[i] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
-			return errors.Join(err, unix.Bind(fd, sockaddr(e.at)), unix.Listen(fd, 8))
+			reuse := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) // connections of an earlier batch are in TIME_WAIT
+			return errors.Join(err, reuse, unix.Bind(fd, sockaddr(e.at)), unix.Listen(fd, 8))
 		})
 		defer unix.Close(int(listeners[i].Fd))
 		if err != nil {
