@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -27,6 +28,11 @@ const (
 	idleTimeout   = 2 * time.Minute // between two requests of a connection
 	maxHeader     = 16 << 10        // bytes; net/http adds 4 KiB of slack
 	maxConns      = 256             // of one server
+
+	// What no page reads of a request is taken after its answer, up to this much: who closes a
+	// connection with something unread resets it, and a client that is still writing loses the answer.
+	mostUnread  = 256 << 10 // bytes
+	readsUnread = 500 * time.Millisecond
 )
 
 // bindEvery is the pause between attempts to bind an address, as in kube-proxy.
@@ -129,8 +135,7 @@ func (s *Server) serve(ctx context.Context) {
 	}
 }
 
-// newServer returns a server with our limits. What its handler does not read of a body, net/http
-// bounds by 256 KiB, and headerTimeout by time.
+// newServer returns a server with our limits.
 func newServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           tracked(h),
@@ -141,7 +146,7 @@ func newServer(h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// tracked notes on connections which of them are being answered.
+// tracked notes on connections which of them are being answered, and takes what the answer leaves unread.
 func tracked(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c := connOf(r); c != nil {
@@ -149,6 +154,13 @@ func tracked(h http.Handler) http.Handler {
 			defer c.answering(false)
 		}
 		h.ServeHTTP(w, r)
+		if r.ContentLength == 0 {
+			return
+		}
+		answer := http.NewResponseController(w)
+		if answer.Flush() == nil && answer.SetReadDeadline(time.Now().Add(readsUnread)) == nil {
+			_, _ = io.CopyN(io.Discard, r.Body, mostUnread)
+		}
 	})
 }
 

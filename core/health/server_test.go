@@ -86,6 +86,40 @@ func TestProbesAnswerAnyMethod(t *testing.T) {
 	}
 }
 
+// Who sends the body of a request only once the answer is there keeps the answer: its connection is not reset.
+func TestLateBodiesLoseNoAnswer(t *testing.T) {
+	l := newLab(t)
+	run(t, l.Run)
+	l.set(port("web", "http", model.IPv4, 32080, 2))
+	l.up("tcp4 0.0.0.0:32080")
+	probes := health.Probes(func() question.Health { return question.Health{Synced: true} }, nil)
+	for name, addr := range map[string]string{
+		"health address": serve(t, probes.ServeHTTP), "healthCheckNodePort": l.addr("tcp4 0.0.0.0:32080"),
+		"metrics": serve(t, health.Pages(sources()).ServeHTTP),
+	} {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+		const body = 64 << 10
+		if _, err := fmt.Fprintf(c, "POST /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n", body); err != nil {
+			t.Fatal(err)
+		}
+		first := make([]byte, 1)
+		if _, err := io.ReadFull(c, first); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if _, err := io.WriteString(c, strings.Repeat("x", body)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if answer, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(first)+string(answer), "HTTP/1.1 ") {
+			t.Errorf("%s: %q, %v", name, answer, err)
+		}
+	}
+}
+
 // A body that never ends holds up neither its answer nor the server.
 func TestProbesReadNoBody(t *testing.T) {
 	addr := serve(t, health.Probes(func() question.Health { return question.Health{Synced: true} }, nil).ServeHTTP)
