@@ -188,11 +188,26 @@ func tracesAsItWas(t *testing.T, here func(args ...string) (int, string), path s
 		t.Logf("a damaged data plane is not traced: %v", err)
 		return
 	}
-	for end := time.Now().Add(time.Minute); ; { // tandem may have repaired it before the snapshot is taken
-		if err := damage(); err != nil {
+	for end := time.Now().Add(time.Minute); ; { // a repair may come right before the look
+		taken, damaged := make(chan struct{}), make(chan error, 1)
+		go func() { // again and again: a repair is there before a snapshot of a busy machine begins
+			for {
+				err := damage()
+				select {
+				case <-taken:
+					damaged <- err
+					return
+				case <-t.Context().Done():
+					return
+				case <-time.After(50 * time.Millisecond):
+				}
+			}
+		}()
+		code, text := here("snapshot")
+		close(taken)
+		if err := <-damaged; err != nil {
 			t.Fatal(err)
 		}
-		code, text := here("snapshot")
 		if err := os.WriteFile(path, []byte(text), 0o600); code != exitOK || err != nil {
 			t.Fatalf("snapshot: exit code %d, %v", code, err)
 		}
