@@ -99,7 +99,7 @@ func TestRecordHNS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		calls, err := hns.ReadRecording(bytes.NewReader(text))
+		calls, err := hnsemu.ReadRecording(bytes.NewReader(text))
 		if err != nil || bytes.Contains(text, []byte("10.244.")) || bytes.Contains(text, []byte("cbr0")) {
 			t.Fatalf("%v\n%s", err, text)
 		}

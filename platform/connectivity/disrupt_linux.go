@@ -75,12 +75,7 @@ func (r *Rig) ways(proto model.Proto) (all []way) {
 				if !outside && (x.kind != model.KindClusterIP || c.from != "pod" && c.from != "node") {
 					continue
 				}
-				call := netns.Call{From: netns.Node, Proto: proto, To: x.at, Timeout: answerTime}
-				if c.from != "node" {
-					call.From, _ = r.net.PlaceOf(c.addr)
-					call.Src = c.addr
-				}
-				all = append(all, way{call, c.from})
+				all = append(all, way{r.call(c, proto, x.at, answerTime), c.from})
 			}
 		}
 	}

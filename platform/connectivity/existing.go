@@ -112,10 +112,24 @@ func (r *Row) resolve(ctx context.Context) error {
 	for _, t := range e.Endpoints {
 		r.Endpoints = append(r.Endpoints, t.Addr.String())
 	}
-	if len(e.Problems) > 0 && !e.HidesClients {
-		r.Detail = e.Problems[0].Detail
-	}
+	r.Detail = gap(&e)
 	return nil
+}
+
+// gap is what the mode cannot do of what is explained; empty for nothing but that it hides
+// clients, which does not keep a connection from its endpoint. Other problems of a Service are in
+// the explanation's outcome already.
+func gap(e *question.Explanation) string {
+	var gaps []string
+	for _, p := range e.Problems {
+		if p.Reason == model.WhyUnsupported.String() {
+			gaps = append(gaps, p.Detail)
+		}
+	}
+	if len(gaps) == 0 || len(gaps) == 1 && e.HidesClients {
+		return ""
+	}
+	return gaps[0]
 }
 
 // dialTime is how long a connection to an existing frontend may take.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/question"
 )
 
@@ -22,5 +23,32 @@ func TestFrontendsBeyondTheLimitAreCounted(t *testing.T) {
 	rows, omitted := existingRows(services, func(name string) bool { return name != "default/s0" })
 	if len(rows) != mostExisting || omitted != 2 {
 		t.Errorf("%d are tested, %d omitted", len(rows), omitted)
+	}
+}
+
+// What the mode cannot do is a gap, also where it hides clients besides. A problem of the Service's inputs is none:
+// a connection that fails then differs from what is explained.
+func TestGaps(t *testing.T) {
+	unsupported := func(detail string) question.Problem {
+		return question.Problem{Reason: model.WhyUnsupported.String(), Detail: detail}
+	}
+	hidden, ranges := unsupported("hides clients"), unsupported("no source ranges")
+	invalid := question.Problem{Reason: model.WhyBadAddress.String(), Detail: "no address"}
+	for _, tt := range []struct {
+		hides    bool
+		problems []question.Problem
+		want     string
+	}{
+		{false, nil, ""},
+		{true, []question.Problem{hidden}, ""},
+		{false, []question.Problem{ranges}, ranges.Detail},
+		{true, []question.Problem{ranges, hidden}, ranges.Detail},
+		{false, []question.Problem{invalid}, ""},
+		{true, []question.Problem{invalid, hidden}, ""},
+		{false, []question.Problem{invalid, ranges}, ranges.Detail},
+	} {
+		if got := gap(&question.Explanation{HidesClients: tt.hides, Problems: tt.problems}); got != tt.want {
+			t.Errorf("hides clients %t, problems %v: %q, want %q", tt.hides, tt.problems, got, tt.want)
+		}
 	}
 }

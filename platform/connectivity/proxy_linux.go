@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
-	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/netns"
 )
 
@@ -152,7 +151,7 @@ func (s *Site) serve(n *netns.Net) error {
 	for _, f := range s.Families {
 		for _, a := range []netip.Addr{s.address(f, blockPods, endpointHere), s.address(f, blockOthers, endpointElsewhere)} {
 			place, _ := n.PlaceOf(a)
-			for _, proto := range []model.Proto{model.TCP, model.UDP} {
+			for _, proto := range protocols() {
 				if _, err := n.Serve(place, netip.AddrPortFrom(a, targetPort), proto); err != nil {
 					return fmt.Errorf("backend %s: %w", a, err)
 				}

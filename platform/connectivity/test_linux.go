@@ -43,6 +43,15 @@ func (s *Site) clients(v service, f model.Family) []client {
 	return all
 }
 
+// call is a connection of a client. On the node the kernel chooses the source address.
+func (r *Rig) call(c client, proto model.Proto, to netip.AddrPort, limit time.Duration) netns.Call {
+	if c.from == "node" {
+		return netns.Call{From: netns.Node, Proto: proto, To: to, Timeout: limit}
+	}
+	place, _ := r.net.PlaceOf(c.addr)
+	return netns.Call{From: place, Src: c.addr, Proto: proto, To: to, Timeout: limit}
+}
+
 // Test tries every frontend of every Service from every origin.
 func (r *Rig) Test(ctx context.Context) (Report, error) {
 	begin := time.Now()
@@ -116,7 +125,7 @@ func (r *Rig) rows() (all []*trial) {
 		for _, f := range s.Families {
 			for _, c := range s.clients(v, f) {
 				for _, x := range s.frontends(v, f) {
-					for _, proto := range []model.Proto{model.TCP, model.UDP} {
+					for _, proto := range protocols() {
 						all = append(all, &trial{Row: Row{
 							Service: v.fullName(), Policy: v.policy, Kind: x.kind.String(), Protocol: proto.String(), From: c.from, Client: c.addr.String(), To: x.at.String(),
 						}, client: c, proto: proto, at: x.at, affinity: v.affinity})
@@ -186,8 +195,8 @@ func (t *trial) connect(r *Rig) (wrong string, err error) {
 		check.Want.Endpoints = append(check.Want.Endpoints, oracle.Target{Addr: x.Addr, SNAT: x.SNAT || e.HidesClients})
 		t.Endpoints = append(t.Endpoints, x.Addr.String())
 	}
-	if n := len(e.Problems); n > 0 && (n > 1 || !e.HidesClients) {
-		t.Verdict, t.Detail = Gap, e.Problems[0].Detail
+	if t.Detail = gap(&e); t.Detail != "" {
+		t.Verdict = Gap
 	}
 	wrong, err = check.Run(r.net)
 	t.Connections = check.Dials
@@ -202,11 +211,7 @@ func (t *trial) askHealth(r *Rig) (wrong string, err error) {
 	}
 	t.Expected = fmt.Sprint(want)
 	const limit = 5 * time.Second
-	place, _ := r.net.PlaceOf(t.client.addr)
-	call := netns.Call{From: place, Proto: model.TCP, To: t.at, Timeout: limit}
-	if t.client.from != "node" {
-		call.Src = t.client.addr
-	}
+	call := r.call(t.client, model.TCP, t.at, limit)
 	client := http.Client{Timeout: limit, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext:       func(context.Context, string, string) (net.Conn, error) { return r.net.Connect(call) },

@@ -31,8 +31,6 @@
 package contract
 
 import (
-	"strings"
-
 	"github.com/tandem-proxy/tandem/windows/hns"
 	"github.com/tandem-proxy/tandem/windows/hns/dll"
 )
@@ -95,12 +93,6 @@ const (
 	NeedsService Need = "a restart of the service of HNS, which interrupts all containers (--restart-hns)"
 	NeedsSwitch  Need = "endpoints that answer, and a client on another machine"
 )
-
-// Rule returns the rule that is tested.
-func (e Experiment) Rule() string {
-	rule, _, _ := strings.Cut(e.ID, "/")
-	return rule
-}
 
 // Expected returns the answer that is expected of a machine. It is empty if the
 // question does not arise there.

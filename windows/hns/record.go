@@ -3,7 +3,6 @@
 package hns
 
 import (
-	"bufio"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -14,7 +13,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -27,8 +25,8 @@ import (
 //
 //	Driver ── calls ── recorder ── hcnHNS            ──▶ {"call":"CreateBalancer","request":…,"answer":…,"us":1204}
 //	                      │
-//	                      └─▶ FILE ── ReadRecording ── hnsemu.Player: what does the proxy ask?
-//	                                               └── hnsemu.Replay: what does the emulator answer?
+//	                      └─▶ FILE ── hnsemu.ReadRecording ── hnsemu.Player: what does the proxy ask?
+//	                                                      └── hnsemu.Replay: what does the emulator answer?
 //
 // Names, addresses and ids are replaced (package redact). Kept are the types of networks and
 // policies, versions, flags, ports, states and codes; of policies also numbers and what is
@@ -63,54 +61,6 @@ func refusalOf(err error) *Refusal {
 		return &Refusal{e.Call, fmt.Sprintf("0x%x", uint32(e.Code))}
 	}
 	return &Refusal{}
-}
-
-// Err returns the error that the call failed with; nil if it did not.
-func (c Call) Err() error {
-	if c.Failed == nil {
-		return nil
-	}
-	if code, err := strconv.ParseUint(c.Failed.Code, 0, 32); err == nil {
-		return &Error{Call: c.Failed.Function, Code: Code(code)}
-	}
-	return fmt.Errorf("%s failed in the recording", c.Name)
-}
-
-// Do makes the call.
-func (c Call) Do(h HNS) (answer any, err error) {
-	switch c.Name {
-	case "Version":
-		return h.Version()
-	case "Networks":
-		return h.Networks()
-	case "EndpointIDs":
-		return h.EndpointIDs(c.ID)
-	case "Endpoint":
-		return h.Endpoint(c.ID)
-	case "CreateEndpoint":
-		return requesting(c, h.CreateEndpoint)
-	case "DeleteEndpoint":
-		return nil, h.DeleteEndpoint(c.ID)
-	case "BalancerIDs":
-		return h.BalancerIDs()
-	case "Balancer":
-		return h.Balancer(c.ID)
-	case "CreateBalancer":
-		return requesting(c, h.CreateBalancer)
-	case "ModifyBalancer":
-		return requesting(c, func(lb LoadBalancer) (LoadBalancer, error) { return h.ModifyBalancer(c.ID, lb) })
-	case "DeleteBalancer":
-		return nil, h.DeleteBalancer(c.ID)
-	}
-	return nil, fmt.Errorf("HNS has no call %q", c.Name)
-}
-
-func requesting[T any](c Call, f func(T) (T, error)) (any, error) {
-	var request T
-	if err := json.Unmarshal(c.Request, &request); err != nil {
-		return nil, fmt.Errorf("%s: %w", c.Name, err)
-	}
-	return f(request)
 }
 
 // recorder is an HNS that records its calls.
@@ -368,35 +318,4 @@ func (w words) mac(s string) string {
 	plain := strings.ToLower(strings.ReplaceAll(s, ":", "-"))
 	b := w.Sum("mac", []byte(plain))
 	return fmt.Sprintf("02-%02x-%02x-%02x-%02x-%02x", b[0], b[1], b[2], b[3], b[4])
-}
-
-// ReadRecording reads a recording. A last line that is cut short, as by the end of a
-// process, is left out.
-func ReadRecording(from io.Reader) (calls []Call, err error) {
-	in := bufio.NewReader(io.LimitReader(from, MaxRecording+1))
-	read := 0
-	for n := 1; ; n++ {
-		line, err := in.ReadBytes('\n')
-		read += len(line)
-		switch {
-		case read > MaxRecording:
-			return nil, fmt.Errorf("the recording is larger than %d MiB", MaxRecording>>20)
-		case errors.Is(err, io.EOF) && n > 1:
-			return calls, nil
-		case err != nil:
-			return nil, fmt.Errorf("line %d of the recording: %w", n, err)
-		}
-		var l struct {
-			APIVersion string
-			Call
-		}
-		switch err := json.Unmarshal(line, &l); {
-		case err != nil:
-			return nil, fmt.Errorf("line %d of the recording: %w", n, err)
-		case n == 1 && l.APIVersion != RecordingVersion:
-			return nil, fmt.Errorf("apiVersion %q: must be %q", l.APIVersion, RecordingVersion)
-		case n > 1:
-			calls = append(calls, l.Call)
-		}
-	}
 }

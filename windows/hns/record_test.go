@@ -142,7 +142,7 @@ func eachRecorded(t *testing.T, test func(t *testing.T, v hns.Version, kind stri
 // calls reads a recording.
 func calls(t *testing.T, text string) []hns.Call {
 	t.Helper()
-	all, err := hns.ReadRecording(strings.NewReader(text))
+	all, err := hnsemu.ReadRecording(strings.NewReader(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,11 +307,11 @@ func TestARecordingEnds(t *testing.T) {
 		t.Errorf("%d calls", len(got))
 	}
 	for _, bad := range []string{"", "{}\n", "no JSON\n", strings.Replace(text, "v1", "v2", 1), text + "x\n"} {
-		if _, err := hns.ReadRecording(strings.NewReader(bad)); err == nil {
+		if _, err := hnsemu.ReadRecording(strings.NewReader(bad)); err == nil {
 			t.Errorf("%q is read", bad)
 		}
 	}
-	if _, err := hns.ReadRecording(io.MultiReader(strings.NewReader(text), endless{})); err == nil {
+	if _, err := hnsemu.ReadRecording(io.MultiReader(strings.NewReader(text), endless{})); err == nil {
 		t.Error("a line without an end is read")
 	}
 

@@ -3,13 +3,16 @@
 package hnsemu
 
 import (
+	"bufio"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -18,6 +21,85 @@ import (
 
 // maxDifferences bounds what is told of a recording.
 const maxDifferences = 100
+
+// ReadRecording reads a recording. A last line that is cut short, as by the end of a
+// process, is left out.
+func ReadRecording(from io.Reader) (calls []hns.Call, err error) {
+	in := bufio.NewReader(io.LimitReader(from, hns.MaxRecording+1))
+	read := 0
+	for n := 1; ; n++ {
+		line, err := in.ReadBytes('\n')
+		read += len(line)
+		switch {
+		case read > hns.MaxRecording:
+			return nil, fmt.Errorf("the recording is larger than %d MiB", hns.MaxRecording>>20)
+		case errors.Is(err, io.EOF) && n > 1:
+			return calls, nil
+		case err != nil:
+			return nil, fmt.Errorf("line %d of the recording: %w", n, err)
+		}
+		var l struct {
+			APIVersion string
+			hns.Call
+		}
+		switch err := json.Unmarshal(line, &l); {
+		case err != nil:
+			return nil, fmt.Errorf("line %d of the recording: %w", n, err)
+		case n == 1 && l.APIVersion != hns.RecordingVersion:
+			return nil, fmt.Errorf("apiVersion %q: must be %q", l.APIVersion, hns.RecordingVersion)
+		case n > 1:
+			calls = append(calls, l.Call)
+		}
+	}
+}
+
+// failure returns the error that a call failed with; nil if it did not.
+func failure(c hns.Call) error {
+	if c.Failed == nil {
+		return nil
+	}
+	if code, err := strconv.ParseUint(c.Failed.Code, 0, 32); err == nil {
+		return &hns.Error{Call: c.Failed.Function, Code: hns.Code(code)}
+	}
+	return fmt.Errorf("%s failed in the recording", c.Name)
+}
+
+// do makes a call.
+func do(c hns.Call, h hns.HNS) (answer any, err error) {
+	switch c.Name {
+	case "Version":
+		return h.Version()
+	case "Networks":
+		return h.Networks()
+	case "EndpointIDs":
+		return h.EndpointIDs(c.ID)
+	case "Endpoint":
+		return h.Endpoint(c.ID)
+	case "CreateEndpoint":
+		return requesting(c, h.CreateEndpoint)
+	case "DeleteEndpoint":
+		return nil, h.DeleteEndpoint(c.ID)
+	case "BalancerIDs":
+		return h.BalancerIDs()
+	case "Balancer":
+		return h.Balancer(c.ID)
+	case "CreateBalancer":
+		return requesting(c, h.CreateBalancer)
+	case "ModifyBalancer":
+		return requesting(c, func(lb hns.LoadBalancer) (hns.LoadBalancer, error) { return h.ModifyBalancer(c.ID, lb) })
+	case "DeleteBalancer":
+		return nil, h.DeleteBalancer(c.ID)
+	}
+	return nil, fmt.Errorf("HNS has no call %q", c.Name)
+}
+
+func requesting[T any](c hns.Call, f func(T) (T, error)) (any, error) {
+	var request T
+	if err := json.Unmarshal(c.Request, &request); err != nil {
+		return nil, fmt.Errorf("%s: %w", c.Name, err)
+	}
+	return f(request)
+}
 
 // Player is an HNS that answers from a recording: the same request the same, as often and in
 // the order as it was asked. The order of different requests, and of ids in one, is free. Who
@@ -101,7 +183,7 @@ func play[T any](p *Player, name, id string, request any) (answer T, err error) 
 		return answer, errors.New("not in the recording: " + key)
 	}
 	p.answers[key] = left[1:]
-	if err := left[0].Err(); err != nil || len(left[0].Answer) == 0 {
+	if err := failure(left[0]); err != nil || len(left[0].Answer) == 0 {
 		return answer, err
 	}
 	return answer, json.Unmarshal(left[0].Answer, &answer)
@@ -186,14 +268,14 @@ func translated(s string, ids map[string]string) string {
 func (r *replay) call(c hns.Call) string {
 	r.facts(c)
 	c.ID, c.Request = translated(c.ID, r.here), json.RawMessage(translated(string(c.Request), r.here))
-	answer, err := c.Do(r.e.Client())
-	want, _ := errors.AsType[*hns.Error](c.Err())
+	answer, err := do(c, r.e.Client())
+	want, _ := errors.AsType[*hns.Error](failure(c))
 	got, _ := errors.AsType[*hns.Error](err)
 	switch {
 	case want != nil && got != nil && want.Code == got.Code:
 		return ""
 	case c.Failed != nil || err != nil:
-		return fmt.Sprintf("recorded %v, emulated %v", cmp.Or(c.Err(), errNone), cmp.Or(err, errNone))
+		return fmt.Sprintf("recorded %v, emulated %v", cmp.Or(failure(c), errNone), cmp.Or(err, errNone))
 	}
 	raw := json.RawMessage(text(answer))
 	if strings.HasPrefix(c.Name, "Create") {
@@ -232,7 +314,7 @@ func (r *replay) own(raw json.RawMessage) json.RawMessage {
 func (r *replay) facts(c hns.Call) {
 	r.e.mu.Lock()
 	defer r.e.mu.Unlock()
-	failed, _ := errors.AsType[*hns.Error](c.Err())
+	failed, _ := errors.AsType[*hns.Error](failure(c))
 	gone := failed != nil && failed.Code.NotFound() && r.here[c.ID] == ""
 	switch c.Name {
 	case "Networks":
