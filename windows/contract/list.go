@@ -75,10 +75,10 @@ func reading() []Experiment {
 		}
 	}
 	return []Experiment{
-		gone("open-network", dll.Network, dll.Open, "0x490", Assumed),
+		gone("open-network", dll.Network, dll.Open, "0x803b0001", "MrUndead1996/vm-lord, crates/platform/src/hcn.rs; WSL#11811"),
 		gone("open-endpoint", dll.Endpoint, dll.Open, "0x490", "antrea#2301"),
 		gone("open-balancer", dll.LoadBalancer, dll.Open, "0x490", "antrea#2301"),
-		gone("delete-network", dll.Network, dll.Delete, "0x803b0001", Assumed),
+		gone("delete-network", dll.Network, dll.Delete, "0x490", "MrUndead1996/vm-lord, crates/platform/src/hcn.rs"),
 		gone("delete-endpoint", dll.Endpoint, dll.Delete, "0x803b0002", "azure-container-networking#715"),
 		gone("delete-balancer", dll.LoadBalancer, dll.Delete, "0x490", "kubernetes#139519"),
 		{
@@ -126,7 +126,7 @@ func fields(o map[string]any) string {
 func networks() []Experiment {
 	return []Experiment{
 		{
-			ID: "networks/with-endpoints", Asks: "delete a network that has an endpoint; open the endpoint", Source: Assumed, expect: always("ok; 0x490"),
+			ID: "networks/with-endpoints", Asks: "delete a network that has an endpoint; open the endpoint", Source: "microsoft/WSL, WslCoreNetworkEndpointSettings.h", expect: always("ok; 0x490"),
 			run: func(l *lab) string {
 				n := l.need(dll.Network, "", l.networkSettings(secondName, typePrivate)).id()
 				p := l.need(dll.Endpoint, n, object{"Name": ownName, "SchemaVersion": schema}).id()
@@ -136,7 +136,7 @@ func networks() []Experiment {
 			},
 		},
 		{
-			ID: "networks/same-name", Asks: "a second network of one name", Source: Assumed, expect: always("ok"),
+			ID: "networks/same-name", Asks: "a second network of one name", Source: "MicrosoftDocs, HCNHResult; microsoft/WSL, NatNetworking.cpp", expect: always("0x803b0010"),
 			run: func(l *lab) string {
 				l.need(dll.Network, "", l.networkSettings(secondName, typePrivate))
 				_, code := l.create(dll.Network, "", l.networkSettings(secondName, typePrivate))
@@ -144,7 +144,7 @@ func networks() []Experiment {
 			},
 		},
 		{
-			ID: "bad-json/network", Asks: "a network with settings that are not valid JSON", Source: Assumed, expect: always("0x803b001b"),
+			ID: "bad-json/network", Asks: "a network with settings that are not valid JSON", Source: "MicrosoftDocs, HCNHResult", expect: always("0x803b001b"),
 			run: func(l *lab) string { _, code := l.create(dll.Network, "", "{"); return text(code) },
 		},
 	}
@@ -198,10 +198,10 @@ func endpoints() []Experiment {
 		one("bad-json/endpoint", "an endpoint of an address that is a number", Assumed, "0x803b001b", func(*lab) object {
 			return object{"SchemaVersion": schema, "IpConfigurations": 7}
 		}),
-		one("bad-address/text", "an endpoint with an invalid address", Assumed, "0x803b001e", func(*lab) object { return endpoint("nowhere") }),
-		one("bad-address/outside", "a local endpoint of an address outside of the network", Assumed, "ok", func(l *lab) object { return endpoint(l.vip(9)) }),
-		one("bad-address/remote-outside", "a remote endpoint of an address outside of the network", Assumed, "ok", func(l *lab) object { return l.remote(l.vip(9)) }),
-		one("bad-address/gateway", "an endpoint of the gateway's address", Assumed, "ok", func(*lab) object { return endpoint(ofNetwork(1)) }),
+		one("bad-address/text", "an endpoint with an invalid address", "MicrosoftDocs, HCNHResult", "0x803b001e", func(*lab) object { return endpoint("nowhere") }),
+		one("bad-address/outside", "a local endpoint of an address outside of the network", "MicrosoftDocs, HCNHResult", "0x803b001e", func(l *lab) object { return endpoint(l.vip(9)) }),
+		one("bad-address/remote-outside", "a remote endpoint of an address outside of the network", "kubernetes, winkernel makes those of cluster IPs", "ok", func(l *lab) object { return l.remote(l.vip(9)) }),
+		one("bad-address/gateway", "an endpoint of the gateway's address", "microsoft/SDN, Kubernetes/windows: Get-PodGateway; HCNHResult", "0x803b002f", func(*lab) object { return endpoint(ofNetwork(1)) }),
 		one("twins/remote", "a second remote endpoint of one address", Assumed, "0x803b0013", func(l *lab) object {
 			l.need(dll.Endpoint, l.network, l.remote(l.pod(10)))
 			return l.remote(l.pod(10))
@@ -298,7 +298,7 @@ func balancers() []Experiment {
 	onNode := func(_ *lab, pods []string) object { return balancer("", pods[0]).with("FrontendVIPs", []string{}) }
 	onVIP := func(l *lab, pods []string) object { return balancer(l.vip(10), pods[0]) }
 	return []Experiment{
-		one("bad-json/balancer", "a load balancer with settings that are not valid JSON", Assumed, "0x803b001b", func(*lab, []string) any { return "{" }),
+		one("bad-json/balancer", "a load balancer with settings that are not valid JSON", "MicrosoftDocs, HCNHResult", "0x803b001b", func(*lab, []string) any { return "{" }),
 		one("needs-endpoints/none", "a load balancer without endpoints", "kubernetes#100384, calico#5762", "0x803b001c", func(l *lab, _ []string) any { return balancer(l.vip(10)) }),
 		one("needs-mapping/none", "a load balancer without port mappings", Assumed, "0x803b000d", func(l *lab, pods []string) any {
 			return balancer(l.vip(10), pods[0]).with("PortMappings", []object{})
@@ -552,7 +552,7 @@ func restarts() []Experiment {
 			l.service(Service.Stop)
 			return text(hns.CodeOf(l.call(dll.Request{Kind: dll.LoadBalancer, Verb: dll.Enumerate, Text: all()})))
 		}),
-		one("handles/restart", "read a network by a handle from before a restart", Assumed, "0x6", func(l *lab) string {
+		one("handles/restart", "read a network by a handle from before a restart", "windowsserverdocs, hcn-declaration-handles; rpcnterr.h", "0x6", func(l *lab) string {
 			handle, code := l.open(dll.Network, l.network)
 			if code != 0 {
 				l.fail("opening the network: %s", text(code))

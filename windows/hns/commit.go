@@ -515,6 +515,8 @@ func (s *failures) count(verb string, k Key, lb LoadBalancer, err error) {
 		f.Error = "port_already_exists"
 	case is(err, codeNetworkNotFound):
 		f.Error = "network_not_found"
+	case is(err, codeOutsideSubnet):
+		f.Error = "invalid_ip"
 	case notImplemented(err):
 		f.Error = "not_implemented"
 	}

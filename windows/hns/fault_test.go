@@ -182,18 +182,25 @@ func TestALoadBalancerIsEdited(t *testing.T) {
 	})
 }
 
-// Calls that fail are counted by what they were about, for kube-proxy's metrics.
+// Calls that fail are counted by what they were about and why, for kube-proxy's metrics: the words
+// are those of its classifyLBError.
 func TestFailuresAreCounted(t *testing.T) {
-	on(t, hnsemu.WS2019, func(r *rig) {
-		web(r)
-		r.refuse("HcnDeleteLoadBalancer", 0x1f, 6)
-		r.set("web", "10.96.0.10", "10.244.2.3")
-		r.fails("default/web")
-		want := dataplane.BalancerFailure{Verb: "delete", Family: model.IPv4, Type: "clusterip", Error: "other"}
-		if all := r.driver.BalancerFailures(); len(all) != 1 || all[want] == 0 {
-			r.Errorf("counted %v", all)
-		}
-	})
+	for code, why := range map[hns.Code]string{
+		0x1f: "other", 0x803b0001: "network_not_found", 0x803b0013: "port_already_exists", 0x803b001e: "invalid_ip", 0x80004001: "not_implemented",
+	} {
+		on(t, hnsemu.WS2019, func(r *rig) {
+			web(r)
+			r.refuse("HcnDeleteLoadBalancer", code, 6)
+			r.set("web", "10.96.0.10", "10.244.2.3")
+			if _, err := r.backend.Sync(r.Context()); err == nil {
+				r.Errorf("0x%x: nothing fails", uint32(code))
+			}
+			want := dataplane.BalancerFailure{Verb: "delete", Family: model.IPv4, Type: "clusterip", Error: why}
+			if all := r.driver.BalancerFailures(); len(all) != 1 || all[want] == 0 {
+				r.Errorf("0x%x: counted %v", uint32(code), all)
+			}
+		})
+	}
 }
 
 // A load balancer that another program has deleted meanwhile is gone, whichever code says so:

@@ -18,6 +18,10 @@
 //
 // # The rules and their sources
 //
+// HCNHResult is MicrosoftDocs/Virtualization-Documentation, virtualization/api/hcn/Reference/HCNHResult.md,
+// read at 18dc3cea; microsoft/WSL, src/windows/common, at 72faf8c4 and a1b261ab; MrUndead1996/vm-lord,
+// crates/platform/src/hcn.rs, at 4a6eed70, which says it of a live host; windowsserverdocs, at 0dfe6456.
+//
 // "Assumed" marks behaviour without a published observation of a real HNS. Where a rule is carried
 // out the code says "rule: " and its name. Experiments named after the rules ask any HNS
 // (package windows/contract, tandem test hns); the codes below are those that
@@ -33,16 +37,16 @@
 //	versions          9.5 is Server 2019, 15.4 and 15.5 are 2025                   kubernetes#137530, #131466, #131506
 //	version-2004      11.10 is Windows 2004                                        hcsshim#1003
 //	version-2022      13.2 is Server 2022                                          assumed
-//	networks          networks are made, changed and deleted with their endpoints  hcsshim, hcn tests; "with" is assumed
+//	networks          networks go with their endpoints; a name twice: 0x803b0010   hcsshim, hcn tests; microsoft/WSL, NatNetworking.cpp and WslCoreNetworkEndpointSettings.h; HCNHResult
 //	policies          policies of networks and endpoints: Add, Update, Remove      hcsshim, hcn tests
 //	extra-settings    settings are returned as they were given                     hcsshim, hcn tests; that load balancers have no names: assumed
 //	v1-api            HNSCall: version, networks, endpoints, accelerated MACs      hcsshim, hcn v1 tests
 //	modify            Modify from 15.4; 15.4 succeeds and changes nothing          kubernetes#131466; that the rest is kept: assumed
 //	modify-frontends  Modify cannot change frontends                               assumed
-//	given-id          Create keeps a given ID, and refuses one in use: 0xb7        hcsshim, hcn tests; 0xb7 is assumed
-//	not-found         opening what is not there: 0x490; deleting: 0x803b0002       antrea#2301; azure-container-networking#715; of networks 0x803b0001: assumed
-//	bad-json          settings that are no JSON: 0x803b001b                        hcsshim, hcn errors (HCN_E_INVALID_JSON); when: assumed
-//	bad-address       an endpoint's address that is none: 0x803b001e               assumed; the subnet of an address is not looked at
+//	given-id          Create keeps a given ID, and refuses one in use: 0xb7        hcsshim, hcn tests; 0xb7 of networks: WSL#7998, of others: assumed
+//	not-found         what is not there: 0x490, 0x803b0001 or 0x803b0002           antrea#2301; azure-container-networking#715; MrUndead1996/vm-lord, hcn.rs; WSL#11811
+//	bad-json          settings that are no JSON: 0x803b001b                        HCNHResult (HCN_E_INVALID_JSON); that a wrong type is so, too: assumed
+//	bad-address       not one, in no subnet: 0x803b001e; the gateway: 0x803b002f   HCNHResult; winkernel has remote ones of cluster IPs; microsoft/SDN, Kubernetes/windows, Get-PodGateway
 //	published-port    one endpoint for a port mapping: 0x803b0013                  hcsshim, hcn tests
 //	needs-endpoints   a load balancer needs endpoints: 0x803b001c                  kubernetes#100384, calico#5762; 0x803b000d: kubernetes#106936
 //	needs-mapping     a load balancer needs a port mapping: 0x803b000d             assumed; some have none all the same: kubernetes#141488
@@ -51,7 +55,7 @@
 //	id-case           ids are compared whatever their case                         hcsshim, hcn tests
 //	twins             two remote endpoints of one address: 0x803b0013              assumed; Twins allows them
 //	beside-a-pod      a remote endpoint beside a pod of its address                kubernetes#130963; without network: Windows-Containers#631
-//	in-use            endpoints in use cannot be deleted: 0x803b002c               assumed; DeleteInUse, as kubernetes#76316
+//	in-use            endpoints in use cannot be deleted: 0x803b002c               HCNHResult (HCN_E_ENTITY_HAS_REFERENCES); of load balancers: assumed; DeleteInUse, as kubernetes#76316
 //	allotted          an endpoint without an address gets the lowest free          hcsshim, hcn tests; "lowest" is assumed
 //	delete-fails      a first deletion may fail with 0x1f (DeleteFailsOnce)        kubernetes#113524; the code is assumed
 //	delete-lies       a deletion may succeed and do nothing (DeleteLies)           Windows-Containers#631
@@ -59,10 +63,10 @@
 //	normalises        other settings may be normalised (Normalise)                 assumed
 //	degraded          State 4 is a degraded load balancer, 5 an endpoint           wcnscripts#21, #24; hcsshim EndpointState; in v2: assumed
 //	lost-endpoint     an endpoint in use is gone: State 4, deletion 0x803b0002     wcnscripts, scripts/findDegradedPolicies (Degrades)
-//	handles           handles end with the process of HNS: code 6                  assumed; StaleHandle, 0x6ba and 0x6be in the field
+//	handles           handles end with the process of HNS: code 6                  windowsserverdocs, hcn-declaration-handles (RPC contexts); rpcnterr.h; StaleHandle, 0x6ba and 0x6be in the field
 //	stopped           a stopped HNS answers 0x6b5                                  kubernetes#139503, winkernel's tests
 //	restarted         a restarted HNS has all objects again                        kubernetes#139519; without: kubernetes#110849
-//	no-limits         numbers of objects, endpoints and ports are not limited      of HNS 1,024 endpoints are documented; the product keeps to it
+//	no-limits         numbers of objects, endpoints and ports are not limited      of the emulator; the product keeps to 1,024 endpoints and to the node's ports, beyond which HNS refuses: 0x803b0013 (Azure/AKS#1375)
 //	plain             namespaces and SDN routes are returned as they were given    hcsshim, hcn tests
 //	unimplemented     other paths of HNSCall, other modifications: 0x80004001      of the emulator
 //	time              a call takes 1 ms of the emulator's own time, unless set     of the emulator; on a slow node 43 ms and 88 ms: kubernetes#109124

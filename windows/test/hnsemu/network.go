@@ -11,7 +11,9 @@ import (
 	"github.com/tandem-proxy/tandem/windows/hns"
 )
 
-// createNetwork makes a network. One of the name may exist.
+// createNetwork makes a network.
+//
+// rule: networks
 func (e *Emulator) createNetwork(settings string) (Response, hns.Code) {
 	var n hns.Network
 	kept, ok := asDocument(settings)
@@ -21,6 +23,11 @@ func (e *Emulator) createNetwork(settings string) (Response, hns.Code) {
 	var code hns.Code
 	if n.ID, code = e.identity(n.ID, "given-id/endpoint-in-use"); code != 0 {
 		return Response{}, code
+	}
+	for _, o := range e.networks {
+		if code := e.refusal(o.Name == n.Name && n.Name != "", "networks/same-name"); code != 0 {
+			return Response{}, code
+		}
 	}
 	n.Ipams = nil // kept, with what hns leaves out of them
 	e.networks[n.ID], e.kept[n.ID] = n, kept
@@ -135,27 +142,37 @@ func (r policyRequest) apply(have []hns.Policy) (policies []hns.Policy, ok bool)
 	return have, false
 }
 
-// podSubnet is the first subnet of a network: that of this node's pods.
-func (e *Emulator) podSubnet(network string) netip.Prefix {
+// subnets are those of a network.
+func (e *Emulator) subnets(network string) (all []netip.Prefix) {
 	var settings struct {
 		Ipams []struct {
 			Subnets []struct{ IpAddressPrefix string }
 		}
 		Subnets []struct{ AddressPrefix string } // schema 1
 	}
-	found := ""
-	if json.Unmarshal([]byte(text(e.kept[network])), &settings) == nil {
-		for _, s := range settings.Subnets {
-			found = s.AddressPrefix
-		}
-		for _, i := range settings.Ipams {
-			for _, s := range i.Subnets {
-				found = s.IpAddressPrefix
-			}
+	if json.Unmarshal([]byte(text(e.kept[network])), &settings) != nil {
+		return nil
+	}
+	add := func(text string) {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			all = append(all, p.Masked())
 		}
 	}
-	if p, err := netip.ParsePrefix(found); err == nil {
-		return p.Masked()
+	for _, s := range settings.Subnets {
+		add(s.AddressPrefix)
+	}
+	for _, i := range settings.Ipams {
+		for _, s := range i.Subnets {
+			add(s.IpAddressPrefix)
+		}
+	}
+	return all
+}
+
+// podSubnet is the first subnet of a network: that of this node's pods.
+func (e *Emulator) podSubnet(network string) netip.Prefix {
+	if all := e.subnets(network); len(all) > 0 {
+		return all[0]
 	}
 	return netip.MustParsePrefix("10.244.1.0/24")
 }

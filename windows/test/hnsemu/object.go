@@ -33,7 +33,7 @@ func (e *Emulator) createEndpoint(r Request) (Response, hns.Code) {
 		return Response{}, e.stale()
 	}
 	if _, ok := e.networks[h.id]; !ok {
-		return Response{}, e.answer("not-found/delete-network")
+		return Response{}, e.answer("not-found/open-network")
 	}
 	var p hns.Endpoint
 	kept, ok := asDocument(r.Text)
@@ -66,15 +66,17 @@ func (e *Emulator) addressed(addr, network string, flags uint32) hns.Code {
 	if err != nil {
 		return e.answer("bad-address/text")
 	}
-	pods, local := e.podSubnet(network), flags&hns.FlagRemote == 0
-	outside, same := pods.Addr().Is4() == a.Is4() && !pods.Contains(a), "twins/local"
+	subnets, local := e.subnets(network), flags&hns.FlagRemote == 0
+	ofFamily := func(p netip.Prefix) bool { return p.Addr().Is4() == a.Is4() }
+	outside := slices.ContainsFunc(subnets, ofFamily) && !slices.ContainsFunc(subnets, func(p netip.Prefix) bool { return p.Contains(a) })
+	same := "twins/local"
 	if !local {
 		same = "twins/remote"
 	}
 	return cmp.Or(
 		e.refusal(outside && local, "bad-address/outside"),
 		e.refusal(outside && !local, "bad-address/remote-outside"),
-		e.refusal(local && a == pods.Addr().Next(), "bad-address/gateway"),
+		e.refusal(local && slices.ContainsFunc(subnets, func(p netip.Prefix) bool { return a == p.Addr().Next() }), "bad-address/gateway"),
 		e.refusal(!e.behaviour.Twins && e.taken(addr, network, flags), same),
 		e.refusal(!local && e.taken(addr, network, 0), "beside-a-pod/remote"),
 	)
