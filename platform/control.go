@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/core/wire"
 )
@@ -129,7 +130,7 @@ func open(ctx context.Context, path string, request []byte) (*http.Response, err
 	if res.StatusCode != http.StatusOK {
 		defer res.Body.Close()
 		text, _ := io.ReadAll(io.LimitReader(res.Body, 4096))
-		return nil, errors.New(cmp.Or(strings.TrimSpace(string(text)), res.Status))
+		return nil, question.Refusal(cmp.Or(strings.TrimSpace(string(text)), res.Status))
 	}
 	return res, nil
 }

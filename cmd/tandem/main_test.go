@@ -438,9 +438,11 @@ func TestRunChecksItsSourceFirst(t *testing.T) {
 	if code != exitFailure || !strings.Contains(stderr, "--manifests: stat "+none) || strings.Contains(stderr, "mode chosen") || strings.Contains(stderr, "oom_score_adj") {
 		t.Errorf("exit code %d, %s", code, stderr)
 	}
-	for _, verb := range []string{"run", "plan"} {
-		if code, _, stderr := tandem(t, verb, "--manifests", none, "--kubeconfig", none); code != exitUsage || !strings.Contains(stderr, "--kubeconfig: excludes --manifests") {
-			t.Errorf("%s: exit code %d, %s", verb, code, stderr)
+	for _, verb := range []string{"run", "plan", "config check"} {
+		for _, flag := range []string{"--kubeconfig", "--master"} {
+			if code, _, stderr := tandem(t, append(strings.Fields(verb), "--manifests", none, flag, none)...); code != exitUsage || !strings.Contains(stderr, flag+": excludes --manifests") {
+				t.Errorf("%s: exit code %d, %s", verb, code, stderr)
+			}
 		}
 	}
 }

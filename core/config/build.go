@@ -186,13 +186,13 @@ func (b *builder) insteadOf(settings []Setting, s Setting) string {
 	return ""
 }
 
-// twoSources notes that of two sources of Services one is not looked at. A kubeconfig beside manifests on the
-// command line is a mistake.
+// twoSources notes that of two sources of Services one is not looked at. Both on the command line are a mistake: who
+// names an API server there wants it.
 func (b *builder) twoSources() {
 	for _, name := range []string{"clientConnection.kubeconfig", "--master"} {
 		switch a, said := b.origin[name]; {
 		case !said || b.config.Manifests == "":
-		case a.Name == "--kubeconfig":
+		case strings.HasPrefix(a.Name, "--"):
 			b.problem(a, "excludes --manifests: Services come from one of them")
 		default:
 			b.note(a, "has no effect: Services come from --manifests")

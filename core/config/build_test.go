@@ -98,8 +98,8 @@ func TestMinSyncPeriodIsTheUsers(t *testing.T) {
 
 func TestFlagsBesideAFile(t *testing.T) {
 	c, r := build("mode=ipvs", "hostnameOverride=from-file", "logging.vmodule=a=1", "logging.verbosity=2",
-		"--hostname-override=from-flag", "--v=4", "--vmodule=b=2", "--master=http://x", "--cluster-cidr=10.0.0.0/8", "--proxy-mode=iptables", "--manifests=dir", "--audit-period=1m", "--windows-service=true")
-	if r.Err() != nil || c.Mode != "ipvs" || c.NodeName != "from-flag" || c.Logging.Verbosity != 4 || c.API.Server != "http://x" ||
+		"--hostname-override=from-flag", "--v=4", "--vmodule=b=2", "--cluster-cidr=10.0.0.0/8", "--proxy-mode=iptables", "--manifests=dir", "--audit-period=1m", "--windows-service=true")
+	if r.Err() != nil || c.Mode != "ipvs" || c.NodeName != "from-flag" || c.Logging.Verbosity != 4 ||
 		c.Manifests != "dir" || c.AuditPeriod != time.Minute || len(c.ClusterCIDRs) > 0 || !c.Windows.Service {
 		t.Errorf("%v %+v", r.Err(), c)
 	}
@@ -107,10 +107,28 @@ func TestFlagsBesideAFile(t *testing.T) {
 		t.Errorf("vmodule: %v, the flag's go first", c.Logging.Modules)
 	}
 	want := "--cluster-cidr: is ignored, since there is a --config, as in kube-proxy: set clusterCIDR in the file\n" +
-		"--proxy-mode: is ignored, since there is a --config, as in kube-proxy: set mode in the file\n" +
-		"--master: has no effect: Services come from --manifests"
+		"--proxy-mode: is ignored, since there is a --config, as in kube-proxy: set mode in the file"
 	if got := text(r.Notes); got != want {
 		t.Errorf("notes:\n%s", got)
+	}
+}
+
+// Who names an API server and a folder on the command line wants both, and one would be overlooked; a file may have a
+// kubeconfig that is for other nodes.
+func TestTwoSourcesOfServices(t *testing.T) {
+	for _, flag := range []string{"--master", "--kubeconfig"} {
+		if c, r := build(flag + "=http://x"); r.Err() != nil || c.API.Server == "" && c.API.Kubeconfig == "" {
+			t.Errorf("%s alone: %v", flag, r.Err())
+		}
+		if _, r := build(flag+"=http://x", "--manifests=dir"); r.Err() == nil || text(r.Problems) != flag+": excludes --manifests: Services come from one of them" || len(r.Notes) > 0 {
+			t.Errorf("%s beside --manifests: problems %s, notes %s", flag, text(r.Problems), text(r.Notes))
+		}
+	}
+	if c, r := build("mode=ipvs", "--master=http://x"); r.Err() != nil || c.API.Server != "http://x" {
+		t.Errorf("--master beside a file: %v", r.Err())
+	}
+	if _, r := build("clientConnection.kubeconfig=k", "--manifests=dir"); r.Err() != nil || text(r.Notes) != "f:1: clientConnection.kubeconfig: has no effect: Services come from --manifests" {
+		t.Errorf("a kubeconfig in the file: %v, notes %s", r.Err(), text(r.Notes))
 	}
 }
 

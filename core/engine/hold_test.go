@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/events"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
@@ -43,6 +45,18 @@ func external(name, clusterIP, ip string) *model.Service {
 	return s
 }
 
+// states are the Events about the states of Services so far.
+func (b *bench) states() (notes []string) {
+	for _, s := range b.syncs {
+		for _, c := range s.StateChanges {
+			if e, ok := (events.Composer{Node: "here"}).ServiceState(c); ok {
+				notes = append(notes, e.About.String()+": "+e.Note)
+			}
+		}
+	}
+	return notes
+}
+
 // What belongs together arrives one after another: that is shown for as long as it lasts, and is no
 // warning. When it stays, it is one, once.
 func TestOnlyProblemsThatLastAreReported(t *testing.T) {
@@ -53,36 +67,37 @@ func TestOnlyProblemsThatLastAreReported(t *testing.T) {
 		name                  string
 		before, change, after func(*bench)
 		why                   model.Reason
+		ends                  int // Events about the end of a problem that has lasted
 	}{
 		{
 			"a port before its EndpointSlices",
 			func(b *bench) { b.SetService(oldService); b.SetSlice(oldSlice) },
 			func(b *bench) { b.SetService(newService) },
 			func(b *bench) { b.SetSlice(newSlice) },
-			model.WhyNoTargetPort,
+			model.WhyNoTargetPort, 1,
 		},
 		{
 			"an address that moves",
 			func(b *bench) { b.SetService(external("a", "10.96.0.1", ip)); b.SetService(service("b", "10.96.0.2")) },
 			func(b *bench) { b.SetService(external("b", "10.96.0.2", ip)) },
 			func(b *bench) { b.SetService(external("a", "10.96.0.1", "")) },
-			model.WhyFrontendTaken,
+			model.WhyFrontendTaken, 1,
 		},
 		{
 			"a Service that goes",
 			func(b *bench) { b.SetService(external("a", "10.96.0.1", ip)) },
 			func(b *bench) { b.SetService(external("b", "10.96.0.2", ip)) },
 			func(b *bench) { b.DeleteService(model.ServiceName{Namespace: "ns", Name: "b"}) },
-			model.WhyFrontendTaken,
+			model.WhyFrontendTaken, 0, // with the Service
 		},
 		{
 			"a source",
-			func(*bench) {},
+			func(b *bench) { b.SetService(service("x", "10.96.0.1")) },
 			func(b *bench) {
 				b.Problems("API server", []model.Problem{{Object: "Service ns/x", Why: model.WhyInvalid}})
 			},
 			func(b *bench) { b.Problems("API server", nil) },
-			model.WhyInvalid,
+			model.WhyInvalid, 1,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -94,7 +109,7 @@ func TestOnlyProblemsThatLastAreReported(t *testing.T) {
 				for range 3 { // each time anew
 					c.change(b)
 					sleep(engine.Hold - time.Millisecond)
-					if n := b.Status().Services[model.Partial]; n == 0 && c.name != "a source" {
+					if n := b.Status().Services[model.Partial]; n == 0 {
 						t.Error("not shown while it lasts")
 					}
 					c.after(b)
@@ -103,13 +118,18 @@ func TestOnlyProblemsThatLastAreReported(t *testing.T) {
 					sleep(time.Millisecond)
 				}
 				sleep(time.Minute)
-				if len(*told) > 0 || log.Len() > 0 {
-					t.Errorf("reported %v, logged %s", *told, log)
+				if len(*told) > 0 || log.Len() > 0 || len(b.states()) > 0 {
+					t.Errorf("reported %v, Events %v, logged %s", *told, b.states(), log)
 				}
 				c.change(b)
 				sleep(time.Hour)
 				if len(*told) != 1 || (*told)[0].Why != c.why || bytes.Count(log.Bytes(), []byte("\n")) != 1 {
 					t.Errorf("when it lasts: reported %v, logged %s", *told, log)
+				}
+				c.after(b)
+				sleep(time.Minute)
+				if got := b.states(); len(got) != c.ends || strings.Count(fmt.Sprint(got), "all problems are solved") != c.ends {
+					t.Errorf("after it has lasted: Events %q, want %d", got, c.ends)
 				}
 			})
 		})
@@ -128,6 +148,20 @@ func TestWhatIsMeasuredIsReportedAtOnce(t *testing.T) {
 			}
 			b.Problems("failover", nil)
 			sleep(time.Minute)
+		}
+		b.SetService(service("x", "10.96.0.1"))
+		for n := range 2 { // whether the problem comes before the state or the state before the problem
+			if n == 1 {
+				b.Problems("API server", []model.Problem{{Object: "Service ns/x", Why: model.WhyInvalid}})
+				sleep(time.Millisecond)
+			}
+			b.Problems("failover", []model.Problem{{Object: "Service ns/x", Why: model.WhyFull}})
+			sleep(time.Second)
+			b.Problems("failover", nil)
+			b.Problems("API server", nil)
+			if sleep(time.Second); len(b.states()) != n+1 {
+				t.Errorf("Events %q: each problem has an end", b.states())
+			}
 		}
 	})
 }

@@ -277,6 +277,9 @@ func (e *Engine) logMore(now time.Time) {
 
 func (e *Engine) report(p model.Problem) {
 	defer e.hookProblem(p)
+	if name, ok := p.Service(); ok {
+		e.states.report(name)
+	}
 	if !e.mayLog(p.Object) {
 		return
 	}
@@ -300,40 +303,61 @@ type StateChange struct {
 	Was     model.State
 	Gone    bool   // there is no such Service any more
 	Detail  string // the first reason for not being Programmed
+	// Brief means that the state before it, Partial, ended before any of its problems had lasted
+	// long enough to be reported: see Hold.
+	Brief bool
 }
 
 // serviceStates remembers the Services that are not Programmed: mostly few.
 type serviceStates struct {
-	bad   map[model.ServiceName]model.State
+	bad   map[model.ServiceName]badState
 	count [model.States]int // of bad
+	// early are Services of which a problem was reported before the sync that looks at their state.
+	early map[model.ServiceName]struct{}
 	// recheck requests one check of all Services: the data plane is another one, with
 	// other gaps.
 	recheck bool
 	stale   []model.ServiceName // whose inputs have or have no problem any more
 }
 
+// badState is the state of a Service that is not Programmed, and whether people were told why.
+type badState struct {
+	is       model.State
+	reported bool
+}
+
+// report notes that a problem of a Service was reported.
+func (s *serviceStates) report(name model.ServiceName) {
+	if was, bad := s.bad[name]; bad {
+		s.bad[name] = badState{was.is, true}
+		return
+	}
+	if s.early == nil {
+		s.early = map[model.ServiceName]struct{}{}
+	}
+	s.early[name] = struct{}{}
+}
+
 // set enters a state and reports whether it differs from the one before.
 func (s *serviceStates) set(now StateChange) (StateChange, bool) {
 	was, bad := s.bad[now.Service]
-	now.Was = was // Programmed is the zero value
-	if now.State == model.Programmed {
-		if !bad {
-			return now, false
-		}
-		delete(s.bad, now.Service)
-		s.count[was]--
-		return now, true
-	}
-	if bad && was == now.State {
+	now.Was = was.is // Programmed is the zero value
+	now.Brief = bad && !was.reported
+	if now.State == now.Was {
 		return now, false
 	}
-	if s.bad == nil {
-		s.bad = map[model.ServiceName]model.State{}
-	}
 	if bad {
-		s.count[was]--
+		s.count[was.is]--
 	}
-	s.bad[now.Service] = now.State
+	if now.State == model.Programmed {
+		delete(s.bad, now.Service)
+		return now, true
+	}
+	if s.bad == nil {
+		s.bad = map[model.ServiceName]badState{}
+	}
+	_, early := s.early[now.Service]
+	s.bad[now.Service] = badState{now.State, was.reported || early || now.State == model.Failing}
 	s.count[now.State]++
 	return now, true
 }

@@ -322,9 +322,10 @@ func (e *Engine) stuck(r Sync, f failures) bool {
 // those that were flushed, that fail and that did, and those that sources have found
 // problems with: no others can have changed.
 func (e *Engine) stateChanges(f failures) (changed []StateChange) {
+	defer clear(e.states.early)
 	failing := f.failed
 	look := func(name model.ServiceName, s track.View) {
-		if f.unknown && failing[name] == nil && e.states.bad[name] == model.Failing {
+		if f.unknown && failing[name] == nil && e.states.bad[name].is == model.Failing {
 			return // it may fail still
 		}
 		if now, ok := e.states.set(e.stateOf(name, s, failing[name])); ok {
@@ -351,7 +352,7 @@ func (e *Engine) stateChanges(f failures) (changed []StateChange) {
 		return changed
 	}
 	for name, state := range e.states.bad {
-		if state == model.Failing && failing[name] == nil {
+		if state.is == model.Failing && failing[name] == nil {
 			look(name, e.tracker.Service(name))
 		}
 	}

@@ -138,7 +138,8 @@ func (t Composer) Check(svc model.ServiceName, port uint16, err error) Event {
 }
 
 // ServiceState composes the Event of a changed Service state; ok is false when that
-// needs no Event: problems that make it Partial have Events of their own.
+// needs no Event: problems that make it Partial have Events of their own, and the end of a state of
+// which no Event said anything is no news.
 func (t Composer) ServiceState(s engine.StateChange) (e Event, ok bool) {
 	switch {
 	case s.Gone || s.State == s.Was || s.State == model.Partial && s.Was == model.Programmed:
@@ -146,6 +147,8 @@ func (t Composer) ServiceState(s engine.StateChange) (e Event, ok bool) {
 	case s.State == model.Failing:
 		e = aboutService(s.Service, Warning, "ProgrammingFailed", programAction)
 		e.Note = fmt.Sprintf("node %s programmed it only in part and retries: %s. Run `tandem status` on the node for details", t.Node, s.Detail)
+	case s.Was == model.Partial && s.Brief:
+		return e, false
 	case s.Was == model.Partial:
 		e = aboutService(s.Service, Normal, "Programmed", programAction)
 		e.Note, e.Everywhere = "fully programmed; all problems are solved", true

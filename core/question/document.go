@@ -19,8 +19,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
+	"strings"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/config"
@@ -166,6 +168,17 @@ func (v Verb[P, A]) Reply(ctx context.Context, parameters []byte, from Source) (
 		return nil, err
 	}
 	return v.list(ctx, d, p)
+}
+
+// ErrOlder means that the tandem that was asked does not know the question, or a parameter of it: it is of an older version.
+var ErrOlder = errors.New("its version of tandem does not know this question")
+
+// Refusal is the error of a question that a tandem of any version has answered with a text.
+func Refusal(text string) error {
+	if strings.HasPrefix(text, "query ") && strings.Contains(text, ": json: unknown field ") || text == "404 page not found" { // as http.ServeMux has it
+		return fmt.Errorf("%w: %s", ErrOlder, text)
+	}
+	return errors.New(text)
 }
 
 func unknownService(name model.ServiceName) error {

@@ -5,6 +5,7 @@ package ui_test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -25,25 +26,30 @@ func TestInABrowser(t *testing.T) {
 		t.Skip("chromium is not installed: ci/setup/run installs it for make verify")
 	}
 	dir := os.Getenv("TANDEM_SCREENSHOTS")
-	sizes, themes := map[string]string{"phone": "500,900", "laptop": "1366,860", "wide": "2200,1200"}, []string{"light", "dark"}
+	sizes, themes, more := map[string]string{"phone": "500,900", "laptop": "1366,860", "wide": "2200,1200"}, []string{"light", "dark"}, []int{1, 5000}
 	if dir == "" { // one of each is enough to know
 		dir = t.TempDir()
-		sizes, themes = map[string]string{"laptop": "1366,860"}, []string{"light"}
+		sizes, themes, more = map[string]string{"laptop": "1366,860"}, []string{"light"}, nil
 	}
-	in := world(200)
-	server := httptest.NewServer(ui.Handler(source(in)))
-	defer server.Close()
-	cluster := httptest.NewServer(newFleet(40, 120).handler())
-	defer cluster.Close()
-	for page, path := range map[string]string{"overview": "/ui", "service": "/ui/service/shop/checkout-0", "traffic": "/ui/traffic", "endpoints": "/ui/traffic?service=data/payments-34", "history": "/ui/history", "explain": "/ui/explain?from=outside&to=shop/checkout-0:80", "manual": "/ui/docs/", "modes": "/ui/docs/modes", "cluster": "/ui", "cluster-node": "/node/node-8/ui"} {
+	addresses := map[string]string{}
+	serve := func(pages http.Handler, at map[string]string) {
+		server := httptest.NewServer(pages)
+		t.Cleanup(server.Close)
+		for page, path := range at {
+			addresses[page] = server.URL + path
+		}
+	}
+	serve(ui.Handler(source(world(300))), map[string]string{"overview": "/ui", "service": "/ui/service/shop/checkout-0", "traffic": "/ui/traffic", "endpoints": "/ui/traffic?service=data/payments-34", "history": "/ui/history", "explain": "/ui/explain?from=outside&to=shop/checkout-0:80", "manual": "/ui/docs/", "modes": "/ui/docs/modes"})
+	serve(newFleet(40, 120).handler(), map[string]string{"cluster": "/ui", "cluster-node": "/node/node-8/ui"})
+	for _, n := range more {
+		serve(ui.Handler(source(world(n))), map[string]string{fmt.Sprint("overview-", n): "/ui", fmt.Sprint("traffic-", n): "/ui/traffic", fmt.Sprint("history-", n): "/ui/history"})
+	}
+	for page, address := range addresses {
 		for size, window := range sizes {
 			for _, theme := range themes {
-				name, at := fmt.Sprintf("%s-%s-%s", page, size, theme), server.URL
-				if strings.HasPrefix(page, "cluster") {
-					at = cluster.URL
-				}
+				name := fmt.Sprintf("%s-%s-%s", page, size, theme)
 				t.Run(name, func(t *testing.T) {
-					screenshot(t, browser, at+path, filepath.Join(dir, name+".png"), window, theme)
+					screenshot(t, browser, address, filepath.Join(dir, name+".png"), window, theme)
 				})
 			}
 		}

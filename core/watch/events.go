@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -32,6 +33,8 @@ type EventWriter struct {
 	// Objects are clients for the kinds that Events are about, whose UIDs are asked for with the
 	// verb list. Without one, Events have no UID.
 	Objects map[string]rest.Interface
+
+	uids *uids // of those that a Source follows; nil where none does
 }
 
 // reporter is the reporting controller, the same as kube-proxy's, so that existing
@@ -102,24 +105,34 @@ func noNamespace(err error) bool {
 	return d != nil && d.Kind == "namespaces"
 }
 
-// onlyMetadata asks for a list without what objects are made of; a server that has no such
-// form sends all of them.
-const onlyMetadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-
-// uid asks for the UID of an object: kubectl describe shows no Event without it. It is empty where
-// the server does not tell, since an Event that only kubectl events shows is better than none. It
-// is not kept with each object, as hardly any has Events. kubectl describe finds a Node's Events by its
-// name in place of its UID, as the kubelet writes them.
+// uid returns the UID of an object: kubectl describe shows no Event without it. kubectl describe finds a
+// Node's Events by its name in place of its UID, as the kubelet writes them.
 func (w *EventWriter) uid(ctx context.Context, o events.Object) types.UID {
 	if o.Kind == "Node" {
 		return types.UID(o.Name)
 	}
+	ask := func() types.UID { return w.askUID(ctx, o) }
+	if w.uids == nil {
+		return ask()
+	}
+	return w.uids.get(objectKey{resourceOf(o), name{o.Namespace, o.Name}}, ask)
+}
+
+func resourceOf(o events.Object) string { return strings.ToLower(o.Kind) + "s" }
+
+// onlyMetadata asks for a list without what objects are made of; a server that has no such
+// form sends all of them.
+const onlyMetadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+
+// askUID asks the server. The UID is empty where it does not tell, since an Event that only kubectl
+// events shows is better than none. It is kept, so that the answer must not come from a cache that is behind.
+func (w *EventWriter) askUID(ctx context.Context, o events.Object) types.UID {
 	client := w.Objects[o.Kind]
 	if client == nil {
 		return ""
 	}
-	text, err := client.Get().Namespace(o.Namespace).Resource(strings.ToLower(o.Kind)+"s").
-		Param("fieldSelector", fields.OneTermEqualSelector(metav1.ObjectNameField, o.Name).String()).Param("resourceVersion", "0").
+	text, err := client.Get().Namespace(o.Namespace).Resource(resourceOf(o)).
+		Param("fieldSelector", fields.OneTermEqualSelector(metav1.ObjectNameField, o.Name).String()).
 		SetHeader("Accept", onlyMetadata).Do(ctx).Raw()
 	var list metav1.PartialObjectMetadataList
 	if err != nil || json.Unmarshal(text, &list) != nil {
@@ -131,6 +144,65 @@ func (w *EventWriter) uid(ctx context.Context, o events.Object) types.UID {
 		}
 	}
 	return ""
+}
+
+// maxUIDs bounds the UIDs that are known: of more objects than have Events at a time.
+const maxUIDs = 1024
+
+// uids are those of the objects that have Events: hardly any has, so that a UID with each object would cost
+// more than one request for each of these. From then on the UID is that of the object that is followed: one that is
+// made again is asked for no more. It is safe for concurrent use.
+type uids struct {
+	mu sync.Mutex
+	of map[objectKey]types.UID // empty while the server is asked
+}
+
+// get returns the UID of an object, which it asks for unless it is known.
+func (u *uids) get(k objectKey, ask func() types.UID) types.UID {
+	u.mu.Lock()
+	known := u.of[k]
+	if known == "" {
+		for other := range u.of {
+			if len(u.of) < maxUIDs {
+				break
+			}
+			delete(u.of, other)
+		}
+		u.of[k] = ""
+	}
+	u.mu.Unlock()
+	if known != "" {
+		return known
+	}
+	answer := ask()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch seen, followed := u.of[k]; {
+	case !followed: // it was deleted meanwhile
+	case seen != "":
+		return seen
+	case answer == "":
+		delete(u.of, k)
+	default:
+		u.of[k] = answer
+	}
+	return answer
+}
+
+// seen notes the UID that an object has.
+func (u *uids) seen(k objectKey, uid types.UID) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if _, wanted := u.of[k]; wanted {
+		u.of[k] = uid
+	}
+}
+
+// gone notes that there is no such object any more.
+func (u *uids) gone(k objectKey) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.of, k)
 }
 
 // patch updates the count of an Event. Other fields stay.

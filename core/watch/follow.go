@@ -53,6 +53,7 @@ type follower struct {
 	status     *resourceStatus
 	limits     limits
 	lists      chan struct{} // holds a token while a list is decoded: one at a time, for memory
+	uids       *uids
 
 	versions  versions
 	bookmarks bool // the server sends bookmarks of this kind
@@ -543,6 +544,7 @@ func (f *follower) put(o runtime.Object, m metav1.Object) {
 	if f.versions.same(n, m.GetResourceVersion()) {
 		return
 	}
+	f.uids.seen(objectKey{f.key(), n}, m.GetUID())
 	served, known := f.dispatcher.put(&f.kind, n, o, f.versions.served(n))
 	if known {
 		f.versions.set(n, m.GetResourceVersion(), served)
@@ -554,6 +556,7 @@ func (f *follower) put(o runtime.Object, m metav1.Object) {
 
 // drop removes an object from the sink.
 func (f *follower) drop(n name) {
+	f.uids.gone(objectKey{f.key(), n})
 	f.dispatcher.drop(&f.kind, n, f.versions.served(n))
 	f.versions.delete(n)
 	f.status.objects(len(f.versions.known))

@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
 
@@ -49,6 +50,7 @@ type Source struct {
 	sink      target
 	followers []*follower
 	reviews   rest.Interface
+	uids      *uids
 }
 
 // Open prepares to follow the API server that a configuration names, and makes no
@@ -68,7 +70,7 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 	if kubeconfig := Path(c.API.Kubeconfig); c.API.Kubeconfig != "" && WorldWritable(kubeconfig) {
 		log.Warn("kubeconfig is world-writable; run chmod o-w", "kubeconfig", kubeconfig)
 	}
-	s := &Source{client: client, nodeName: c.NodeName, log: log, limits: defaultLimits()}
+	s := &Source{client: client, nodeName: c.NodeName, log: log, limits: defaultLimits(), uids: &uids{of: map[objectKey]types.UID{}}}
 	if s.reviews, err = client.rest(corev1.SchemeGroupVersion, flowcontrol.NewTokenBucketRateLimiter(reviewRate, reviewBurst)); err != nil {
 		return nil, err
 	}
@@ -89,7 +91,7 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 			clients = append(clients, one)
 		}
 		s.followers = append(s.followers, &follower{
-			kind: k, clients: clients, codec: client.Codec(), decoders: client.decoders(), status: newResourceStatus(&k, j, client.Host()), lists: lists,
+			kind: k, clients: clients, codec: client.Codec(), decoders: client.decoders(), status: newResourceStatus(&k, j, client.Host()), lists: lists, uids: s.uids,
 		})
 	}
 	return s, nil
@@ -116,7 +118,11 @@ func (t *target) SetService(s *model.Service) {
 
 // EventWriter returns what writes Events to the same server.
 func (s *Source) EventWriter() (*EventWriter, error) {
-	return s.client.Events(s.nodeName)
+	w, err := s.client.Events(s.nodeName)
+	if err == nil {
+		w.uids = s.uids
+	}
+	return w, err
 }
 
 // Client returns the client, for other users of the same server.

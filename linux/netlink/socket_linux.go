@@ -69,6 +69,19 @@ func NewSocket(fd int) *Socket { return &Socket{fd: fd, buf: make([]byte, chunk)
 // Close closes the socket.
 func (s *Socket) Close() error { return unix.Close(s.fd) }
 
+// Port is the socket's address, by which the kernel lists it in /proc/net/netlink.
+func (s *Socket) Port() (uint32, error) {
+	at, err := unix.Getsockname(s.fd)
+	if err != nil {
+		return 0, err
+	}
+	netlink, ok := at.(*unix.SockaddrNetlink)
+	if !ok {
+		return 0, unix.EAFNOSUPPORT
+	}
+	return netlink.Pid, nil
+}
+
 // SetBuffers asks for buffers of that many bytes. The kernel allocates memory only for
 // queued messages. Without CAP_NET_ADMIN in the initial user namespace the system's
 // limits apply.

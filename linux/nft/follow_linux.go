@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -26,14 +25,12 @@ import (
 // The kernel reports each rule that a packet traverses once the packet is marked
 // (nft_trace). A table of our own marks it, before all other rules:
 //
-//	table ip tandem-trace-RANDOM {
+//	table ip tandem-trace-PORT-RANDOM {
 //	  chain mark { type filter hook output priority -350; ip daddr ... tcp dport ... meta nftrace set 1 }
 //	}
 //
-// Any number of packets may be followed at once. A process id would not tell them apart: it is another
-// process's in each container on one network.
+// Any number of packets may be followed at once.
 const (
-	followTable    = "tandem-trace-"
 	followChain    = "mark"
 	followPriority = -350 // before raw, -300
 )
@@ -204,7 +201,10 @@ func Follow(ctx context.Context, which Followed) (*Follower, error) {
 	if err != nil {
 		return nil, errors.Join(err, sock.Close())
 	}
-	f := &Follower{sock: sock, listener: listener, table: fmt.Sprintf("%s%08x", followTable, rand.Uint32()), family: which.family()}
+	f := &Follower{sock: sock, listener: listener, family: which.family()}
+	if f.table, err = temporaryName(traceTable, sock); err != nil {
+		return nil, errors.Join(err, listener.Close(), sock.Close())
+	}
 	err = withOwner(func(flags uint32) error {
 		b := newPlainBatch(sock.Next(), netlink.FamilyOf(f.family), f.table)
 		which.create(&b, flags)

@@ -99,7 +99,7 @@ func others(all []diagnosis.BaseChain, own ...string) (texts []string) {
 	more := 0
 	for _, c := range all {
 		switch {
-		case c.Rules == 0 && !c.Drop, slices.Contains(own, c.Table), strings.HasPrefix(c.Table, rejectTable), strings.HasPrefix(c.Table, followTable):
+		case c.Rules == 0 && !c.Drop, slices.Contains(own, c.Table), strings.HasPrefix(c.Table, monitorTable), strings.HasPrefix(c.Table, traceTable):
 			continue
 		case len(texts) == maxOthers:
 			more++

@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -24,7 +23,7 @@ import (
 // Which packets the kernel rejects is asked of it: a table of our own has it report the rules that the first packets to some
 // frontends meet, in each family, so many packets a second of each tenant:
 //
-//	table ip tandem-monitor-RANDOM {
+//	table ip tandem-monitor-PORT-RANDOM {
 //	  map frontends { type ipv4_addr . inet_proto . inet_service : verdict; elements = { 10.96.0.11 . tcp . 5432 : goto of-0 } }
 //	  map nodeports { type inet_proto . inet_service : verdict }
 //	  chain prerouting { type filter hook prerouting priority -190; ct state new goto choose }
@@ -47,7 +46,6 @@ import (
 //
 // It is there as long as somebody looks. Our rules of the modes are not touched.
 const (
-	rejectTable    = "tandem-monitor-"
 	chooseChain    = "choose"
 	deliveredChain = "delivered"
 	sentChain      = "sent"
@@ -172,7 +170,7 @@ func OpenRejections(by Reporting) (r *Rejections, err error) {
 		r.begun = &Set{Name: "begun", Key: []Field{Number}, Loads: []Field{CtID}, Size: begunSize, Unread: true}
 		sets = append(sets, r.begun)
 	}
-	r.table = NewTable(fmt.Sprintf("%s%08x", rejectTable, rand.Uint32()), Owner, Owner+" (monitor)", sets...)
+	r.table = NewTable("", Owner, Owner+" (monitor)", sets...)
 	if r.driver, err = Open(r.table); err != nil {
 		return nil, Advise(err)
 	}
@@ -180,6 +178,9 @@ func OpenRejections(by Reporting) (r *Rejections, err error) {
 		if *s, err = openSocket(); err != nil {
 			return nil, errors.Join(Advise(err), r.Close())
 		}
+	}
+	if r.table.Name, err = temporaryName(monitorTable, r.asks); err != nil {
+		return nil, errors.Join(err, r.Close())
 	}
 	if err := r.events.Join(netlink.GroupNFTrace); err != nil {
 		return nil, errors.Join(fmt.Errorf("nftables traces: %w", err), r.Close())

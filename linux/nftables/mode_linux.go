@@ -33,6 +33,9 @@ func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (datap
 	if err := nft.Check(ctx, table, model.IPv4); errors.Is(err, dataplane.ErrAbsent) {
 		return nil, nft.Advise(err)
 	}
+	if err := nft.Sweep(ctx); err != nil {
+		log.Warn("temporary nftables tables of a process that was killed may be left", "err", err)
+	}
 	err := host.CheckIPv6()
 	if err == nil {
 		err = Probe(ctx, model.IPv6)

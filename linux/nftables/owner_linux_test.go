@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"runtime"
@@ -17,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/netlink"
@@ -178,28 +180,63 @@ func killProbe(t *testing.T, after time.Duration) {
 	time.Sleep(after)
 }
 
-// What a probe left that was killed on an older kernel is removed by the next, and nothing else is: what
-// another has only just made, and what is not ours though it is called so.
-func TestProbeSweeps(t *testing.T) {
-	freshNamespace(t)
-	now := time.Now()
+// Temporary tables of a process that was killed on an older kernel are removed when this mode is opened, or probed,
+// or cleaned up, and nothing else is: those of a process that runs, and what is not ours though it is called so.
+func TestTemporaryTablesAreSwept(t *testing.T) {
+	ports := func() (live, gone uint32) {
+		t.Helper()
+		port := func() (uint32, *netlink.Socket) {
+			s, err := netlink.Open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, err := s.Port()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n, s
+		}
+		live, running := port()
+		t.Cleanup(func() { running.Close() })
+		gone, killed := port()
+		killed.Close()
+		return live, gone
+	}
 	n := 0
-	script := func(family string, made time.Time, comment string) string {
+	script := func(family, prefix string, port uint32, comment string) string {
 		n++
-		return fmt.Sprintf("table %s tandem-probe-%d-%08x { comment \"%s\"; }\n", family, made.Unix(), n, comment)
+		return fmt.Sprintf("table %s %s%08x-%08x { comment \"%s\"; }\n", family, prefix, port, n, comment)
 	}
-	stay := script("ip", now, comment) +
-		script("ip6", now.Add(-time.Hour), "somebody's") +
-		script("inet", now.Add(-time.Hour), "somebody's") +
-		"table ip tandem-probe-mine { comment \"" + comment + "\"; }\n"
-	runNFT(t, stay, "-f", "-")
-	before := runNFT(t, "", "list", "ruleset")
-	runNFT(t, script("ip", now.Add(-time.Hour), comment)+script("ip6", now.Add(-time.Hour), nft.Owner+" (layout 0)"), "-f", "-")
-	if err := Probe(t.Context(), model.IPv4); err != nil {
-		t.Fatal(err)
-	}
-	if after := runNFT(t, "", "list", "ruleset"); after != before {
-		t.Errorf("the probe leaves\n%s\nand not\n%s", after, before)
+	for name, sweep := range map[string]func() error{
+		"probe": func() error { return Probe(t.Context(), model.IPv4) },
+		"start": func() error {
+			b, err := openBackend(t.Context(), &config.Config{}, slog.New(slog.DiscardHandler))
+			if err == nil {
+				err = b.Close()
+			}
+			return err
+		},
+		"cleanup": func() error { return Mode().Clear(t.Context(), &config.Config{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			freshNamespace(t)
+			live, gone := ports()
+			stay, left := "", ""
+			for _, prefix := range []string{"tandem-probe-", "tandem-monitor-", "tandem-trace-"} {
+				stay += script("ip", prefix, live, comment) + script("ip6", prefix, gone, "somebody's") + script("inet", prefix, gone, "somebody's") +
+					"table ip " + prefix + "mine { comment \"" + comment + "\"; }\n"
+				left += script("ip", prefix, gone, comment) + script("ip6", prefix, gone, nft.Owner+" (layout 0)")
+			}
+			runNFT(t, stay, "-f", "-")
+			before := runNFT(t, "", "list", "ruleset")
+			runNFT(t, left, "-f", "-")
+			if err := sweep(); err != nil {
+				t.Fatal(err)
+			}
+			if after := runNFT(t, "", "list", "ruleset"); after != before {
+				t.Errorf("it leaves\n%s\nand not\n%s", after, before)
+			}
+		})
 	}
 }
 
