@@ -223,7 +223,7 @@ func (h *histogram) draw() template.HTML {
 		most = max(most, b.N)
 	}
 	var b strings.Builder
-	label := fmt.Sprintf("%s: half of %d changes took up to %s, 99 %% up to %s", h.Stage, h.N, history.Short(h.Median), history.Short(h.P99))
+	label := fmt.Sprintf("%s: %d changes, median %s, p99 %s", h.Stage, h.N, history.Short(h.Median), history.Short(h.P99))
 	fmt.Fprintf(&b, `<svg class="histogram" viewBox="0 0 %d %d" role="img" aria-label="%s">`, len(h.Bars)*(width+space), height+2, html.EscapeString(label))
 	for i, bar := range h.Bars {
 		tall := float64(height) * float64(bar.N) / float64(most)
@@ -260,7 +260,7 @@ func hour(minutes []history.Minute) (all []graph) {
 	}
 	detail := "none"
 	if changes > 0 {
-		detail = "99 % of the slowest minute up to " + history.Short(slowest)
+		detail = "p99 of the slowest minute " + history.Short(slowest)
 	}
 	draw("Changes", fmt.Sprint(changes), detail, func(m *history.Minute) float64 {
 		return math.Log10(max(1, float64(m.P99)*1e6)) / 7 // 1 µs to 10 s

@@ -326,7 +326,7 @@ func TestTheLastHour(t *testing.T) {
 	in := world(3)
 	page := get(ui.Handler(source(in)), "/ui").Body.String()
 	for _, want := range []string{
-		"The last hour", "Changes: 5700, 99 % of the slowest minute up to 4.61ms", "CPU: 0.016 % of a core, at most 0.03 % in a minute", "Memory: 48 MB, at most 54 MB",
+		"The last hour", "Changes: 5700, p99 of the slowest minute 4.61ms", "CPU: 0.016 % of a core, at most 0.03 % in a minute", "Memory: 48 MB, at most 54 MB",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %q", want)
