@@ -12,8 +12,9 @@
 // instead: Wine and the emulator then run in the network namespace of a node.
 //
 // TestHcsshim runs Microsoft's own tests of package hcn on the emulator, TestWinkernel
-// kube-proxy's own proxier (ci/kubernetes/upstream/winkernel) for comparison, after a start and
-// after changes; both end with their score. testdata/winkernel.txt has every property in which
+// kube-proxy's own proxier (ci/kubernetes/upstream/winkernel) for comparison, after a start,
+// changes and churn, and on two kinds of node while HNS does not create, delete or modify load
+// balancers; both end with their score. testdata/winkernel.txt has every property in which
 // the two proxies differ, both values and the reason; go test ./ci/wine -run TestWinkernel
 // -update writes it anew.
 //

@@ -3,9 +3,14 @@
 package wine
 
 import (
+	"bufio"
+	"bytes"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -46,10 +51,10 @@ const (
 
 var differences = []difference{
 	{
-		"l2bridge 2019", "", "load balancer .*", "source VIP", upstream,
+		"l2bridge 2019.*", "", "load balancer .*", "source VIP", upstream,
 		"kube-proxy gives none on l2bridge, which breaks hairpin connections on builds of Server 2019 (kubernetes/community#8890, kubernetes#137455)",
 	},
-	{"", "no Service", `load balancer 198\.18\.0\.1 .*`, "there", decision, "kube-proxy deletes all load balancers when it starts, also those of other programs; Tandem does not"},
+	{"", "no Service", `load balancer 198\.18\.0\..*`, "there", decision, "kube-proxy deletes all load balancers when it starts, also those of other programs; Tandem does not"},
 	{"", "sctp", "", "there", decision, "HNS has no SCTP (Kubernetes' service-protocol reference); here it is a Gap"},
 	{"", "two-target-ports", "load balancer .*", "port|endpoints", upstream, "kube-proxy takes the last endpoint's port for all, which some do not serve; here the commonest, and the others are left out"},
 	{"", "no Service", `remote endpoint .*[.:]4`, "there", upstream, "kube-proxy makes it for the load balancer of two-target-ports alone"},
@@ -59,9 +64,14 @@ var differences = []difference{
 	{"", "lb-terminating", "load balancer .* port 10256/6", "there", upstream, "kube-proxy removes the forwarded health check when all endpoints terminate; it is a check of the node (KEP-3836)"},
 	{"", "lb-not-serving", "load balancer .* port 10256/6", "there", upstream, "kube-proxy removes the forwarded health check when no endpoint serves; it is a check of the node (KEP-3836)"},
 	{"", "lb-not-serving", "load balancer .* port 80/6", "there", upstream, "kube-proxy uses endpoints that do not serve when no endpoint does"},
-	{"overlay.*", "no-endpoints|all-unready|internal-local-none|lb-not-serving|terminating|internal-local", `remote endpoint 10\.96\..*`, "there", decision, "nothing leads to the VIP: here its endpoint is made with its load balancer"},
+	{"overlay.*", "no-endpoints|all-unready|internal-local-none|lb-not-serving|terminating|internal-local|slices|empty-at-first", `remote endpoint 10\.96\..*`, "there", decision, "nothing leads to the VIP: here its endpoint is made with its load balancer"},
 	{"", "lb-ranges", "load balancer .* port (80|10256)/6", "there", decision, "kube-proxy opens the VIP to everybody (kubernetes#120033); --winkernel-source-ranges=trust does so here"},
 	{"", "lb-udp", "load balancer .* port 10256/(6|17)", "there", upstream, "kube-proxy forwards health checks by the Service's protocol, and they are HTTP"},
+	{
+		"l2bridge 2019 DSR without ports", "", `load balancer (node ports|203\.0\.113\.|198\.51\.100\.).*`, "there", decision,
+		"each takes 64 of the node's ports (Azure/AKS#1375), and kube-proxy does not count them; here an eighth is kept for the node and for cluster IPs",
+	},
+	{"", "no Service", "calls that failed: .*/(nodeport|externalip)/other", "there", upstream, "kube-proxy gives up on a Service when the load balancer of its cluster IP fails; here each is tried"},
 	{"", "", "load balancer fd00:203.* port (10256|31036|31037)/6", "flags", upstream, "kube-proxy leaves the IPv6 flag of forwarded health checks out"},
 	{"", "", "load balancer fd00:203.* port 10256/6", "there", upstream, "kube-proxy finds what it replaces by the IPv6 flag, and the replacement without: after a change it deletes the forwarded health check, and takes the deleted one for the new"},
 }
@@ -73,17 +83,19 @@ type sameNode struct {
 	network string
 	dsr     bool
 	forward bool // health checks of VIPs
-	phases  int  // how many: on overlays the last takes a minute, for which unused endpoints stay
+	phases  int  // how many
+	full    bool // other programs' load balancers leave no ports of the node for those without DSR
 }
 
 var sameNodes = []sameNode{
-	{"l2bridge 2019", hnsemu.WS2019, hns.TypeL2Bridge, false, false, 2},
-	{"l2bridge 2022", hnsemu.WS2022, hns.TypeL2Bridge, false, true, len(phases)},
-	{"l2bridge 2022 DSR", hnsemu.WS2022, hns.TypeL2Bridge, true, false, 2},
-	{"l2bridge 2025 DSR", hnsemu.WS2025, hns.TypeL2Bridge, true, true, len(phases)},
-	{"overlay 2019", hnsemu.WS2019, hns.TypeOverlay, false, false, 1},
-	{"overlay 2022 DSR", hnsemu.WS2022, hns.TypeOverlay, true, true, 2},
-	{"overlay 2025", hnsemu.WS2025, hns.TypeOverlay, false, false, 1},
+	{"l2bridge 2019", hnsemu.WS2019, hns.TypeL2Bridge, false, false, faulty, false},
+	{"l2bridge 2019 DSR without ports", hnsemu.WS2019, hns.TypeL2Bridge, true, false, 1, true},
+	{"l2bridge 2022", hnsemu.WS2022, hns.TypeL2Bridge, false, true, len(phases), false},
+	{"l2bridge 2022 DSR", hnsemu.WS2022, hns.TypeL2Bridge, true, false, faulty, false},
+	{"l2bridge 2025 DSR", hnsemu.WS2025, hns.TypeL2Bridge, true, true, len(phases), false},
+	{"overlay 2019", hnsemu.WS2019, hns.TypeOverlay, false, false, faulty, false},
+	{"overlay 2022 DSR", hnsemu.WS2022, hns.TypeOverlay, true, true, faulty, false},
+	{"overlay 2025", hnsemu.WS2025, hns.TypeOverlay, false, false, faulty, false},
 }
 
 // TestWinkernel compares what Tandem and kube-proxy's own proxier, each on an HNS
@@ -186,6 +198,7 @@ type world struct {
 	emu     *hnsemu.Emulator
 	planted []string // endpoints
 	addr    string
+	failed  func() ([]string, error) // calls that failed, by the proxy's metrics, as "verb/family/type/error"
 }
 
 const sameSourceVIP = "10.244.1.254"
@@ -202,31 +215,58 @@ func (c *comparison) world(t *testing.T, n sameNode) *world {
 		w.emu.AddPod(network, "10.244.1.2", "fd00:10:244:1::2"), w.emu.AddPod(network, "10.244.1.3", "fd00:10:244:1::3"),
 		w.emu.AddEndpoint(hns.Endpoint{Name: "cbr0", HostComputeNetwork: network, IpConfigurations: []hns.IpConfig{{IpAddress: "10.244.1.1", PrefixLength: 24}}}),
 	}
-	w.emu.AddBalancer(hns.LoadBalancer{
-		HostComputeEndpoints: w.planted[1:2], FrontendVIPs: []string{"198.18.0.1"},
-		PortMappings: []hns.PortMapping{{Protocol: 6, InternalPort: 80, ExternalPort: 80}},
-	}, false)
+	others := 1
+	if n.full {
+		others = fullPorts / 64
+	}
+	for i := range others {
+		w.emu.AddBalancer(hns.LoadBalancer{
+			HostComputeEndpoints: w.planted[1:2], FrontendVIPs: []string{fmt.Sprintf("198.18.0.%d", i+1)},
+			PortMappings: []hns.PortMapping{{Protocol: 6, InternalPort: 80, ExternalPort: 80}},
+		}, false)
+	}
 	must(t, c.net.Do(lab.Node, func() error { w.addr = serveHNS(t, w.emu); return nil }))
 	return w
 }
 
+// fullPorts is how many dynamic ports a node has that is full: the fewest that there can be.
+const fullPorts = 255
+
 func (c *comparison) compare(n sameNode) {
 	c.TB.(*testing.T).Run(n.name, func(t *testing.T) {
-		ours := c.world(t, n)
+		theirs, ours := c.world(t, n), c.world(t, n)
+		program := c.startWinkernel(t, n, theirs)
 		services := filepath.Join(t.TempDir(), "services.yaml")
 		for phase := range n.phases {
-			text, err := os.ReadFile(filepath.Join(c.manifests, phases[phase]+".yaml"))
+			for _, w := range []*world{theirs, ours} {
+				w.emu.Hook(refusing(phase))
+			}
+			manifests := filepath.Join(c.manifests, phases[phase]+".yaml")
+			text, err := os.ReadFile(manifests)
 			must(t, err)
 			must(t, os.WriteFile(services+".new", text, 0o644))
 			must(t, os.Rename(services+".new", services))
 			if phase == cold {
 				defer c.startTandem(t, n, ours, filepath.Dir(services))()
 			}
-			theirs := c.world(t, n) // which goes through the earlier phases again
-			must(t, c.runWinkernel(n, theirs, phase))
+			must(t, program(manifests))
 			c.comparePhase(t, n, phase, theirs, ours)
 		}
 	})
+}
+
+// refusing is a hook of an emulator that refuses in a phase what HNS does not do in it.
+func refusing(phase int) func(*hnsemu.Call) hns.Code {
+	verb, ok := faults[phase]
+	if !ok {
+		return nil
+	}
+	return func(c *hnsemu.Call) hns.Code {
+		if c.Kind == hnsemu.LoadBalancer && c.Verb == verb {
+			return 0x1f // a device attached to the system is not functioning (kubernetes#113524)
+		}
+		return 0
+	}
 }
 
 // comparePhase waits until Tandem's HNS differs from kube-proxy's as the file says, for as long
@@ -234,6 +274,7 @@ func (c *comparison) compare(n sameNode) {
 func (c *comparison) comparePhase(t *testing.T, n sameNode, phase int, theirs, ours *world) {
 	const patience, rest = 600, 25 // polls
 	want := inventory(theirs.emu, theirs.planted)
+	must(t, theirs.count(phase, want))
 	at := n.name + ": " + phases[phase]
 	listed := c.listed.of(at)
 	c.compared[at] = true
@@ -242,10 +283,17 @@ func (c *comparison) comparePhase(t *testing.T, n sameNode, phase int, theirs, o
 	for steady, tries := 0, 0; steady < rest && tries < patience; tries++ {
 		before := got
 		got, steady = inventory(ours.emu, ours.planted), steady+1
-		if found = rowsOf(n, want, got); maps.Equal(found, listed) {
+		last := phase == n.phases-1 // it shows that they go
+		if phase < faulty && !last {
+			maps.DeleteFunc(got, func(name string, _ facts) bool { return unused(ours.emu, name) })
+		}
+		must(t, ours.count(phase, got))
+		found = rowsOf(n, want, got)
+		waits := last && slices.ContainsFunc(slices.Collect(maps.Keys(got)), func(name string) bool { return unused(ours.emu, name) })
+		if !waits && maps.Equal(found, listed) {
 			break
 		}
-		if !reflect.DeepEqual(got, before) || slices.ContainsFunc(slices.Collect(maps.Keys(found)), isUnexplained) {
+		if waits || !reflect.DeepEqual(got, before) || slices.ContainsFunc(slices.Collect(maps.Keys(found)), isUnexplained) {
 			steady = 0 // Tandem is on its way
 		}
 		time.Sleep(200 * time.Millisecond)
@@ -266,31 +314,82 @@ func (c *comparison) comparePhase(t *testing.T, n sameNode, phase int, theirs, o
 	c.count(n, phase, want, got)
 }
 
-// runWinkernel has kube-proxy program one phase after another, up to one.
-func (c *comparison) runWinkernel(n sameNode, w *world, phase int) error {
-	var files []string
-	for _, name := range phases[:phase+1] {
-		files = append(files, windowsPath(filepath.Join(c.manifests, name+".yaml")))
+// count adds to an inventory which calls failed, in the phases in which some do.
+func (w *world) count(phase int, all map[string]facts) error {
+	if phase < faulty {
+		return nil
 	}
-	cmd := c.prefix.command(c.winkernel, "-manifests", strings.Join(files, ","), "-node", "node-1",
+	failed, err := w.failed()
+	for _, f := range failed {
+		all["calls that failed: "+f] = facts{"counted": "yes"} // each proxy tries again at its own times
+	}
+	return err
+}
+
+// startWinkernel starts kube-proxy, and returns a function by which it programs a file of manifests.
+func (c *comparison) startWinkernel(t *testing.T, n sameNode, w *world) (program func(manifests string) error) {
+	cmd := c.prefix.command(c.winkernel, "-node", "node-1",
 		"-node-ips", "192.0.2.1,fd00:192::1", "-network-name", "pods", "-source-vip", sameSourceVIP, "-root-hnsendpoint-name", "cbr0",
 		"-healthz-bind-address", "0.0.0.0:10256", fmt.Sprintf("-enable-dsr=%t", n.dsr), fmt.Sprintf("-forward-healthcheck-vip=%t", n.forward))
 	cmd.Env = append(cmd.Env, "HNSEMU_ADDR="+w.addr)
-	return c.net.Do(lab.Node, func() error {
-		out, err := finish(cmd)
-		if err != nil {
-			return fmt.Errorf("%w\n%s", err, out)
+	said := &output{}
+	cmd.Stderr, cmd.WaitDelay = said, time.Second
+	in, err := cmd.StdinPipe()
+	must(t, err)
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, c.net.Do(lab.Node, cmd.Start))
+	lines := make(chan string)
+	go func() {
+		defer close(lines)
+		for answers := bufio.NewScanner(out); answers.Scan(); {
+			lines <- answers.Text()
 		}
-		return nil
+	}()
+	t.Cleanup(func() {
+		if err := errors.Join(in.Close(), cmd.Process.Kill()); err != nil {
+			t.Error(err)
+		}
+		for range lines {
+		}
+		cmd.Wait() // it was ended
+		if t.Failed() {
+			t.Logf("kube-proxy said:\n%s", said)
+		}
 	})
+	var failed []string
+	w.failed = func() ([]string, error) { return failed, nil }
+	return func(manifests string) error {
+		if _, err := fmt.Fprintln(in, windowsPath(manifests)); err != nil {
+			return err
+		}
+		select {
+		case line, ok := <-lines:
+			if !ok {
+				return errors.New("kube-proxy has ended")
+			}
+			failed = nil
+			for word := range strings.FieldsSeq(line) {
+				call, _, _ := strings.Cut(word, "=")
+				failed = append(failed, call)
+			}
+			return nil
+		case <-time.After(slowest):
+			return fmt.Errorf("kube-proxy has not programmed %s within %s", manifests, slowest)
+		}
+	}
 }
 
 // startTandem starts Tandem and returns a function that stops it.
 func (c *comparison) startTandem(t *testing.T, n sameNode, w *world, manifests string) (stop func()) {
 	os.RemoveAll(filepath.Join(c.prefix.dir, "drive_c/ProgramData/Tandem")) // of an earlier test
 	cmd := c.prefix.command(c.tandem, "run", "--manifests", windowsPath(manifests), "--hostname-override", "node-1", "--proxy-mode", "kernelspace",
-		"--metrics-bind-address", "", "--network-name", "pods", "--source-vip", sameSourceVIP, "--root-hnsendpoint-name", "cbr0",
+		"--metrics-bind-address", sameMetrics, "--network-name", "pods", "--source-vip", sameSourceVIP, "--root-hnsendpoint-name", "cbr0",
 		"--healthz-bind-address", "0.0.0.0:10256", fmt.Sprintf("--enable-dsr=%t", n.dsr), fmt.Sprintf("--forward-healthcheck-vip=%t", n.forward))
+	if n.full {
+		cmd.Args = append(cmd.Args, fmt.Sprintf("--winkernel-dynamic-ports=%d", fullPorts))
+	}
+	w.failed = c.tandemFailures
 	cmd.Env = append(cmd.Env, "HNSEMU_ADDR="+w.addr)
 	said := &output{}
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = said, said, time.Second
@@ -304,6 +403,41 @@ func (c *comparison) startTandem(t *testing.T, n sameNode, w *world, manifests s
 			t.Logf("the program said:\n%s", said)
 		}
 	}
+}
+
+// slowest is how long kube-proxy may take for a file: minutes beside other work.
+const slowest = 10 * time.Minute
+
+// sameMetrics is where Tandem serves its metrics.
+const sameMetrics = "127.0.0.1:10249"
+
+var failedCalls = regexp.MustCompile(`(?m)^kubeproxy_sync_proxy_rules_winkernel_lb_(\w+)_failures_total\{error="(\w+)",ip_family="(\w+)",lb_type="(\w+)"\}`)
+
+// tandemFailures asks Tandem which calls failed.
+func (c *comparison) tandemFailures() (all []string, err error) {
+	var text []byte
+	err = c.net.Do(lab.Node, func() error {
+		conn, err := net.DialTimeout("tcp", sameMetrics, 10*time.Second)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+			return err
+		}
+		if _, err := io.WriteString(conn, "GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n"); err != nil {
+			return err
+		}
+		text, err = io.ReadAll(conn)
+		return err
+	})
+	for _, m := range failedCalls.FindAllSubmatch(text, -1) {
+		all = append(all, fmt.Sprintf("%s/%s/%s/%s", m[1], m[3], m[4], m[2]))
+	}
+	if err == nil && !bytes.Contains(text, []byte("kubeproxy_sync_proxy_rules_duration_seconds")) {
+		err = fmt.Errorf("no metrics: %.200s", text)
+	}
+	return all, err
 }
 
 // count counts what is alike.

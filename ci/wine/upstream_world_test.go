@@ -99,21 +99,38 @@ var sameChanges = map[string]func(*sameService){
 	"last":              func(s *sameService) { s.spec = "type: LoadBalancer, allocateLoadBalancerNodePorts: false" },
 }
 
-// The phases of a comparison: after a start, after changes, and after each step of churn.
+// The phases of a comparison: after a start, after changes, after each step of churn, and while HNS
+// does not do one thing or another, and after.
 const (
 	cold = iota
 	changed
 	churned
 	churns = 3
+	faulty = churned + churns
 )
 
-var phases = [...]string{cold: "start", changed: "changes", churned: "churn 1", churned + 1: "churn 2", churned + 2: "churn 3"}
+var phases = [...]string{
+	cold: "start", changed: "changes", churned: "churn 1", churned + 1: "churn 2", churned + 2: "churn 3",
+	faulty: "no creation", faulty + 1: "creation", faulty + 2: "no deletion", faulty + 3: "no modification", faulty + 4: "recovery",
+}
 
-// churn is a Service that comes after the changes and is another one in each step: nil is none.
+// faults are what HNS refuses about load balancers in a phase.
+var faults = map[int]hnsemu.Verb{faulty: hnsemu.Create, faulty + 2: hnsemu.Delete, faulty + 3: hnsemu.Modify}
+
+// churn is a Service that comes after the changes and is another one in each step: nil is none. It
+// stays as it is in the last.
 type churn struct {
 	name  string
 	as    string // the test of kube-proxy that has such a life
-	steps [churns]func(*sameService)
+	steps []func(*sameService)
+}
+
+// in returns what it is in a phase.
+func (c churn) in(phase int) func(*sameService) {
+	if phase < churned {
+		return nil
+	}
+	return c.steps[min(phase-churned, len(c.steps)-1)]
 }
 
 // over has a Service over these endpoints.
@@ -132,25 +149,37 @@ func with(spec, endpoints string) func(*sameService) {
 // pkg/proxy/winkernel/proxier_test.go, and of Test_updateEndpointsMap in
 // pkg/proxy/endpointschangetracker_test.go. Their numbers follow those of sameServices.
 var sameChurn = []churn{
-	{"shared-goes", "TestSharedRemoteEndpointDelete", [churns]func(*sameService){over("2.5"), nil, over("2.5")}},
-	{"shared-stays", "TestSharedRemoteEndpointDelete", [churns]func(*sameService){over("2.5"), over("2.5"), over("2.5")}},
-	{"shared-changes", "TestSharedRemoteEndpointUpdate", [churns]func(*sameService){over("2.5"), with("type: NodePort", "2.5"), over("2.5")}},
-	{"internal", "TestClusterIPSvcWithITPLocal", [churns]func(*sameService){
+	{"shared-goes", "TestSharedRemoteEndpointDelete", []func(*sameService){over("2.5"), nil, over("2.5")}},
+	{"shared-stays", "TestSharedRemoteEndpointDelete", []func(*sameService){over("2.5"), over("2.5"), over("2.5")}},
+	{"shared-changes", "TestSharedRemoteEndpointUpdate", []func(*sameService){over("2.5"), with("type: NodePort", "2.5"), over("2.5")}},
+	{"internal", "TestClusterIPSvcWithITPLocal", []func(*sameService){
 		with("internalTrafficPolicy: Local", "1.2 2.5"), with("internalTrafficPolicy: Cluster", "1.2 2.5"), with("internalTrafficPolicy: Local", "1.2 2.5"),
 	}},
-	{"fewer", "TestEndpointTransitionWithLBFailures", [churns]func(*sameService){over("1.2 2.5 2.6 2.7"), over("1.2 2.5"), over("1.2 2.5 2.6 2.7")}},
-	{"fewer-too", "TestEndpointTransitionWithLBFailures", [churns]func(*sameService){over("1.2 2.5 2.6 2.7"), over("1.2 2.5"), over("1.3")}},
-	{"slices", "TestEndpointSlice", [churns]func(*sameService){over("1.2 2.5 2.6:unready"), over("2.6"), over("")}},
-	{"ingress", "TestETPLocalIngressIPServiceWithPreferDualStack", [churns]func(*sameService){
+	{"fewer", "TestEndpointTransitionWithLBFailures", []func(*sameService){over("1.2 2.5 2.6 2.7"), over("1.2 2.5"), over("1.2 2.5 2.6 2.7")}},
+	{"fewer-too", "TestEndpointTransitionWithLBFailures", []func(*sameService){over("1.2 2.5 2.6 2.7"), over("1.2 2.5"), over("1.3")}},
+	{"slices", "TestEndpointSlice", []func(*sameService){over("1.2 2.5 2.6:unready"), over("2.6"), over("")}},
+	{"ingress", "TestETPLocalIngressIPServiceWithPreferDualStack", []func(*sameService){
 		with("type: LoadBalancer, externalTrafficPolicy: Local", "1.2 2.5"), with("type: LoadBalancer, externalTrafficPolicy: Cluster", "1.2 2.5"), with("type: LoadBalancer, externalTrafficPolicy: Local", "1.3 2.5"),
 	}},
-	{"renumbered", "Test_updateEndpointsMap: renumber a port", [churns]func(*sameService){
+	{"renumbered", "Test_updateEndpointsMap: renumber a port", []func(*sameService){
 		over("1.2 2.5"), func(s *sameService) { s.slice, s.number = "1.2 2.5", "9090" }, over("1.2 2.5"),
 	}},
-	{"port-added", "Test_updateEndpointsMap: add a subset", [churns]func(*sameService){
+	{"port-added", "Test_updateEndpointsMap: add a subset", []func(*sameService){
 		over("1.2"), func(s *sameService) { s.slice, s.ports = "1.2", "8080 2.5" }, over("1.2"),
 	}},
-	{"empty-at-first", "Test_updateEndpointsMap: from empty to one", [churns]func(*sameService){over(""), over("1.2 2.5"), over("1.3 2.5")}},
+	{"empty-at-first", "Test_updateEndpointsMap: from empty to one", []func(*sameService){over(""), over("1.2 2.5"), over("1.3 2.5")}},
+	{"failing", "TestEndpointTransitionWithLBFailures", []func(*sameService){
+		nil, nil, nil, over("1.2 2.5 2.6 2.7"), over("1.2 2.5 2.6 2.7"), over("1.2 2.5"), over("1.3 2.5"), over("1.3 2.6"),
+	}},
+	{"failing-everywhere", "TestEndpointTransitionWithLBFailures", []func(*sameService){
+		nil, nil, nil, everywhere("1.2 2.5 2.6 2.7"), everywhere("1.2 2.5 2.6 2.7"), everywhere("1.2 2.5"), everywhere("1.3 2.5"), everywhere("1.3 2.6"),
+	}},
+	{"leaving", "TestDeleteLoadBalancer", []func(*sameService){nil, nil, nil, nil, over("1.2 2.5"), nil}},
+}
+
+// everywhere has a Service over these endpoints with each kind of frontend.
+func everywhere(endpoints string) func(*sameService) {
+	return with("type: LoadBalancer, externalIPs: [198.51.100.<n>, 'fd00:198::<n>']", endpoints)
 }
 
 // sameManifests is the file that both proxies read in a phase.
@@ -173,9 +202,9 @@ status: {addresses: [{type: InternalIP, address: 192.0.2.1}, {type: InternalIP, 
 		s.write(&b, i+10)
 	}
 	for i, c := range sameChurn {
-		if step := phase - churned; step >= 0 && c.steps[step] != nil {
+		if as := c.in(phase); as != nil {
 			s := sameService{name: c.name}
-			c.steps[step](&s)
+			as(&s)
 			s.write(&b, len(sameServices)+i+10)
 		}
 	}
@@ -187,11 +216,11 @@ status: {addresses: [{type: InternalIP, address: 192.0.2.1}, {type: InternalIP, 
 func TestChurn(t *testing.T) {
 	for phase := range phases {
 		text := sameManifests(phase)
-		if phase > 0 && text == sameManifests(phase-1) {
+		if _, recovers := faults[phase-1]; phase > 0 && !recovers && text == sameManifests(phase-1) {
 			t.Errorf("%s changes nothing", phases[phase])
 		}
 		for i, c := range sameChurn {
-			want := phase >= churned && c.steps[phase-churned] != nil
+			want := c.in(phase) != nil
 			if got := strings.Contains(text, "metadata: {name: "+c.name+", "); got != want {
 				t.Errorf("%s: %s (%s): %t, want %t", phases[phase], c.name, c.as, got, want)
 			}
@@ -352,6 +381,27 @@ func inventory(emu *hnsemu.Emulator, planted []string) map[string]facts {
 		}
 	}
 	return all
+}
+
+// unused reports whether an object is a remote endpoint that no load balancer needs. Tandem deletes it
+// after a minute.
+func unused(emu *hnsemu.Emulator, name string) bool {
+	addr, remote := strings.CutPrefix(name, "remote endpoint ")
+	if !remote {
+		return false
+	}
+	needed := map[string]bool{}
+	for _, lb := range emu.Balancers() {
+		if slices.Contains(lb.FrontendVIPs, addr) {
+			return false
+		}
+		for _, id := range lb.HostComputeEndpoints {
+			needed[strings.ToLower(id)] = true
+		}
+	}
+	return !slices.ContainsFunc(emu.Endpoints(), func(e hns.Endpoint) bool {
+		return needed[strings.ToLower(e.ID)] && slices.ContainsFunc(e.IpConfigurations, func(c hns.IpConfig) bool { return c.IpAddress == addr })
+	})
 }
 
 func behind(e hns.Endpoint) string {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command winkernel programs Services and EndpointSlices from files of manifests
-// with kube-proxy's own proxier for Windows, one file after the other, and ends. ci/wine runs
-// it under Wine and compares what it leaves in HNS with what Tandem does.
+// with kube-proxy's own proxier for Windows. Each line of its input is such a file, which
+// replaces the one before; once it is programmed, as far as it can be, a line of output has the
+// calls about load balancers that have failed so far, by kube-proxy's metrics. ci/wine runs it
+// under Wine and compares what it does to HNS with what Tandem does.
 package main
 
 import (
@@ -22,8 +24,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/kubernetes/pkg/proxy"
 	"k8s.io/kubernetes/pkg/proxy/apis/config"
+	"k8s.io/kubernetes/pkg/proxy/metrics"
 	"k8s.io/kubernetes/pkg/proxy/winkernel"
 	"sigs.k8s.io/yaml"
 )
@@ -45,7 +49,6 @@ func run(args []string) error {
 	flags.BoolVar(&w.EnableDSR, "enable-dsr", false, "")
 	flags.StringVar(&w.RootHnsEndpointName, "root-hnsendpoint-name", "cbr0", "")
 	flags.BoolVar(&w.ForwardHealthCheckVip, "forward-healthcheck-vip", false, "")
-	files := flags.String("manifests", "", "the files of manifests, separated by commas: each replaces the one before")
 	node := flags.String("node", "", "the node's name")
 	ips := flags.String("node-ips", "", "the node's addresses, separated by commas")
 	if err := flags.Parse(args); err != nil {
@@ -55,19 +58,49 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
+	metrics.RegisterMetrics(config.ProxyModeKernelspace)
 	var before state
-	for i, file := range strings.Split(*files, ",") {
-		now, err := read(file)
+	files := bufio.NewScanner(os.Stdin)
+	for first := true; files.Scan(); first = false {
+		now, err := read(files.Text())
 		if err != nil {
 			return err
 		}
 		now.tell(p, before)
-		if before = now; i == 0 {
+		if before = now; first {
 			p.OnServiceSynced()
 		}
 		p.OnEndpointSlicesSynced() // programs everything, each time
+		failed, err := failures()
+		if err != nil {
+			return err
+		}
+		fmt.Println(strings.Join(failed, " "))
 	}
-	return nil
+	return files.Err()
+}
+
+// failures are the calls about load balancers that have failed, as "verb/family/type/error=number".
+func failures() (all []string, err error) {
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range families {
+		verb, is := strings.CutPrefix(f.GetName(), "kubeproxy_sync_proxy_rules_winkernel_lb_")
+		verb, total := strings.CutSuffix(verb, "_failures_total")
+		if !is || !total {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			labels := map[string]string{}
+			for _, l := range m.GetLabel() {
+				labels[l.GetName()] = l.GetValue()
+			}
+			all = append(all, fmt.Sprintf("%s/%s/%s/%s=%v", verb, labels["ip_family"], labels["lb_type"], labels["error"], m.GetCounter().GetValue()))
+		}
+	}
+	return all, nil
 }
 
 // newProxier returns the proxier that kube-proxy would make on this node
