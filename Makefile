@@ -10,7 +10,7 @@ cluster: ; ci/setup/run && ci/cluster/run $(CLUSTER) up
 cluster-down: ; ci/cluster/run down
 e2e: ; ci/setup/run && ci/cluster/run $(E2E) e2e && ci/cluster/run table
 test: ; go run ./ci/test
-wine: ; ci/setup/run && go test -count=1 -v -timeout 20m ./ci/wine
+wine: ; ci/setup/run && go test -count=1 -v -timeout 30m ./ci/wine
 race: ; ci/setup/run && go test -race ./...
 guest: ; ci/setup/run && ci/guest/run
 matrix: ; ci/setup/run && ci/guest/matrix
