@@ -138,7 +138,7 @@ func (s *Server) serve(ctx context.Context) {
 // newServer returns a server with our limits.
 func newServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
-		Handler:           tracked(h),
+		Handler:           drained(tracked(h)),
 		ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout, WriteTimeout: answerTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maxHeader,
 		ConnContext:    withConn,
@@ -146,13 +146,21 @@ func newServer(h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// tracked notes on connections which of them are being answered, and takes what the answer leaves unread.
+// tracked notes on connections which of them are being answered.
 func tracked(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c := connOf(r); c != nil {
 			c.answering(true)
 			defer c.answering(false)
 		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// drained takes what an answer leaves unread of its request. The connection is idle meanwhile: it may be
+// closed for another.
+func drained(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.ServeHTTP(w, r)
 		if r.ContentLength == 0 {
 			return

@@ -36,6 +36,17 @@ func serve(t *testing.T, h http.HandlerFunc) string {
 	return addr
 }
 
+// serveChecks runs the probes of a healthy node and the check of a Service with endpoints, and returns their addresses.
+func serveChecks(t *testing.T) (node, service string) {
+	t.Helper()
+	l := newLab(t)
+	run(t, l.Run)
+	l.set(port("web", "http", model.IPv4, 32080, 2))
+	l.up("tcp4 0.0.0.0:32080")
+	probes := health.Probes(func() question.Health { return question.Health{Synced: true} }, nil)
+	return serve(t, probes.ServeHTTP), l.addr("tcp4 0.0.0.0:32080")
+}
+
 func TestPagesAnswerReadersOnly(t *testing.T) {
 	addr := serve(t, health.Pages(sources()).ServeHTTP)
 	for _, c := range []struct {
@@ -66,15 +77,8 @@ func TestPagesAnswerReadersOnly(t *testing.T) {
 // Load balancers choose the method of their checks: HAProxy's "option httpchk" asks with OPTIONS,
 // others with POST. kube-proxy answers all of them as GET.
 func TestProbesAnswerAnyMethod(t *testing.T) {
-	l := newLab(t)
-	run(t, l.Run)
-	l.set(port("web", "http", model.IPv4, 32080, 2))
-	l.up("tcp4 0.0.0.0:32080")
-	probes := health.Probes(func() question.Health { return question.Health{Synced: true} }, nil)
-	for name, url := range map[string]string{
-		"health address":      "http://" + serve(t, probes.ServeHTTP) + "/healthz",
-		"healthCheckNodePort": "http://" + l.addr("tcp4 0.0.0.0:32080") + "/",
-	} {
+	node, service := serveChecks(t)
+	for name, url := range map[string]string{"health address": "http://" + node + "/healthz", "healthCheckNodePort": "http://" + service + "/"} {
 		for _, method := range []string{"GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE", "TRACE", "BREW"} {
 			for _, body := range []string{"", "x", strings.Repeat("x", 64<<10)} {
 				code, header, text, err := get(method, url, strings.NewReader(body))
@@ -88,15 +92,8 @@ func TestProbesAnswerAnyMethod(t *testing.T) {
 
 // Who sends the body of a request only once the answer is there keeps the answer: its connection is not reset.
 func TestLateBodiesLoseNoAnswer(t *testing.T) {
-	l := newLab(t)
-	run(t, l.Run)
-	l.set(port("web", "http", model.IPv4, 32080, 2))
-	l.up("tcp4 0.0.0.0:32080")
-	probes := health.Probes(func() question.Health { return question.Health{Synced: true} }, nil)
-	for name, addr := range map[string]string{
-		"health address": serve(t, probes.ServeHTTP), "healthCheckNodePort": l.addr("tcp4 0.0.0.0:32080"),
-		"metrics": serve(t, health.Pages(sources()).ServeHTTP),
-	} {
+	node, service := serveChecks(t)
+	for name, addr := range map[string]string{"health address": node, "healthCheckNodePort": service, "metrics": serve(t, health.Pages(sources()).ServeHTTP)} {
 		c, err := net.Dial("tcp", addr)
 		if err != nil {
 			t.Fatal(err)
