@@ -441,13 +441,13 @@ func Try(ctx context.Context, t *Table, objects map[Key]Value, families ...model
 	if err := Check(ctx, t, families...); err != nil {
 		return Advise(err)
 	}
+	if err := Sweep(ctx); err != nil {
+		return Advise(err)
+	}
 	return Advise(withOwner(func(flags uint32) error { return try(ctx, t, flags, objects, families) }))
 }
 
 func try(ctx context.Context, t *Table, flags uint32, objects map[Key]Value, families []model.Family) error {
-	if err := Sweep(ctx); err != nil {
-		return err
-	}
 	scratch := *t
 	scratch.flags = flags
 	d, err := Open(&scratch, families...)
