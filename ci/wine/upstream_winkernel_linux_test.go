@@ -5,12 +5,14 @@ package wine
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"maps"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -22,6 +24,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/model"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 	"github.com/tandem-proxy/tandem/windows/hns"
 	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
@@ -415,22 +418,17 @@ var failedCalls = regexp.MustCompile(`(?m)^kubeproxy_sync_proxy_rules_winkernel_
 
 // tandemFailures asks Tandem which calls failed.
 func (c *comparison) tandemFailures() (all []string, err error) {
-	var text []byte
-	err = c.net.Do(lab.Node, func() error {
-		conn, err := net.DialTimeout("tcp", sameMetrics, 10*time.Second)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-			return err
-		}
-		if _, err := io.WriteString(conn, "GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n"); err != nil {
-			return err
-		}
-		text, err = io.ReadAll(conn)
-		return err
-	})
+	call := lab.Call{From: lab.Node, Proto: model.TCP, To: netip.MustParseAddrPort(sameMetrics), Timeout: time.Minute}
+	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext:       func(context.Context, string, string) (net.Conn, error) { return c.net.Connect(call) },
+	}}
+	res, err := client.Get("http://" + sameMetrics + "/metrics")
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
 	for _, m := range failedCalls.FindAllSubmatch(text, -1) {
 		all = append(all, fmt.Sprintf("%s/%s/%s/%s", m[1], m[3], m[4], m[2]))
 	}
