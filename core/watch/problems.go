@@ -29,7 +29,7 @@ type namespaceProblems struct {
 	waiting map[objectKey]omission // objects with problems none of which is kept: no more than followers know
 }
 
-// objectKey names an object with problems.
+// objectKey names an object, of any kind.
 type objectKey struct {
 	resource string
 	name     name
