@@ -85,10 +85,9 @@ func Start(ctx context.Context, table Table, hooks Hooks) *Cleaner {
 	return start(ctx, &Cleaner{stale: Stale, table: table, hooks: hooks})
 }
 
-// Handshakes that were under way when their endpoint left get handshakeGrace to end:
-// more than a round trip inside a cluster, and far less than the second after which a
-// client repeats its SYN.
-const handshakeGrace = 50 * time.Millisecond
+// Handshakes that were under way when their endpoint left get handshakeGrace to end, and one look serves all
+// changes within it: more than a round trip inside a cluster, and well before a client repeats its SYN, after a second.
+const handshakeGrace = 250 * time.Millisecond
 
 // budget is the time that looking for stale flows may take: a 400th of all time, of which some can be
 // saved up, so that a few changes are handled at once. The pause is capped at the larger of 5 s and
