@@ -99,10 +99,18 @@ type budget struct {
 
 const (
 	budgetShare = 400
-	mostSaved   = 250 * time.Millisecond
+	mostSaved   = 100 * time.Millisecond
 	longestWait = 5 * time.Second
-	leastShare  = 20
+
+	urgentShare = 100         // of the time, for namespaces that have credit in such a pause,
+	urgentWait  = time.Second // who do not wait longer than that for it,
+	leastShare  = 20          // up to this part of the time
 )
+
+// leastPause follows an attempt that took so long, whoever waits.
+func leastPause(took time.Duration) time.Duration {
+	return max((leastShare-1)*took, min((urgentShare-1)*took, urgentWait))
+}
 
 // spend takes the time that an attempt took until now, and returns how long the next one has to wait.
 func (b *budget) spend(took time.Duration, now time.Time) time.Duration {
@@ -116,7 +124,7 @@ func (b *budget) spend(took time.Duration, now time.Time) time.Duration {
 }
 
 // spent charges a namespace for its part of an attempt; hasCredit reports whether credit is left. In a pause of the
-// whole budget those that have some are served, after a pause of leastShare: what one namespace changes keeps no
+// whole budget those that have some are served, after leastPause: what one namespace changes keeps no
 // stale flow of another.
 func (b *budget) spent(took time.Duration, now time.Time) {
 	b.saved, b.at = b.savedBy(now)-took, now
@@ -258,10 +266,9 @@ func (c *Cleaner) charge(now time.Time) {
 	}
 }
 
-// rest waits for a while, or until something comes of a namespace that has not used up its share of the time. Of all
-// time a part of leastShare is spent at most.
+// rest waits for a while, or until something comes of a namespace that has not used up its share of the time.
 func (c *Cleaner) rest(ctx context.Context, begin time.Time, pause time.Duration) {
-	least := min(pause, (leastShare-1)*c.took)
+	least := min(pause, leastPause(c.took))
 	sleep.For(ctx, least)
 	for left := pause - least; left > 0 && ctx.Err() == nil && !c.urgent(); left = pause - time.Since(begin) {
 		select {

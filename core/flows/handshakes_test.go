@@ -67,7 +67,7 @@ func (s *lateTable) Delete(context.Context, []flows.Match, func(flows.Flow) bool
 	return 0, nil
 }
 
-// However often endpoints change, looking for handshakes takes a twentieth of the time.
+// However often endpoints change, looking for handshakes takes at most a twentieth of the time.
 func TestHandshakesArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var table lateTable
