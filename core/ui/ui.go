@@ -426,7 +426,7 @@ func overviewOf(s shell, changes history.Document, query, state, sort string, pa
 	}
 	v.count(question.Pending, counts)
 	slices.SortStableFunc(found, func(a, b ranked) int { return cmp.Compare(a.key, b.key) }) // by name already
-	v.Columns = []column{{Title: "Service", Link: "name"}, {Title: "Frontends", Link: "frontends"}, {Title: "Ready", Link: "ready", Number: true}, {Title: "Not ready", Number: true}, {Title: "State", Link: "state"}}
+	v.Columns = []column{{Title: "Service", Link: "name"}, {Title: "State", Link: "state"}, {Title: "Frontends", Link: "frontends"}, {Title: "Ready", Link: "ready", Number: true}, {Title: "Not ready", Number: true}}
 	for i := range v.Columns {
 		if c := &v.Columns[i]; c.Link != "" {
 			c.Sorted = c.Link == cmp.Or(sort, "state")
