@@ -95,7 +95,7 @@ func TestTrafficSorted(t *testing.T) {
 		}
 	}
 	page := get(h, "/ui/traffic?service=shop/checkout-0").Body.String()
-	for _, want := range []string{"1 endpoints with connections", "10.244.0.1:8080/tcp", "checkout-x", `href="/ui/service/shop/checkout-0"`} {
+	for _, want := range []string{"1 endpoint with connections", "10.244.0.1:8080/tcp", "checkout-x", `href="/ui/service/shop/checkout-0"`} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %q in\n%s", want, page)
 		}
