@@ -168,6 +168,14 @@ func previewManifests(cmd *cobra.Command, out *output, path string, nodePorts co
 		problems = append(problems, p.Model())
 	}
 	printProblems(cmd, problems)
+	brought := len(problems)
+	if brought > 0 {
+		running, err := platform.Status(cmd.Context(), question.Filter{})
+		if err != nil {
+			return err
+		}
+		brought = question.Brought(problems, &running)
+	}
 	if prune && len(problems) > 0 {
 		return fmt.Errorf("%d manifests were rejected, see above: --prune would delete what they describe", len(problems))
 	}
@@ -178,10 +186,10 @@ func previewManifests(cmd *cobra.Command, out *output, path string, nodePorts co
 	if err := out.print(cmd, report{document: p, text: func(s *screen) { writePreview(s, &p) }}); err != nil {
 		return err
 	}
-	return previewError(len(problems), p)
+	return previewError(brought, p)
 }
 
-// previewError is the error of a preview: problems take precedence over changes.
+// previewError is the error of a preview: problems that the manifests bring take precedence over changes.
 func previewError(manifestProblems int, p question.Preview) error {
 	if err := problemsError(manifestProblems + len(p.Problems)); err != nil || !p.Pending() {
 		return err

@@ -234,6 +234,28 @@ func (e Edit) Deltas(s *engine.Snapshot, now time.Time, ask track.Ask) (deltas [
 	return deltas, problems
 }
 
+// Brought is how many problems of an edit's manifests the running proxy does not have of the same objects already,
+// whichever file they are in.
+func Brought(found []model.Problem, running *Status) (n int) {
+	had := map[Problem]bool{}
+	know := func(all []Problem) {
+		for _, p := range all {
+			p.Where = ""
+			had[p] = true
+		}
+	}
+	know(running.Problems)
+	for i := range running.Services {
+		know(running.Services[i].Problems)
+	}
+	for _, p := range problems(found) {
+		if p.Where = ""; !had[p] {
+			n++
+		}
+	}
+	return n
+}
+
 // EditOf is the edit that makes the inputs of one document of another's.
 func EditOf(d *Document) Edit {
 	e := Edit{Slices: slices.Clone(d.Orphans), Routes: d.Routes, Grants: d.Grants, Prune: true}
