@@ -622,9 +622,9 @@ func openSource(c *config.Config, log *slog.Logger, hooks watch.Hooks) (source, 
 // run delivers objects to the engine until ctx ends.
 func (s source) run(ctx context.Context, e *engine.Engine) error {
 	if s.folder != nil {
-		return s.folder.Run(ctx, folderSink{e})
+		return s.folder.Run(ctx, sink{e, "manifests"})
 	}
-	return s.server.Run(ctx, serverSink{e})
+	return s.server.Run(ctx, sink{e, "API server"})
 }
 
 // review has the API server review tokens, where there is one.
@@ -692,18 +692,10 @@ func (s source) inputs() (all []question.Input) {
 	return all
 }
 
-// folderSink is the engine as a folder of manifests sees it.
-type folderSink struct{ *engine.Engine }
-
-func (s folderSink) Problems(ps []manifests.Problem) {
-	all := make([]model.Problem, len(ps))
-	for i, p := range ps {
-		all[i] = p.Model()
-	}
-	s.Engine.Problems("manifests", all)
+// sink is the engine as a source sees it, whose name is that of its problems.
+type sink struct {
+	*engine.Engine
+	source string
 }
 
-// serverSink is the engine as an API server sees it.
-type serverSink struct{ *engine.Engine }
-
-func (s serverSink) Problems(ps []model.Problem) { s.Engine.Problems("API server", ps) }
+func (s sink) Problems(ps []model.Problem) { s.Engine.Problems(s.source, ps) }

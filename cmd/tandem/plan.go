@@ -13,7 +13,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/manifests"
-	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/platform"
@@ -163,10 +162,7 @@ func previewManifests(cmd *cobra.Command, out *output, path string, nodePorts co
 	if err != nil {
 		return err
 	}
-	var problems []model.Problem
-	for _, p := range found.Problems {
-		problems = append(problems, p.Model())
-	}
+	problems := manifests.Models(found.Problems)
 	printProblems(cmd, problems)
 	if prune && len(problems) > 0 {
 		return fmt.Errorf("%d manifests were rejected, see above: --prune would delete what they describe", len(problems))

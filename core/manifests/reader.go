@@ -454,20 +454,7 @@ func (r *Reader) Read(ctx context.Context) (Result, error) {
 func (f *folder) collect() model.Objects {
 	var all model.Objects
 	for _, p := range f.objects {
-		switch v := p.moved().value.(type) {
-		case *model.Service:
-			all.Services = append(all.Services, v)
-		case *model.Slice:
-			all.Slices = append(all.Slices, v)
-		case *model.Node:
-			all.Nodes = append(all.Nodes, v)
-		case *model.ServiceCIDR:
-			all.ServiceCIDRs = append(all.ServiceCIDRs, v)
-		case *model.Route:
-			all.Routes = append(all.Routes, v)
-		case *model.Grant:
-			all.Grants = append(all.Grants, v)
-		}
+		all.Add(p.moved().value)
 	}
 	return all
 }
