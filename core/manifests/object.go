@@ -139,7 +139,7 @@ func (o *object) same(p *object) bool {
 type class uint8
 
 const (
-	foreign class = iota // a kind that Tandem does not read: counted and skipped
+	foreign class = iota // a kind that Tandem does not read: skipped
 	service
 	slice
 	node

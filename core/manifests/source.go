@@ -142,7 +142,7 @@ func (s *Source) log() *slog.Logger {
 // delivery is the state that was passed to the sink.
 type delivery struct {
 	sink      model.Sink
-	reader    *Reader
+	reader    *reader
 	delivered *folder
 	problems  []Problem
 	unsettled bool
@@ -150,7 +150,7 @@ type delivery struct {
 	took      time.Duration
 }
 
-func newDelivery(sink model.Sink, r *Reader) *delivery {
+func newDelivery(sink model.Sink, r *reader) *delivery {
 	return &delivery{sink: sink, reader: r, delivered: &folder{}}
 }
 

@@ -121,9 +121,6 @@ func (s *Source) EventWriter() (*EventWriter, error) {
 	return w, err
 }
 
-// Client returns the client, for other users of the same server.
-func (s *Source) Client() *Client { return s.client }
-
 // Run follows the API server until ctx ends, then it returns nil. Whatever
 // happens to the server or the connection, it retries, and nothing that the
 // sink has is removed because of it.
