@@ -97,6 +97,15 @@ func (p *Proxy) facts() question.Facts {
 	}
 }
 
+// ages are how many seconds ago each kind of input was last known to be up to date.
+func (p *Proxy) ages() map[string]float64 {
+	all := map[string]float64{}
+	for _, in := range p.source.inputs() {
+		all[in.Name] = in.Age
+	}
+	return all
+}
+
 // fallback is why the mode in use is not the one that was configured at the start; empty
 // when it is, or was chosen since.
 func (p *Proxy) fallback() string {
@@ -200,7 +209,7 @@ func (s system) open(ctx context.Context, c *config.Config, version string, log 
 	p.live.Store(c)
 	p.report = newReporter(c.NodeName, metrics.Sources{
 		Version: version, Status: p.Status, Packets: p.packets, Relays: p.relays, Failover: p.failovers,
-		Ages: func() map[string]time.Duration { return p.source.ages() },
+		Ages: p.ages,
 	}, log)
 	if err := p.open(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())
@@ -393,7 +402,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	start("control", func(ctx context.Context) error {
 		// For good: a switch that is under way is waited for, and no other begins.
 		defer func() { p.switcher.turn <- struct{}{} }()
-		return serveControl(ctx, p.lock, p.log, p.memory.around(controlHandler(p.switchTo, p.snapshotRoute(), p.queryRoute(), p.statusRoute())))
+		return serveControl(ctx, p.lock, p.log, p.memory.around(controlHandler(p.Switch, p.snapshotRoute(), p.queryRoute(), p.statusRoute())))
 	})
 	if p.failover != nil {
 		start("endpoint failover", p.failover.run)
@@ -489,16 +498,8 @@ func (p *Proxy) Ready(ctx context.Context) bool {
 	return p.Status().Synced
 }
 
-// Switch changes the mode while Services are in use: the new one is programmed
-// in parallel to the old one, becomes the one in use, and then the old one is removed. When
-// ctx ends before that, or the new mode cannot program everything, everything stays
-// as it was.
-func (p *Proxy) Switch(ctx context.Context, to config.Mode) (Switched, error) {
-	return p.switchTo(ctx, to, func(string) {})
-}
-
-// switchTo is Switch with its phases.
-func (p *Proxy) switchTo(ctx context.Context, to config.Mode, phase func(string)) (Switched, error) {
+// Switch changes the mode while Services are in use, as switcher.switchTo does, which calls phase with each phase.
+func (p *Proxy) Switch(ctx context.Context, to config.Mode, phase func(string)) (Switched, error) {
 	return p.switcher.switchTo(ctx, to, p.live.Load(), phase)
 }
 
@@ -660,21 +661,6 @@ func (s source) stale() []string {
 		return s.folder.Stale(time.Now())
 	}
 	return nil
-}
-
-// ages returns how long ago each kind of input was last known to be up to date.
-func (s source) ages() map[string]time.Duration {
-	switch {
-	case s.folder != nil:
-		return map[string]time.Duration{"manifests": s.folder.Age(time.Now())}
-	case s.server == nil:
-		return nil
-	}
-	now, ages := time.Now(), map[string]time.Duration{}
-	for _, r := range s.server.Resources() {
-		ages[r.Name] = r.Age(now)
-	}
-	return ages
 }
 
 // inputs returns how up to date each kind of input is.
