@@ -39,6 +39,7 @@ type kind struct {
 	// come and go.
 	fallbacks []schema.GroupVersion
 	item      func() runtime.Object
+	object    reflect.Type            // of an item, once read has seen one
 	named     func(name) model.Object // of the kind, with nothing but a name
 	// moot objects cannot mean anything for a Service, as they are, where nothing of them can be used. Of other
 	// kinds nobody knows what they mean, and what they may have left in the data plane is kept.
@@ -63,7 +64,10 @@ func (k *kind) key() string {
 
 // read returns what an object means, as Convert. Any of another type that a server might send is refused.
 func (k *kind) read(o runtime.Object) (model.Object, []model.Problem) {
-	if reflect.TypeOf(o) != reflect.TypeOf(k.item()) {
+	if k.object == nil {
+		k.object = reflect.TypeOf(k.item())
+	}
+	if reflect.TypeOf(o) != k.object {
 		return nil, []model.Problem{{Object: "API server", Why: model.WhyInvalid, Detail: fmt.Sprintf("sent a %T", o)}}
 	}
 	meaning, problems := Convert(o)
