@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/manifests"
-	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/platform"
@@ -163,10 +163,7 @@ func previewManifests(cmd *cobra.Command, out *output, path string, nodePorts co
 	if err != nil {
 		return err
 	}
-	var problems []model.Problem
-	for _, p := range found.Problems {
-		problems = append(problems, p.Model())
-	}
+	problems := manifests.Models(found.Problems)
 	printProblems(cmd, problems)
 	brought := len(problems)
 	if brought > 0 {
@@ -203,20 +200,11 @@ func writePreview(s *screen, p *question.Preview) {
 	for _, svc := range p.Services {
 		s.printf("%s: %s added, %d changed, %d deleted; %s, of which %d lose their frontend or endpoint\n",
 			printable.Text(svc.Name), printable.Count(svc.Added, "object"), svc.Changed, svc.Deleted, printable.Count(svc.Connections, "connection"), svc.Moved)
-		for i, text := range svc.Changes {
-			if i == listed {
-				s.printf("    and %d more (-o json)\n", len(svc.Changes)-listed)
-				break
-			}
-			s.printf("    %s\n", printable.Text(text))
-		}
-		for i, o := range svc.Objects {
-			if i == listed {
-				s.printf("    and %d more (-o json)\n", len(svc.Objects)-listed)
-				break
-			}
+		const more = "    and %d more (-o json)"
+		first(s, svc.Changes, listed, more, func(text string) { s.printf("    %s\n", printable.Text(text)) })
+		first(s, svc.Objects, listed, more, func(o dataplane.Change) {
 			s.printf("  %s %s\n", map[ledger.Verb]string{ledger.Create: "+", ledger.Replace: "~", ledger.Delete: "-"}[o.Verb], printable.Text(o.Object))
-		}
+		})
 		total.Added, total.Changed, total.Deleted = total.Added+svc.Added, total.Changed+svc.Changed, total.Deleted+svc.Deleted
 		total.Connections, total.Moved = total.Connections+svc.Connections, total.Moved+svc.Moved
 	}
