@@ -41,6 +41,15 @@ func (r *rig) mapped(port uint16) (names string, lb hns.LoadBalancer) {
 	return "", hns.LoadBalancer{}
 }
 
+// forwards has health checks of VIPs forwarded to port 10256 of the node's own endpoint, from a new process on.
+func (r *rig) forwards() {
+	r.Helper()
+	r.options.Probes = hns.Probes{Forward: true, Port: 10256}
+	r.settings.Root = "cbr0"
+	r.emu.AddEndpoint(hns.Endpoint{Name: "cbr0", HostComputeNetwork: r.network, IpConfigurations: []hns.IpConfig{{IpAddress: "10.244.1.1"}}})
+	r.restart()
+}
+
 // A cloud load balancer asks its own VIP how the node is; that leads to the node.
 func TestHealthChecksOfAVIP(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {
