@@ -75,6 +75,7 @@ var differences = []difference{
 		"each takes 64 of the node's ports (Azure/AKS#1375), and kube-proxy does not count them; here an eighth is kept for the node and for cluster IPs",
 	},
 	{"", "no Service", "calls that failed: .*/(nodeport|externalip)/other", "there", upstream, "kube-proxy gives up on a Service when the load balancer of its cluster IP fails; here each is tried"},
+	{"", "no Service", "calls that failed: create/.*/healthcheck/.*", "there", upstream, "kube-proxy counts no forwarded health check that it cannot create or change, but one that it cannot delete"},
 	{"", "", "load balancer fd00:203.* port (10256|31036|31037)/6", "flags", upstream, "kube-proxy leaves the IPv6 flag of forwarded health checks out"},
 	{"", "", "load balancer fd00:203.* port 10256/6", "there", upstream, "kube-proxy finds what it replaces by the IPv6 flag, and the replacement without: after a change it deletes the forwarded health check, and takes the deleted one for the new"},
 }

@@ -37,7 +37,7 @@ func newTestHNS(local func() (contract.HNS, contract.Service, error)) *cobra.Com
 		Hidden: runtime.GOOS != "windows", // but for --compare there is nothing to do
 		Short:  "Check Tandem's assumptions about HNS on this machine, and write a report",
 		Long: `hns makes networks, endpoints and load balancers of its own in the Host Networking
-Service, asks in some 70 experiments how it behaves, deletes what it made, and writes a
+Service, asks in some 75 experiments how it behaves, deletes what it made, and writes a
 report: for each rule that Tandem and the emulator of its tests rely on, whether HNS
 keeps it, or what it answered instead. The report has the versions of Windows and of
 HNS, codes and numbers; no name or address of this machine. Please send it in.
@@ -112,7 +112,7 @@ func (f *hnsTest) find(cmd *cobra.Command) (contract.Report, error) {
 	if err != nil {
 		return contract.Report{}, err
 	}
-	o := contract.Options{Tandem: versionText(), Windows: contract.Windows(), Adapter: f.adapter, Overlay: f.overlay}
+	o := contract.Options{Tandem: versionText(), Windows: contract.Windows(), Adapter: f.adapter, Overlay: f.overlay, Listen: contract.Listen}
 	if f.restart {
 		o.Service = service
 	}

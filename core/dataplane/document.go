@@ -184,10 +184,10 @@ type Packets struct {
 	Balancers map[BalancerFailure]uint64 // calls to HNS that failed
 }
 
-// BalancerFailure is a kind of call to HNS that failed. There are at most 90 of them.
+// BalancerFailure is a kind of call to HNS that failed. There are at most 120 of them.
 type BalancerFailure struct {
 	Verb   string // "create", "update" or "delete"
 	Family model.Family
-	Type   string // of frontend: "clusterip", "nodeport" or "externalip"
+	Type   string // of frontend: "clusterip", "nodeport", "externalip" or "healthcheck"
 	Error  string
 }

@@ -19,8 +19,8 @@
 // It makes networks named tandem-test-hns and tandem-test-hns-2: one of type NAT, which
 // needs no adapter, and where an adapter is named one of type L2Bridge or Overlay on it,
 // which may interrupt the adapter's connections for some seconds. Their addresses are of
-// 198.18.0.0/15, which is for benchmarks (RFC 2544), their ports 7 and
-// 9. It deletes what it made: after each experiment, at the end, also when it is
+// 198.18.0.0/15, which is for benchmarks (RFC 2544), their ports 7, 9 and those from 20,000, at two of
+// which it listens for a moment. It deletes what it made: after each experiment, at the end, also when it is
 // interrupted, and what a run that was killed has left at the beginning of the next. The names of
 // networks are read, and nothing is deleted but what has these names or was made by the
 // run. A run makes at most maxCalls calls. One that does not return within patience ends
@@ -52,8 +52,8 @@ const (
 	FromOutside
 )
 
-// Switch sends packets: a new connection to a frontend, "198.19.77.10:9" or, as a node
-// port, ":9". It returns one of the words Passed, SeesClient and SeesSource.
+// Switch sends packets: a new connection to a frontend, "198.19.77.10:20770" or, as a node
+// port, ":20770". It returns one of the words Passed, SeesClient and SeesSource.
 type Switch interface {
 	Send(from Origin, frontend string) string
 }
@@ -90,8 +90,9 @@ const Assumed = "assumed"
 type Need string
 
 const (
-	NeedsService Need = "a restart of the service of HNS, which interrupts all containers (--restart-hns)"
-	NeedsSwitch  Need = "endpoints that answer, and a client on another machine"
+	NeedsService  Need = "a restart of the service of HNS, which interrupts all containers (--restart-hns)"
+	NeedsListener Need = "a process that listens"
+	NeedsSwitch   Need = "endpoints that answer, and a client on another machine"
 )
 
 // Expected returns the answer that is expected of a machine. It is empty if the

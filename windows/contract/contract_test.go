@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"net/netip"
 	"os"
@@ -59,11 +60,26 @@ func (s vswitch) Send(from contract.Origin, frontend string) string {
 	return contract.SeesClient
 }
 
+// listener is a process of an emulator's machine that has a TCP port.
+type listener struct{ e *hnsemu.Emulator }
+
+func (l listener) Close() error {
+	l.e.Hold(nil)
+	return nil
+}
+
+func listening(e *hnsemu.Emulator) func(int) (io.Closer, error) {
+	return func(port int) (io.Closer, error) {
+		e.Hold(func(p uint16) bool { return int(p) == port })
+		return listener{e}, nil
+	}
+}
+
 // run asks an HNS on an emulator everything.
 func run(t *testing.T, windows string, e *hnsemu.Emulator, h contract.HNS) contract.Report {
 	t.Helper()
 	r, err := contract.Run(t.Context(), h, contract.Options{
-		Tandem: "test", Windows: windows, Adapter: "Ethernet", Service: service{e}, Switch: vswitch{e},
+		Tandem: "test", Windows: windows, Adapter: "Ethernet", Service: service{e}, Switch: vswitch{e}, Listen: listening(e),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -125,6 +141,7 @@ func TestDifferencesAreFound(t *testing.T) {
 		},
 		{DeleteFailsOnce: true}: {"delete-fails/ten": "0x1f, in round 1"},
 		{StaleHandle: 0x6be}:    {"handles/restart": "0x6be"},
+		{PortStays: true}:       {"port-stays/vip": "0x803b0013", "port-stays/node-port": "0x803b0013"}, // and no other is in the way
 		{Echo: hnsemu.DropExternal}: {
 			"drops-external/node-port": "2", "drops-external/vip": "0", "modify/keeps": "PortMappings Flags absent",
 			"external/with": contract.Passed, "dsr/without": contract.Passed, "node-ports/from-outside": contract.Passed,
@@ -132,7 +149,7 @@ func TestDifferencesAreFound(t *testing.T) {
 		{Echo: hnsemu.Normalise}: {
 			"normalises/plain": "PortMappings DistributionType 4", "normalises/affinity": "PortMappings DistributionType 6",
 			"normalises/dsr": "PortMappings DistributionType 4, SourceVIP absent", "modify/keeps": "PortMappings DistributionType 4, SourceVIP absent",
-			"given-id/balancer": "PortMappings DistributionType 4", "extra-settings/balancer-name": "Name absent, Owner absent, PortMappings DistributionType 4",
+			"given-id/balancer": "PortMappings DistributionType 4", "extra-settings/balancer-order": "PortMappings DistributionType 4", "extra-settings/balancer-name": "Name absent, Owner absent, PortMappings DistributionType 4",
 		},
 	} {
 		e := hnsemu.New(hnsemu.WS2025)
@@ -327,7 +344,8 @@ func TestCompare(t *testing.T) {
 // The guides show the last line of a run as it is where HNS behaves as expected.
 func TestTheGuidesShowARun(t *testing.T) {
 	const windows = "10.0.20348.2527"
-	r, err := contract.Run(t.Context(), hnsemu.New(hnsemu.WS2022), contract.Options{Windows: windows})
+	e := hnsemu.New(hnsemu.WS2022)
+	r, err := contract.Run(t.Context(), e, contract.Options{Windows: windows, Listen: listening(e)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -346,7 +364,7 @@ func TestAReportDrivesTheEmulator(t *testing.T) {
 	seen := map[string]string{
 		"one-frontend/same": "0xb7", "needs-mapping/none": "0x57", "bad-json/balancer": "0x803b001b", "twins/remote": "ok",
 		"bad-address/outside": "0x803b001e", "in-use/endpoint": "ok", "drops-external/node-port": "2", "endpoints-exist/absent": "0x803b002a",
-		"not-found/delete-network": "0x490", "given-id/endpoint-in-use": "0x1392",
+		"not-found/delete-network": "0x490", "given-id/endpoint-in-use": "0x1392", "held-port/listener": "0x20", "port-stays/vip": "0x803b0013",
 	}
 	var r contract.Report
 	for id, found := range seen {

@@ -36,11 +36,20 @@ const (
 // ofNetwork is an address of the network that no experiment has; the first is the gateway.
 func ofNetwork(host int) string { return fmt.Sprintf("198.18.0.%d", host) }
 
-// pod and vip are addresses of this experiment alone: what another one could not delete is
-// not in its way.
+// pod and vip are addresses of this experiment alone, and port is one of load balancers: what
+// another one could not delete, or HNS does not give back, is not in its way.
 func (l *lab) pod(host int) string { return fmt.Sprintf("198.18.%d.%d", l.number, host) }
 
 func (l *lab) vip(host int) string { return fmt.Sprintf("198.19.%d.%d", l.number, host) }
+
+func (l *lab) port() int { return firstPort + rounds*l.number }
+
+// The ports of load balancers: below those of nodes and of clients. Each experiment has as many as it
+// makes them in turn.
+const (
+	firstPort = 20000
+	rounds    = 10
+)
 
 // object is an object of HNS as JSON.
 type object map[string]any
@@ -56,7 +65,7 @@ type lab struct {
 	options Options
 	kind    string // the network's type
 	network string // its id
-	number  int    // of the experiment, from 1
+	number  int    // of the experiment, from 1, over all networks: below 256
 
 	failed  string // why an experiment could not be prepared
 	ended   string // why the run ends
@@ -245,20 +254,20 @@ func (l *lab) pods(n int) (ids []string) {
 }
 
 // balancer describes a load balancer of one frontend.
-func balancer(frontend string, endpoints ...string) object {
+func (l *lab) balancer(frontend string, endpoints ...string) object {
 	return object{
 		"HostComputeEndpoints": endpoints, "FrontendVIPs": []string{frontend}, "SchemaVersion": schema,
-		"PortMappings": []object{mapping()},
+		"PortMappings": []object{l.mapping()},
 	}
 }
 
 // mapping is a port mapping.
-func mapping() object {
-	return object{"Protocol": 6, "InternalPort": 7, "ExternalPort": 9, "DistributionType": 0, "Flags": 0}
+func (l *lab) mapping() object {
+	return object{"Protocol": 6, "InternalPort": 7, "ExternalPort": l.port(), "DistributionType": 0, "Flags": 0}
 }
 
 // flagged are port mappings with flags.
-func flagged(flags int) []object { return []object{mapping().with("Flags", flags)} }
+func (l *lab) flagged(flags int) []object { return []object{l.mapping().with("Flags", flags)} }
 
 // with returns an object with a setting.
 func (o object) with(name string, value any) object {

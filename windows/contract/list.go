@@ -291,44 +291,63 @@ func balancers() []Experiment {
 	}
 	flags := func(id, asks string, flags int, describe func(l *lab, pods []string) object) Experiment {
 		return Experiment{ID: id, Asks: asks, Source: "calico#7305", expect: always(fmt.Sprint(flags)), run: func(l *lab) string {
-			got := l.need(dll.LoadBalancer, "", describe(l, l.pods(1)).with("PortMappings", flagged(flags)))
+			got := l.need(dll.LoadBalancer, "", describe(l, l.pods(1)).with("PortMappings", l.flagged(flags)))
 			return number(portMapping(got)["Flags"])
 		}}
 	}
-	onNode := func(_ *lab, pods []string) object { return balancer("", pods[0]).with("FrontendVIPs", []string{}) }
-	onVIP := func(l *lab, pods []string) object { return balancer(l.vip(10), pods[0]) }
+	held := func(what, asks, source string, flags int, expect func(About) string) Experiment {
+		return Experiment{ID: "held-port/" + what, Asks: asks, Source: source, Needs: NeedsListener, expect: expect, run: func(l *lab) string {
+			listener, err := l.options.Listen(l.port())
+			if err != nil {
+				l.fail("a process has the port of the experiment")
+				return ""
+			}
+			defer listener.Close()
+			_, code := l.create(dll.LoadBalancer, "", l.balancer(l.vip(10), l.pods(1)...).with("Flags", flags))
+			return text(code)
+		}}
+	}
+	onNode := func(l *lab, pods []string) object { return l.balancer("", pods[0]).with("FrontendVIPs", []string{}) }
+	onVIP := func(l *lab, pods []string) object { return l.balancer(l.vip(10), pods[0]) }
 	return []Experiment{
 		one("bad-json/balancer", "a load balancer with settings that are not valid JSON", "MicrosoftDocs, HCNHResult", "0x803b001b", func(*lab, []string) any { return "{" }),
-		one("needs-endpoints/none", "a load balancer without endpoints", "kubernetes#100384, calico#5762", "0x803b001c", func(l *lab, _ []string) any { return balancer(l.vip(10)) }),
+		one("needs-endpoints/none", "a load balancer without endpoints", "kubernetes#100384, calico#5762", "0x803b001c", func(l *lab, _ []string) any { return l.balancer(l.vip(10)) }),
 		one("needs-mapping/none", "a load balancer without port mappings", Assumed, "0x803b000d", func(l *lab, pods []string) any {
-			return balancer(l.vip(10), pods[0]).with("PortMappings", []object{})
+			return l.balancer(l.vip(10), pods[0]).with("PortMappings", []object{})
 		}),
-		one("endpoints-exist/absent", "a load balancer over an endpoint that does not exist", Assumed, "0x803b0002", func(l *lab, _ []string) any { return balancer(l.vip(10), nobody) }),
+		one("endpoints-exist/absent", "a load balancer over an endpoint that does not exist", Assumed, "0x803b0002", func(l *lab, _ []string) any { return l.balancer(l.vip(10), nobody) }),
 		one("endpoints-exist/one-absent", "a load balancer over two endpoints, one of which does not exist", Assumed, "0x803b0002", func(l *lab, pods []string) any {
-			return balancer(l.vip(10), pods[0], nobody)
+			return l.balancer(l.vip(10), pods[0], nobody)
 		}),
 		one("id-case/reference", "a load balancer over an endpoint by its id in capitals", "hcsshim, hcn tests", "ok", func(l *lab, pods []string) any {
-			return balancer(l.vip(10), strings.ToUpper(pods[0]))
+			return l.balancer(l.vip(10), strings.ToUpper(pods[0]))
 		}),
 		one("one-frontend/same", "a second load balancer of one frontend", "kubernetes#139519", "0x803b0013", func(l *lab, pods []string) any {
-			l.need(dll.LoadBalancer, "", balancer(l.vip(10), pods[0]))
-			return balancer(l.vip(10), pods[1])
+			l.need(dll.LoadBalancer, "", l.balancer(l.vip(10), pods[0]))
+			return l.balancer(l.vip(10), pods[1])
 		}),
 		one("one-frontend/node-port", "a second load balancer of one node port", "kubernetes#139519", "0x803b0013", func(l *lab, pods []string) any {
 			l.need(dll.LoadBalancer, "", onNode(l, pods))
 			return onNode(l, pods)
 		}),
 		one("one-frontend/one-of-two", "a load balancer of two VIPs, one of which belongs to another load balancer", Assumed, "0x803b0013", func(l *lab, pods []string) any {
-			l.need(dll.LoadBalancer, "", balancer(l.vip(10), pods[0]))
-			return balancer(l.vip(10), pods[1]).with("FrontendVIPs", []string{l.vip(11), l.vip(10)})
+			l.need(dll.LoadBalancer, "", l.balancer(l.vip(10), pods[0]))
+			return l.balancer(l.vip(10), pods[1]).with("FrontendVIPs", []string{l.vip(11), l.vip(10)})
 		}),
 		one("one-frontend/other-protocol", "load balancers of one VIP and port for TCP and for UDP", "kubernetes.io: a Service may have both", "ok", func(l *lab, pods []string) any {
-			l.need(dll.LoadBalancer, "", balancer(l.vip(10), pods[0]))
-			return balancer(l.vip(10), pods[1]).with("PortMappings", []object{mapping().with("Protocol", 17)})
+			l.need(dll.LoadBalancer, "", l.balancer(l.vip(10), pods[0]))
+			return l.balancer(l.vip(10), pods[1]).with("PortMappings", []object{l.mapping().with("Protocol", 17)})
 		}),
+		held("listener", "a load balancer of a VIP's port at which a process listens on all addresses", "kubernetes/community#8883 (Server 2019)", 0, func(a About) string {
+			if a.HNS.Major <= 9 { // Server 2019
+				return "0x803b0013"
+			}
+			return "ok"
+		}),
+		held("dsr", "the same with DSR", Assumed, hns.FlagDSR, always("ok")),
 		one("given-id/balancer-in-use", "a load balancer of an id that another one has", Assumed, "0xb7", func(l *lab, pods []string) any {
-			id := l.need(dll.LoadBalancer, "", balancer(l.vip(10), pods[0])).id()
-			return balancer(l.vip(11), pods[0]).with("ID", id)
+			id := l.need(dll.LoadBalancer, "", l.balancer(l.vip(10), pods[0])).id()
+			return l.balancer(l.vip(11), pods[0]).with("ID", id)
 		}),
 		echo("given-id/balancer", "a load balancer with a given ID", "hcsshim, hcn tests", func(l *lab, pods []string) object { return onVIP(l, pods).with("ID", given) }),
 		flags("drops-external/node-port", "the flags of a node port's mapping (LocalRoutedVIP, VipExternalIP)", hns.FlagLocalRoutedVIP|hns.FlagVIPExternalIP, onNode),
@@ -338,7 +357,7 @@ func balancers() []Experiment {
 			return onVIP(l, pods).with("Flags", hns.FlagDSR).with("SourceVIP", l.pod(10))
 		}),
 		echo("normalises/affinity", "a load balancer with session affinity", Assumed, func(l *lab, pods []string) object {
-			return onVIP(l, pods).with("PortMappings", []object{mapping().with("DistributionType", hns.DistributeBySource)})
+			return onVIP(l, pods).with("PortMappings", []object{l.mapping().with("DistributionType", hns.DistributeBySource)})
 		}),
 		{
 			ID: "normalises/source", Asks: "the source VIP of a load balancer that was given none", Source: Assumed, expect: always("none"),
@@ -358,17 +377,25 @@ func balancers() []Experiment {
 			},
 		},
 		{
+			ID: "extra-settings/balancer-order", Asks: "the order of a load balancer's three endpoints, which is not that of their creation", Source: Assumed, expect: always("kept"),
+			run: func(l *lab) string {
+				pods := l.pods(3)
+				want := l.balancer(l.vip(10), pods[2], pods[0], pods[1])
+				return kept(want, l.need(dll.LoadBalancer, "", want))
+			},
+		},
+		{
 			ID: "degraded/fresh", Asks: "the State of an endpoint and a load balancer that are new", Source: Assumed, expect: always("0; 0"),
 			run: func(l *lab) string {
 				p := l.need(dll.Endpoint, l.network, endpoint(l.pod(10)))
-				lb := l.need(dll.LoadBalancer, "", balancer(l.vip(10), p.id()))
+				lb := l.need(dll.LoadBalancer, "", l.balancer(l.vip(10), p.id()))
 				return number(p["State"]) + "; " + number(lb["State"])
 			},
 		},
 		{
 			ID: "no-limits/endpoints", Asks: "a load balancer over 65 endpoints", Source: "kubernetes.io: 64 once, now 1024", expect: always("ok: 65"),
 			run: func(l *lab) string {
-				got, code := l.create(dll.LoadBalancer, "", balancer(l.vip(10), l.pods(65)...))
+				got, code := l.create(dll.LoadBalancer, "", l.balancer(l.vip(10), l.pods(65)...))
 				return fmt.Sprintf("%s: %d", text(code), endpointsOf(got))
 			},
 		},
@@ -405,8 +432,8 @@ func changes() []Experiment {
 			},
 			run: func(l *lab) string {
 				pods := l.pods(2)
-				id := l.need(dll.LoadBalancer, "", balancer(l.vip(10), pods[0])).id()
-				code := l.modify(dll.LoadBalancer, id, balancer(l.vip(10), pods...))
+				id := l.need(dll.LoadBalancer, "", l.balancer(l.vip(10), pods[0])).id()
+				code := l.modify(dll.LoadBalancer, id, l.balancer(l.vip(10), pods...))
 				got, _ := l.read(dll.LoadBalancer, id)
 				return fmt.Sprintf("%s: %d", text(code), endpointsOf(got))
 			},
@@ -415,7 +442,7 @@ func changes() []Experiment {
 			ID: "modify/keeps", Asks: "what Modify of the endpoints leaves of the flags and the source VIP", Source: Assumed, expect: modifies("kept"),
 			run: func(l *lab) string {
 				pods := l.pods(2)
-				want := balancer(l.vip(10), pods[0]).with("Flags", hns.FlagDSR).with("SourceVIP", l.pod(10)).with("PortMappings", flagged(hns.FlagVIPExternalIP))
+				want := l.balancer(l.vip(10), pods[0]).with("Flags", hns.FlagDSR).with("SourceVIP", l.pod(10)).with("PortMappings", l.flagged(hns.FlagVIPExternalIP))
 				id := l.need(dll.LoadBalancer, "", want).id()
 				want = want.with("HostComputeEndpoints", pods[1:])
 				if code := l.modify(dll.LoadBalancer, id, want); code != 0 {
@@ -429,8 +456,8 @@ func changes() []Experiment {
 			ID: "modify-frontends/vip", Asks: "Modify a load balancer to another VIP", Source: Assumed, expect: modifies("0x803b000d"),
 			run: func(l *lab) string {
 				pods := l.pods(1)
-				id := l.need(dll.LoadBalancer, "", balancer(l.vip(10), pods[0])).id()
-				return text(l.modify(dll.LoadBalancer, id, balancer(l.vip(11), pods[0])))
+				id := l.need(dll.LoadBalancer, "", l.balancer(l.vip(10), pods[0])).id()
+				return text(l.modify(dll.LoadBalancer, id, l.balancer(l.vip(11), pods[0])))
 			},
 		},
 	}
@@ -449,47 +476,60 @@ func packets() []Experiment {
 	}
 	onVIP := func(flags, mappings int) func(l *lab, pods []string) object {
 		return func(l *lab, pods []string) object {
-			return balancer(l.vip(10), pods[0]).with("Flags", flags).with("SourceVIP", l.pod(2)).with("PortMappings", flagged(mappings))
+			return l.balancer(l.vip(10), pods[0]).with("Flags", flags).with("SourceVIP", l.pod(2)).with("PortMappings", l.flagged(mappings))
 		}
 	}
-	nodePort := func(_ *lab, pods []string) object {
-		return balancer("", pods[0]).with("FrontendVIPs", []string{}).with("PortMappings", flagged(hns.FlagLocalRoutedVIP|hns.FlagVIPExternalIP))
+	nodePort := func(l *lab, pods []string) object {
+		return l.balancer("", pods[0]).with("FrontendVIPs", []string{}).with("PortMappings", l.flagged(hns.FlagLocalRoutedVIP|hns.FlagVIPExternalIP))
 	}
-	port := func(port string) func(*lab) string { return func(l *lab) string { return l.vip(10) + port } }
-	node := func(*lab) string { return ":9" }
+	vip := func(l *lab) string { return fmt.Sprintf("%s:%d", l.vip(10), l.port()) }
+	other := func(l *lab) string { return l.vip(10) + ":7" }
+	node := func(l *lab) string { return fmt.Sprintf(":%d", l.port()) }
 	return []Experiment{
-		one("no-balancer/other-port", "connect to another port of a VIP", Assumed, FromNode, port(":7"), Passed, onVIP(0, 0)),
-		one("external/without", "connect from outside without VipExternalIP", Assumed, FromOutside, port(":9"), Passed, onVIP(hns.FlagDSR, 0)),
-		one("external/with", "connect from outside with VipExternalIP", Assumed, FromOutside, port(":9"), SeesClient, onVIP(hns.FlagDSR, hns.FlagVIPExternalIP)),
+		one("no-balancer/other-port", "connect to another port of a VIP", Assumed, FromNode, other, Passed, onVIP(0, 0)),
+		one("external/without", "connect from outside without VipExternalIP", Assumed, FromOutside, vip, Passed, onVIP(hns.FlagDSR, 0)),
+		one("external/with", "connect from outside with VipExternalIP", Assumed, FromOutside, vip, SeesClient, onVIP(hns.FlagDSR, hns.FlagVIPExternalIP)),
 		one("node-ports/from-node", "connect from the node to its node port", "kubernetes.io, Networking on Windows", FromNode, node, Passed, nodePort),
 		one("node-ports/from-outside", "connect from outside to a node port", "kubernetes.io, Networking on Windows", FromOutside, node, SeesSource, nodePort),
-		one("dsr/without", "connect from outside without DSR", "kubernetes.io, Networking on Windows", FromOutside, port(":9"), SeesSource, onVIP(0, hns.FlagVIPExternalIP)),
-		one("dsr/from-node", "connect from the node with DSR", Assumed, FromNode, port(":9"), SeesSource, onVIP(hns.FlagDSR, 0)),
+		one("dsr/without", "connect from outside without DSR", "kubernetes.io, Networking on Windows", FromOutside, vip, SeesSource, onVIP(0, hns.FlagVIPExternalIP)),
+		one("dsr/from-node", "connect from the node with DSR", Assumed, FromNode, vip, SeesSource, onVIP(hns.FlagDSR, 0)),
 	}
 }
 
 func deletions() []Experiment {
-	const times = 10
-	repeated := func(id, asks, source, answer string, once func(l *lab, pods []string) string) Experiment {
+	repeated := func(id, asks, source, answer string, once func(l *lab, pods []string, round int) string) Experiment {
 		return Experiment{ID: id, Asks: asks, Source: source, expect: always(answer), run: func(l *lab) string {
 			pods := l.pods(1)
-			for i := range times {
-				if said := once(l, pods); said != "" {
+			for i := range rounds {
+				if said := once(l, pods, i); said != "" {
 					return fmt.Sprintf("%s, in round %d", said, i+1)
 				}
 			}
 			return answer
 		}}
 	}
+	again := func(what, asks string, describe func(l *lab, pod string) object) Experiment {
+		return Experiment{ID: "port-stays/" + what, Asks: "make, delete and make again " + asks, Source: "kubernetes#137530", expect: always("ok"), run: func(l *lab) string {
+			want := describe(l, l.pods(1)[0])
+			if code := l.remove(dll.LoadBalancer, l.need(dll.LoadBalancer, "", want).id()); code != 0 {
+				l.fail("deleting the load balancer of the experiment: %s", text(code))
+			}
+			_, code := l.create(dll.LoadBalancer, "", want)
+			return text(code)
+		}}
+	}
 	return []Experiment{
-		repeated("delete-fails/ten", "make and delete a load balancer ten times", Assumed, "10 of 10 are deleted", func(l *lab, pods []string) string {
-			id := l.need(dll.LoadBalancer, "", balancer(l.vip(10), pods[0])).id()
+		again("vip", "the load balancer of a VIP", func(l *lab, pod string) object { return l.balancer(l.vip(10), pod) }),
+		again("node-port", "the load balancer of a node port", func(l *lab, pod string) object { return l.balancer("", pod).with("FrontendVIPs", []string{}) }),
+		repeated("delete-fails/ten", "make and delete a load balancer ten times", Assumed, "10 of 10 are deleted", func(l *lab, pods []string, round int) string {
+			one := l.mapping().with("ExternalPort", l.port()+round)
+			id := l.need(dll.LoadBalancer, "", l.balancer(l.vip(10), pods[0]).with("PortMappings", []object{one})).id()
 			if code := l.remove(dll.LoadBalancer, id); code != 0 {
 				return text(code)
 			}
 			return ""
 		}),
-		repeated("delete-lies/ten", "make and delete an endpoint ten times, and look for it", "Windows-Containers#631", "10 of 10 are gone", func(l *lab, _ []string) string {
+		repeated("delete-lies/ten", "make and delete an endpoint ten times, and look for it", "Windows-Containers#631", "10 of 10 are gone", func(l *lab, _ []string, _ int) string {
 			id := l.need(dll.Endpoint, l.network, l.remote(l.pod(99))).id()
 			if code := l.remove(dll.Endpoint, id); code != 0 {
 				return text(code)
@@ -503,7 +543,7 @@ func deletions() []Experiment {
 			ID: "in-use/endpoint", Asks: "delete an endpoint that a load balancer uses", Source: Assumed, expect: always("0x803b002c"),
 			run: func(l *lab) string {
 				pods := l.pods(1)
-				l.need(dll.LoadBalancer, "", balancer(l.vip(10), pods[0]))
+				l.need(dll.LoadBalancer, "", l.balancer(l.vip(10), pods[0]))
 				code := l.remove(dll.Endpoint, pods[0])
 				l.revive(code, pods[0])
 				return text(code)
@@ -514,7 +554,7 @@ func deletions() []Experiment {
 			expect: always("the endpoint cannot be deleted"),
 			run: func(l *lab) string {
 				pods := l.pods(1)
-				id := l.need(dll.LoadBalancer, "", balancer(l.vip(10), pods[0])).id()
+				id := l.need(dll.LoadBalancer, "", l.balancer(l.vip(10), pods[0])).id()
 				code := l.remove(dll.Endpoint, pods[0])
 				if code != 0 {
 					return "the endpoint cannot be deleted"
@@ -562,7 +602,7 @@ func restarts() []Experiment {
 		}),
 		one("restarted/objects", "read an endpoint and a load balancer after a restart", "kubernetes#139519; without: kubernetes#110849", "ok; ok", func(l *lab) string {
 			pods := l.pods(1)
-			id := l.need(dll.LoadBalancer, "", balancer(l.vip(10), pods[0])).id()
+			id := l.need(dll.LoadBalancer, "", l.balancer(l.vip(10), pods[0])).id()
 			l.restart()
 			_, p := l.read(dll.Endpoint, pods[0])
 			_, lb := l.read(dll.LoadBalancer, id)

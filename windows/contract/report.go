@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -72,7 +73,13 @@ type Options struct {
 	Service  Service      // to restart HNS; nil for not
 	Switch   Switch       // to send packets; nil where nothing answers
 	Progress func(Result) // called with each result; may be nil
+
+	// Listen has a process listen at a TCP port of all addresses of the machine; nil where none can.
+	Listen func(port int) (io.Closer, error)
 }
+
+// Listen is that of Options for this process, which answers nothing.
+func Listen(port int) (io.Closer, error) { return net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", port)) }
 
 // kinds are the types of the networks that are made, one after the other.
 func (o Options) kinds() []string {
@@ -111,8 +118,8 @@ func Run(ctx context.Context, h HNS, o Options) (Report, error) {
 		l.kind = kind
 		n, code := l.create(dll.Network, "", l.networkSettings(ownName, kind))
 		l.made, l.network = nil, n.id() // it goes with the sweep
-		for i, e := range All() {
-			l.number = i + 1
+		for _, e := range All() {
+			l.number++
 			result := l.ask(e, code)
 			if o.Progress != nil {
 				o.Progress(result)
@@ -142,7 +149,8 @@ func (l *lab) ask(e Experiment, code hns.Code) Result {
 		result.Found = "the question does not arise in this version"
 	case code != 0:
 		result.Found = "the network could not be made: " + text(code)
-	case e.Needs == NeedsService && l.options.Service == nil, e.Needs == NeedsSwitch && l.options.Switch == nil:
+	case e.Needs == NeedsService && l.options.Service == nil, e.Needs == NeedsSwitch && l.options.Switch == nil,
+		e.Needs == NeedsListener && l.options.Listen == nil:
 		result.Found = "needs " + string(e.Needs)
 	default:
 		began := time.Now()

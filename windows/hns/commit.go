@@ -344,7 +344,9 @@ func (c *commit) install(k Key, want LoadBalancer) error {
 func (c *commit) change(k Key, have, want LoadBalancer) (done bool, err error) {
 	want = want.asked()
 	got, err := c.calls.modifyBalancer(c.lasting, k, have.ID, want)
-	c.failures.count("update", k, want, err)
+	if !notImplemented(err) { // which is no failure: it is replaced
+		c.count("update", k, want, err)
+	}
 	switch {
 	case notImplemented(err):
 		c.modify = false
@@ -370,7 +372,7 @@ func (c *commit) create(k Key, want LoadBalancer) error {
 	want = want.asked()
 	c.written(c.journal.attempt(k))
 	got, err := c.calls.createBalancer(c.lasting, k, want)
-	c.failures.count("create", k, want, err)
+	c.count("create", k, want, err)
 	switch {
 	case err == nil:
 		c.written(c.journal.answered(k, got.ID))
@@ -426,7 +428,7 @@ func (c *commit) delete(k Key, id string) error {
 	}
 	if err != nil && !noBalancer(err) {
 		have, _ := c.known.balancer(k)
-		c.failures.count("delete", k, have.lb, err)
+		c.count("delete", k, have.lb, err)
 	}
 	switch {
 	case is(err, codeEndpointNotFound):
@@ -499,17 +501,12 @@ type failures struct {
 	all map[dataplane.BalancerFailure]uint64 // bounded by the few values of its fields
 }
 
-func (s *failures) count(verb string, k Key, lb LoadBalancer, err error) {
+// count counts a call about the load balancer of a frontend, if it failed.
+func (d *Driver) count(verb string, k Key, lb LoadBalancer, err error) {
 	if err == nil {
 		return
 	}
-	f := dataplane.BalancerFailure{Verb: verb, Family: model.FamilyOf(k.Addr), Type: "clusterip", Error: "other"}
-	switch {
-	case k.Addr.IsUnspecified():
-		f.Type = "nodeport"
-	case slices.ContainsFunc(lb.PortMappings, func(m PortMapping) bool { return m.Flags&FlagVIPExternalIP != 0 }):
-		f.Type = "externalip"
-	}
+	f := dataplane.BalancerFailure{Verb: verb, Family: model.FamilyOf(k.Addr), Type: d.known.typeOf(k, lb), Error: "other"}
 	switch {
 	case is(err, codePortExists):
 		f.Error = "port_already_exists"
@@ -520,12 +517,12 @@ func (s *failures) count(verb string, k Key, lb LoadBalancer, err error) {
 	case notImplemented(err):
 		f.Error = "not_implemented"
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.all == nil {
-		s.all = map[dataplane.BalancerFailure]uint64{}
+	d.failures.mu.Lock()
+	defer d.failures.mu.Unlock()
+	if d.failures.all == nil {
+		d.failures.all = map[dataplane.BalancerFailure]uint64{}
 	}
-	s.all[f]++
+	d.failures.all[f]++
 }
 
 // backend is the mode's, with what its driver counts.

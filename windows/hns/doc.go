@@ -110,7 +110,8 @@
 // answer is compared, and a replacement is one deletion and one creation with nothing in
 // between, at most once a second for a frontend. Objects vanish while they are listed. Calls hang: each has a watchdog, and no
 // second one is made while one hangs. A listener on a VIP's port looks like another load
-// balancer. Listings are slow, and take at most a tenth of the time. HNS loses load balancers, finds lost ones again, and reports
+// balancer, as do dynamic ports that are used up and, on a build of Server 2019, the port of one that was
+// deleted. Listings are slow, and take at most a tenth of the time. HNS loses load balancers, finds lost ones again, and reports
 // deletions that did not happen. Pods are in slices before they have an endpoint. In each
 // case "could not read" is never taken for "absent".
 //

@@ -3,6 +3,7 @@
 package hns_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -65,6 +66,9 @@ func TestModifyThatIsNotImplemented(t *testing.T) {
 		}
 		if n := r.emu.Calls("HcnModifyLoadBalancer"); n != 1 {
 			r.Errorf("Modify was called %d times, want 1", n)
+		}
+		if all := r.driver.BalancerFailures(); len(all) > 0 {
+			r.Errorf("what is replaced has not failed, and is counted: %v", all)
 		}
 	})
 }
@@ -201,6 +205,40 @@ func TestFailuresAreCounted(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The forwarded health check of a VIP is told apart from its Service's load balancers, and from those of
+// cluster IPs, also by a process that has found it there.
+func TestFailuresOfHealthChecksAreCounted(t *testing.T) {
+	on(t, hnsemu.WS2019, func(r *rig) {
+		r.forwards()
+		lb := public("http", "203.0.113.1:80", "10.244.2.2:8080", 0)
+		web(r)
+		counted := func(want ...string) {
+			r.Helper()
+			var got []string
+			for f := range r.driver.BalancerFailures() {
+				got = append(got, f.Verb+" "+f.Type)
+			}
+			if slices.Sort(got); !slices.Equal(got, want) {
+				r.Errorf("counted: %q, want %q", got, want)
+			}
+		}
+		r.refuse("HcnCreateLoadBalancer", 0x1f, -1)
+		r.backend.Update([]model.Delta{{New: lb}})
+		r.fails("error 0x1f")
+		counted("create externalip", "create healthcheck")
+		r.emu.Hook(nil)
+		r.settle()
+		r.ports["lb"] = lb
+		r.restart()
+		r.begin()
+		counted()
+		r.refuse("HcnDeleteLoadBalancer", 0x1f, -1)
+		r.unset("lb")
+		r.fails("error 0x1f")
+		counted("delete externalip", "delete healthcheck")
+	})
 }
 
 // A load balancer that another program has deleted meanwhile is gone, whichever code says so:

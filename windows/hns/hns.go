@@ -345,7 +345,8 @@ func (c Code) String() string {
 		{codeSwitchPort, "the port of the virtual switch was not found: a pod's endpoint has lost it, or is about to go"},
 		{codePolicyNotFound, "the load balancer does not exist"},
 		{codeInvalidPolicy, "the policy is invalid: HNS takes no load balancer without endpoints"},
-		{codePortExists, "exists already: another object or a listening process has the address or port; see tandem hns dump and netstat -ano"},
+		{codePortExists, "exists already: another object, a listening process or an exclusion has the address or port, or there are no dynamic ports left for load balancers without DSR; " +
+			"see tandem hns dump, netstat -ano and netsh int ipv4 show excludedportrange tcp"},
 		{codeDegraded, "the network is degraded: restart HNS, or have the CNI plug-in make the network again"},
 		{codeOutsideSubnet, "the address is in no subnet of the network: check the podCIDR of the node and --network-name"},
 		{codeBadInternalPort, "the port mapping is invalid"},

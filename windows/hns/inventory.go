@@ -166,6 +166,22 @@ func (t *inventory) balancer(k Key) (have installed, ok bool) {
 	return have, ok
 }
 
+// typeOf takes the lock, and returns what a load balancer is for, in kube-proxy's words. HNS has none for
+// the address of a cloud's load balancer: it is an external IP.
+func (t *inventory) typeOf(k Key, lb LoadBalancer) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case k.Addr.IsUnspecified():
+		return "nodeport"
+	case slices.ContainsFunc(lb.PortMappings, func(m PortMapping) bool { return m.Flags&FlagVIPExternalIP != 0 }):
+		return "externalip"
+	case slices.Equal(lb.HostComputeEndpoints, []string{t.root}):
+		return "healthcheck"
+	}
+	return "clusterip"
+}
+
 // current takes the lock, and returns the facts as they are now.
 func (t *inventory) current() facts {
 	t.mu.Lock()

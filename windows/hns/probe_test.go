@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/windows/hns"
 	"github.com/tandem-proxy/tandem/windows/test/hnsemu"
@@ -39,6 +40,15 @@ func (r *rig) mapped(port uint16) (names string, lb hns.LoadBalancer) {
 		}
 	}
 	return "", hns.LoadBalancer{}
+}
+
+// forwards has health checks of VIPs forwarded to port 10256 of the node's own endpoint, from a new process on.
+func (r *rig) forwards() {
+	r.Helper()
+	r.options.Probes = hns.Probes{Forward: true, Port: 10256}
+	r.settings.Root = "cbr0"
+	r.emu.AddEndpoint(hns.Endpoint{Name: "cbr0", HostComputeNetwork: r.network, IpConfigurations: []hns.IpConfig{{IpAddress: "10.244.1.1"}}})
+	r.restart()
 }
 
 // A cloud load balancer asks its own VIP how the node is; that leads to the node.
@@ -215,6 +225,86 @@ func TestNamespacesSharePortsOfTheNode(t *testing.T) {
 			r.Errorf("drift: %d, %v", drift, err)
 		}
 	})
+}
+
+// The proxy's own health server has the port of forwarded health checks on all addresses, and Server 2019 takes
+// that for an address of the node (kubernetes/community#8883): the Service is served, what is missing is said,
+// counted and tried again. kube-proxy 1.37 logs it, and does not try again.
+func TestHealthChecksWhosePortIsHeld(t *testing.T) {
+	on(t, hnsemu.WS2019, func(r *rig) {
+		r.forwards()
+		r.emu.Hold(func(port uint16) bool { return port == 10256 })
+		web(r)
+		r.backend.Update([]model.Delta{{New: public("http", "203.0.113.1:80", "10.244.2.2:8080", 0)}})
+		r.fails("a listening process")
+		r.serves("203.0.113.1", "10.244.2.2")
+		served(r)
+		want := dataplane.BalancerFailure{Verb: "create", Family: model.IPv4, Type: "healthcheck", Error: "port_already_exists"}
+		if all := r.driver.BalancerFailures(); len(all) != 1 || all[want] == 0 {
+			r.Errorf("counted %v", all)
+		}
+		r.emu.Hold(nil)
+		r.settle()
+		if names, _ := r.mapped(10256); names != "cbr0" {
+			r.Errorf("health checks lead to %q", names)
+		}
+		r.gaps(0)
+	})
+}
+
+// Other programs have all dynamic ports but those of one load balancer: the next one without DSR is refused as if its
+// port was taken, those with DSR are made, and it is as soon as there are ports again.
+func TestNoDynamicPortsAreLeft(t *testing.T) {
+	on(t, hnsemu.WS2019, func(r *rig) {
+		var others []string
+		for i := range 3 {
+			others = append(others, r.emu.AddBalancer(hns.LoadBalancer{
+				HostComputeEndpoints: []string{r.emu.Endpoints()[0].ID}, FrontendVIPs: []string{fmt.Sprintf("198.18.0.%d", i)},
+				PortMappings: []hns.PortMapping{{Protocol: 6, InternalPort: 80, ExternalPort: 80}},
+			}, true))
+		}
+		r.emu.Behave(hnsemu.Behaviour{Ports: 4 * 64})
+		web(r)
+		for _, vip := range []string{"198.51.100.1", "198.51.100.2"} {
+			p := ported(model.KindExternalIP, vip+":80", true, pool(1, func(int) string { return "10.244.2.2:8080" }))
+			p.ID.Service = model.ServiceName{Namespace: "default", Name: vip}
+			r.backend.Update([]model.Delta{{New: p}})
+		}
+		r.fails("no dynamic ports left")
+		served(r)
+		if a, b := r.served("198.51.100.1"), r.served("198.51.100.2"); a+b != "10.244.2.2" {
+			r.Errorf("one of the two has a port: %q, %q", a, b)
+		}
+		r.emu.Remove(others[0])
+		r.settle()
+		r.serves("198.51.100.1", "10.244.2.2")
+		r.serves("198.51.100.2", "10.244.2.2")
+	})
+}
+
+// On a build of Server 2019 the port of a load balancer without DSR stays taken when that is deleted
+// (kubernetes#137530), so that one that is replaced cannot be made again: that is said, and others are served. With
+// DSR, the default of mode auto, it takes no port.
+func TestAPortThatStaysTaken(t *testing.T) {
+	for _, dsr := range []bool{false, true} {
+		on(t, hnsemu.WS2019, func(r *rig) {
+			r.options.ClientDSR = dsr
+			r.emu.Behave(hnsemu.Behaviour{PortStays: true})
+			r.restart()
+			web(r)
+			r.set("web", "10.96.0.10", "10.244.2.3")
+			if dsr {
+				r.sync()
+			} else {
+				r.fails("excludedportrange")
+				r.serves("10.96.0.10", "")
+				r.serves("10.96.0.11", "10.244.2.2 10.244.2.3")
+				r.emu.Behave(hnsemu.Behaviour{})
+				r.settle()
+			}
+			r.serves("10.96.0.10", "10.244.2.3")
+		})
+	}
 }
 
 // problems is what a driver says of what is there and has no effect.

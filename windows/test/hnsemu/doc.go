@@ -20,7 +20,9 @@
 //
 // HCNHResult is MicrosoftDocs/Virtualization-Documentation, virtualization/api/hcn/Reference/HCNHResult.md,
 // read at 18dc3cea; microsoft/WSL, src/windows/common, at 72faf8c4 and a1b261ab; MrUndead1996/vm-lord,
-// crates/platform/src/hcn.rs, at 4a6eed70, which says it of a live host; windowsserverdocs, at 0dfe6456.
+// crates/platform/src/hcn.rs, at 4a6eed70, which says it of a live host; windowsserverdocs, at 0dfe6456;
+// Troubleshooting Kubernetes is MicrosoftDocs/Virtualization-Documentation,
+// virtualization/windowscontainers/kubernetes/common-problems.md, at 887d4ccf.
 //
 // "Assumed" marks behaviour without a published observation of a real HNS. Where a rule is carried
 // out the code says "rule: " and its name. Experiments named after the rules ask any HNS
@@ -39,7 +41,7 @@
 //	version-2022      13.2 is Server 2022                                          assumed
 //	networks          networks go with their endpoints; a name twice: 0x803b0010   hcsshim, hcn tests; microsoft/WSL, NatNetworking.cpp and WslCoreNetworkEndpointSettings.h; HCNHResult
 //	policies          policies of networks and endpoints: Add, Update, Remove      hcsshim, hcn tests
-//	extra-settings    settings are returned as they were given                     hcsshim, hcn tests; that load balancers have no names: assumed
+//	extra-settings    settings are returned as they were given                     hcsshim, hcn tests; that load balancers have no names, and keep the order of endpoints: assumed
 //	v1-api            HNSCall: version, networks, endpoints, accelerated MACs      hcsshim, hcn v1 tests
 //	modify            Modify from 15.4; 15.4 succeeds and changes nothing          kubernetes#131466; that the rest is kept: assumed
 //	modify-frontends  Modify cannot change frontends                               assumed
@@ -66,7 +68,10 @@
 //	handles           handles end with the process of HNS: code 6                  windowsserverdocs, hcn-declaration-handles (RPC contexts); rpcnterr.h; StaleHandle, 0x6ba and 0x6be in the field
 //	stopped           a stopped HNS answers 0x6b5                                  kubernetes#139503, winkernel's tests
 //	restarted         a restarted HNS has all objects again                        kubernetes#139519; without: kubernetes#110849
-//	no-limits         numbers of objects, endpoints and ports are not limited      of the emulator; the product keeps to 1,024 endpoints and to the node's ports, beyond which HNS refuses: 0x803b0013 (Azure/AKS#1375)
+//	no-limits         numbers of objects and endpoints are not limited             of the emulator; the product keeps to 1,024 endpoints
+//	port-pool         64 dynamic ports each without DSR, else 0x803b0013 (Ports)   Troubleshooting Kubernetes; Azure/AKS#1375; shared, and so not limited here, since KB4551853
+//	held-port         a TCP port that the node itself has: 0x803b0013 (Hold)       kubernetes/community#8883, hcsshim#1043 (Server 2019); that others, and DSR, allow it: assumed
+//	port-stays        the TCP port of a deleted one: 0x803b0013 (PortStays)        kubernetes#137530 (17763.8146), without DSR
 //	plain             namespaces and SDN routes are returned as they were given    hcsshim, hcn tests
 //	unimplemented     other paths of HNSCall, other modifications: 0x80004001      of the emulator
 //	time              a call takes 1 ms of the emulator's own time, unless set     of the emulator; on a slow node 43 ms and 88 ms: kubernetes#109124

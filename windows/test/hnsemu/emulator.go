@@ -31,6 +31,8 @@ type Behaviour struct {
 	DeleteInUse     bool     // endpoints that load balancers use can be deleted
 	Degrades        bool     // deleting an endpoint in use degrades its load balancers, which cannot be deleted then
 	Twins           bool     // two remote endpoints can have one address
+	PortStays       bool     // the TCP port of a load balancer without DSR stays taken when that is deleted (kubernetes#137530); rule: port-stays
+	Ports           int      // how many dynamic ports the node has, of which each load balancer without DSR takes 64; 0 for enough; rule: port-pool
 	Exists          hns.Code // what a second load balancer of a frontend is refused with; 0x803b0013 if 0
 	StaleHandle     hns.Code // what a handle from before a restart of HNS is answered with; 6 if 0
 
@@ -80,6 +82,8 @@ type Emulator struct {
 	foreign   map[string]string   // ids of others' objects, and their contents
 	macs      string              // of accelerated networking, as they were given
 	refused   map[string]bool     // load balancers whose deletion was refused once
+	left      map[uint16]bool     // TCP ports of load balancers without DSR that were deleted
+	held      func(uint16) bool   // TCP ports that the node itself has; may be nil
 
 	handles map[uint64]handle
 	next    uint64 // the number of the last handle or id
@@ -101,7 +105,7 @@ func New(v hns.Version) *Emulator {
 	e := &Emulator{
 		version: v, answers: expectations(v),
 		networks: map[string]hns.Network{}, endpoints: map[string]hns.Endpoint{}, balancers: map[string]hns.LoadBalancer{},
-		kept: map[string]document{}, plain: map[handle]document{}, foreign: map[string]string{}, refused: map[string]bool{}, handles: map[uint64]handle{}, absent: map[string]time.Duration{},
+		kept: map[string]document{}, plain: map[handle]document{}, foreign: map[string]string{}, refused: map[string]bool{}, left: map[uint16]bool{}, handles: map[uint64]handle{}, absent: map[string]time.Duration{},
 	}
 	kept, err := Kept()
 	if err != nil {
@@ -120,6 +124,16 @@ func (e *Emulator) Behave(b Behaviour) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.behaviour = b
+}
+
+// Hold sets which TCP ports the node itself has, for a process that listens on all addresses or since
+// they are excluded. Nil is none.
+//
+// rule: held-port
+func (e *Emulator) Hold(held func(port uint16) bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.held = held
 }
 
 // Hook sets a function that is asked before each call: it may refuse it with a

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/windows/hns"
 )
 
@@ -118,7 +119,7 @@ func (e *Emulator) createBalancer(settings string) (Response, hns.Code) {
 	if lb.ID, code = e.identity(lb.ID, "given-id/balancer-in-use"); code != 0 {
 		return Response{}, code
 	}
-	if code := e.valid(lb); code != 0 {
+	if code := cmp.Or(e.valid(lb), e.stack(lb)); code != 0 {
 		return Response{}, code
 	}
 	e.keep(lb)
@@ -162,6 +163,45 @@ func (e *Emulator) conflicts(lb hns.LoadBalancer) hns.Code {
 		}
 	}
 	return 0
+}
+
+// portsEach is how many dynamic ports a load balancer without DSR takes.
+const portsEach = 64
+
+// stack refuses a load balancer that the node's own TCP stack has no port for. With DSR it needs none.
+//
+// rule: port-pool held-port port-stays
+func (e *Emulator) stack(lb hns.LoadBalancer) hns.Code {
+	b := e.behaviour
+	held := e.held != nil && slices.ContainsFunc(tcpPorts(lb), e.held)
+	if lb.Flags&hns.FlagDSR != 0 {
+		return e.refusal(held, "held-port/dsr")
+	}
+	needed := portsEach
+	for _, o := range e.balancers {
+		if o.Flags&hns.FlagDSR == 0 {
+			needed += portsEach
+		}
+	}
+	left := slices.ContainsFunc(tcpPorts(lb), func(port uint16) bool { return e.left[port] })
+	stays := "port-stays/vip"
+	if len(lb.FrontendVIPs) == 0 {
+		stays = "port-stays/node-port"
+	}
+	if b.Ports != 0 && needed > b.Ports || b.PortStays && left {
+		return portExists
+	}
+	return cmp.Or(e.refusal(held, "held-port/listener"), e.refusal(left, stays))
+}
+
+// tcpPorts are the TCP ports that clients of a load balancer connect to.
+func tcpPorts(lb hns.LoadBalancer) (ports []uint16) {
+	for _, m := range lb.PortMappings {
+		if m.Protocol == uint32(model.TCP) {
+			ports = append(ports, m.ExternalPort)
+		}
+	}
+	return ports
 }
 
 func (e *Emulator) missesEndpoints(lb hns.LoadBalancer) bool {
@@ -257,6 +297,11 @@ func (e *Emulator) delete(k Kind, id string) hns.Code {
 		}
 		delete(e.balancers, id)
 		e.vanished(lb)
+		if lb.Flags&hns.FlagDSR == 0 {
+			for _, port := range tcpPorts(lb) {
+				e.left[port] = true
+			}
+		}
 		return 0
 	case Namespace, SdnRoute:
 		if !e.has(k, id) {

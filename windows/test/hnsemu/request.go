@@ -57,6 +57,7 @@ const (
 	notFound       hns.Code = 0x490
 	invalidHandle  hns.Code = 6
 	notImplemented hns.Code = 0x80004001
+	portExists     hns.Code = 0x803b0013
 	invalidJSON    hns.Code = 0x803b001b
 )
 
