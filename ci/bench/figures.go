@@ -235,13 +235,13 @@ const allowance = 0.05
 // worse names the figures that are less better than those of the nearest peer than recorded, of the peers in both:
 // ratios of one run are compared, never times of two.
 func (f *figures) worse(recorded *figures) (all []string) {
+	both := slices.DeleteFunc(slices.Clone(f.Peers), func(peer string) bool { return !slices.Contains(recorded.Peers, peer) })
 	for i := range f.Rows {
 		r := &f.Rows[i]
 		k := slices.IndexFunc(recorded.Rows, func(other row) bool { return other.What == r.What })
 		if !r.Ratio || k < 0 {
 			continue
 		}
-		both := slices.DeleteFunc(slices.Clone(f.Peers), func(peer string) bool { return !slices.Contains(recorded.Peers, peer) })
 		was, now := recorded.nearest(&recorded.Rows[k], both), f.nearest(r, both)
 		if now < was*(1-allowance) {
 			all = append(all, fmt.Sprintf("%s: x %.2f, recorded x %.2f", r.What, now, was))

@@ -113,8 +113,10 @@ func (b bench) start(ctx context.Context, args []string) (err error) {
 	if file != "" {
 		err = f.record(file)
 	}
+	if against == "" {
+		return err
+	}
 	switch worse := f.worse(&recorded); {
-	case against == "":
 	case f.World != recorded.World || f.Bench != recorded.Bench:
 		err = errors.Join(err, fmt.Errorf("%s is of %s, %s", against, recorded.Bench, recorded.World))
 	case len(worse) > 0:

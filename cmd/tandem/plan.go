@@ -165,16 +165,16 @@ func previewManifests(cmd *cobra.Command, out *output, path string, nodePorts co
 	}
 	problems := manifests.Models(found.Problems)
 	printProblems(cmd, problems)
-	brought := len(problems)
-	if brought > 0 {
+	if prune && len(problems) > 0 {
+		return fmt.Errorf("%d manifests were rejected, see above: --prune would delete what they describe", len(problems))
+	}
+	brought := 0
+	if len(problems) > 0 {
 		running, err := platform.Status(cmd.Context(), question.Filter{})
 		if err != nil {
 			return err
 		}
 		brought = question.Brought(problems, &running)
-	}
-	if prune && len(problems) > 0 {
-		return fmt.Errorf("%d manifests were rejected, see above: --prune would delete what they describe", len(problems))
 	}
 	p, err := platform.Ask(cmd.Context(), question.PreviewEdit(), question.Edit{Services: found.Services, Slices: found.Slices, Routes: found.Routes, Grants: found.Grants, Prune: prune})
 	if err != nil {

@@ -91,7 +91,7 @@ const handshakeGrace = 250 * time.Millisecond
 
 // budget is the time that looking for stale flows may take: a 400th of all time, of which some can be
 // saved up, so that a few changes are handled at once. The pause is capped at the larger of 5 s and
-// 19 times the last attempt.
+// leastPause.
 type budget struct {
 	saved time.Duration
 	at    time.Time // when that was
@@ -102,12 +102,13 @@ const (
 	mostSaved   = 100 * time.Millisecond
 	longestWait = 5 * time.Second
 
-	urgentShare = 100         // of the time, for namespaces that have credit in such a pause,
-	urgentWait  = time.Second // who do not wait longer than that for it,
-	leastShare  = 20          // up to this part of the time
+	urgentShare = 100
+	urgentWait  = time.Second
+	leastShare  = 20
 )
 
-// leastPause follows an attempt that took so long, whoever waits.
+// leastPause follows an attempt that took so long, whoever waits: attempts take a hundredth of the time or, where
+// that pause would be longer than urgentWait, more, but never more than a twentieth.
 func leastPause(took time.Duration) time.Duration {
 	return max((leastShare-1)*took, min((urgentShare-1)*took, urgentWait))
 }
@@ -115,7 +116,7 @@ func leastPause(took time.Duration) time.Duration {
 // spend takes the time that an attempt took until now, and returns how long the next one has to wait.
 func (b *budget) spend(took time.Duration, now time.Time) time.Duration {
 	b.spent(took, now)
-	wait := min(-b.saved*budgetShare, max(longestWait, (leastShare-1)*took))
+	wait := min(-b.saved*budgetShare, max(longestWait, leastPause(took)))
 	if wait <= 0 {
 		return 0
 	}
