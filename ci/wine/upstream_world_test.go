@@ -175,6 +175,7 @@ var sameChurn = []churn{
 		nil, nil, nil, everywhere("1.2 2.5 2.6 2.7"), everywhere("1.2 2.5 2.6 2.7"), everywhere("1.2 2.5"), everywhere("1.3 2.5"), everywhere("1.3 2.6"),
 	}},
 	{"leaving", "TestDeleteLoadBalancer", []func(*sameService){nil, nil, nil, nil, over("1.2 2.5"), nil}},
+	{"leaving-everywhere", "TestDeleteLoadBalancer", []func(*sameService){nil, nil, nil, nil, everywhere("1.2 2.5"), nil}},
 }
 
 // everywhere has a Service over these endpoints with each kind of frontend.
