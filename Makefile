@@ -18,8 +18,8 @@ verify: ; go run ./ci/test -verify
 simulate: ; go test -count=1 -v ./ci/simulate -run TestSimulation -first $$(date +%s) $(if $(SIMULATE),-timeout 0 $(SIMULATE),-timeout 20m -for 9m)
 soak: ; ci/setup/run && ci/test/soak && ci/guest/matrix
 fuzz: ; ci/test/fuzz
-bench: ; ci/setup/run && for b in nftables manifests round iptables-legacy iptables-nft relay; do ci/bench/run $$b $(BENCHFLAGS) || exit; done
-bench-kubernetes: ; ci/setup/run && ci/bench/run kubernetes $(BENCHFLAGS)
+bench: bench-kubernetes ; ci/setup/run && for b in nftables manifests round iptables-legacy iptables-nft relay; do ci/bench/run $$b $(BENCHFLAGS) || exit; done
+bench-kubernetes: ; ci/setup/run && ci/bench/run kubernetes $(if $(BENCHFLAGS),,-against ci/bench/figures/kubernetes.json) $(BENCHFLAGS)
 bench-ipvs: ; ci/setup/run && ci/bench/run ipvs $(BENCHFLAGS)
 bench-failover: ; ci/setup/run && ci/bench/run failover
 lint: ; ci/lint/run

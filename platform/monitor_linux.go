@@ -101,12 +101,7 @@ func (k *kernelConnections) Trace(ctx context.Context, all []monitor.Frontend) e
 	if k.rejected == nil {
 		return nil
 	}
-	traced := make([]nft.Traced, len(all))
-	for i, f := range all {
-		traced[i] = nft.Traced{Tenant: f.Namespace, Proto: f.Proto, At: f.At}
-	}
-	_, err := k.rejected.Trace(ctx, traced)
-	return err
+	return k.rejected.Trace(ctx, all)
 }
 
 // Close implements monitor.Source.

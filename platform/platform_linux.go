@@ -50,11 +50,9 @@ func netAdmin() (lacks string) {
 func thisSystem() system {
 	s := portable()
 	s.privileged = netAdmin
-	s.lock = lockNamespace
-	s.dialControl = dialNamespace
+	s.keepIn(userFolders())
 	s.network = func() (network, error) { return host.OpenNamespace() }
 	s.addresses = func() (addresses, error) { return host.OpenAddresses(host.Dummies) }
-	s.salt, s.knownSalt = machineSalt, knownSalt
 	s.listeners = func() (Listening, error) { return host.OpenListeners() }
 	s.observe = func() (tracked, error) { return conntrack.Follow() }
 	s.flows = func() (flowTable, error) { return conntrack.Open() }
@@ -70,6 +68,19 @@ func thisSystem() system {
 	s.releaseText = releaseMappedText
 	s.handover = func(log *slog.Logger) func() relay.Handover { return host.OpenHandover(log).User }
 	return s
+}
+
+// OpenIn is Open for a proxy of a network of the caller's own: what others keep in /run/tandem, it keeps in a folder
+// that only this user can write.
+func OpenIn(ctx context.Context, folder string, c *config.Config, version string, log *slog.Logger) (*Proxy, error) {
+	s := thisSystem()
+	s.keepIn(folders{folder})
+	return s.open(ctx, c, version, log)
+}
+
+// keepIn says where there are lock, control socket and salt.
+func (s *system) keepIn(f folders) {
+	s.lock, s.dialControl, s.salt, s.knownSalt = f.lock, f.dial, f.salt, f.knownSalt
 }
 
 // prepare sets the kernel parameters that a configuration asks for.
@@ -123,11 +134,11 @@ const (
 	lockPause    = 20 * time.Millisecond
 )
 
-// lockNamespace implements Lock for the network namespace of the calling thread.
-func lockNamespace() (Held, error) {
+// lock implements Lock for the network namespace of the calling thread.
+func (f folders) lock() (Held, error) {
 	for attempt := 1; ; attempt++ {
 		held := &namespaceLock{}
-		err := held.take()
+		err := held.take(f)
 		if err == nil {
 			return held, nil
 		}
@@ -138,12 +149,12 @@ func lockNamespace() (Held, error) {
 	}
 }
 
-func (h *namespaceLock) take() (err error) {
+func (h *namespaceLock) take(in folders) (err error) {
 	name, err := namespaceName()
 	if err != nil {
 		return err
 	}
-	folder, err := openFolder()
+	folder, err := in.open()
 	path := filepath.Join(folder, name)
 	if err == nil {
 		h.file, err = lockFile(path + ".lock")
@@ -213,8 +224,11 @@ func linked(f *os.File) bool {
 	return err1 == nil && err2 == nil && os.SameFile(mine, named)
 }
 
-// folders are where the lock may be: root's, the session's, the user's own.
-func folders() (all []string) {
+// folders are where a lock, its control socket and the salt may be.
+type folders []string
+
+// userFolders are those of this process' user: root's, the session's, the user's own.
+func userFolders() (all folders) {
 	if os.Geteuid() == 0 {
 		all = append(all, systemFolder)
 	}
@@ -224,11 +238,11 @@ func folders() (all []string) {
 	return append(all, filepath.Join(os.TempDir(), "tandem-"+strconv.Itoa(os.Geteuid())))
 }
 
-// openFolder returns the first of the folders that is there or can be made, and
+// open returns the first of the folders that is there or can be made, and
 // that no other user can write.
-func openFolder() (string, error) {
+func (f folders) open() (string, error) {
 	var errs []error
-	for _, dir := range folders() {
+	for _, dir := range f {
 		err := os.Mkdir(dir, 0o700)
 		if err == nil || errors.Is(err, fs.ErrExist) {
 			err = private(dir)
@@ -271,14 +285,14 @@ func (h *namespaceLock) Listen() (net.Listener, error) {
 	return config.Listen(context.Background(), "unix", h.socket)
 }
 
-// dialNamespace connects to the tandem of the calling thread's network namespace.
-func dialNamespace(ctx context.Context) (net.Conn, error) {
+// dial connects to the tandem of the calling thread's network namespace.
+func (f folders) dial(ctx context.Context) (net.Conn, error) {
 	name, err := namespaceName()
 	if err != nil {
 		return nil, err
 	}
 	var errs []error
-	for _, dir := range folders() {
+	for _, dir := range f {
 		if err := private(dir); err != nil { // another user may be listening there
 			errs = append(errs, err)
 			continue
@@ -489,11 +503,11 @@ func cgroupUsage() (u diagnosis.Usage, kills int) {
 	return u, kills
 }
 
-// machineSalt returns the number that this machine's tandem mixes into those which users of the
+// salt returns the number that this machine's tandem mixes into those which users of the
 // cluster must not be able to choose: made at the first start after a boot, and kept in the folder
 // of the lock, in a file that only its owner can read. With an error it is of this process alone.
-func machineSalt() (uint64, error) {
-	folder, err := openFolder()
+func (f folders) salt() (uint64, error) {
+	folder, err := f.open()
 	if err != nil {
 		return newSalt(), err
 	}
@@ -501,8 +515,8 @@ func machineSalt() (uint64, error) {
 }
 
 // knownSalt is that number where it was made; 0 where it was not, or is not this user's to read.
-func knownSalt() uint64 {
-	for _, dir := range folders() {
+func (f folders) knownSalt() uint64 {
+	for _, dir := range f {
 		if private(dir) != nil { // another user may have written it
 			continue
 		}

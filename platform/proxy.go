@@ -97,6 +97,15 @@ func (p *Proxy) facts() question.Facts {
 	}
 }
 
+// ages are how many seconds ago each kind of input was last known to be up to date.
+func (p *Proxy) ages() map[string]float64 {
+	all := map[string]float64{}
+	for _, in := range p.source.inputs() {
+		all[in.Name] = in.Age
+	}
+	return all
+}
+
 // fallback is why the mode in use is not the one that was configured at the start; empty
 // when it is, or was chosen since.
 func (p *Proxy) fallback() string {
@@ -200,7 +209,7 @@ func (s system) open(ctx context.Context, c *config.Config, version string, log 
 	p.live.Store(c)
 	p.report = newReporter(c.NodeName, metrics.Sources{
 		Version: version, Status: p.Status, Packets: p.packets, Relays: p.relays, Failover: p.failovers,
-		Ages: func() map[string]time.Duration { return p.source.ages() },
+		Ages: p.ages,
 	}, log)
 	if err := p.open(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())
@@ -393,7 +402,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	start("control", func(ctx context.Context) error {
 		// For good: a switch that is under way is waited for, and no other begins.
 		defer func() { p.switcher.turn <- struct{}{} }()
-		return serveControl(ctx, p.lock, p.log, p.memory.around(controlHandler(p.switchTo, p.snapshotRoute(), p.queryRoute(), p.statusRoute())))
+		return serveControl(ctx, p.lock, p.log, p.memory.around(controlHandler(p.Switch, p.snapshotRoute(), p.queryRoute(), p.statusRoute())))
 	})
 	if p.failover != nil {
 		start("endpoint failover", p.failover.run)
@@ -489,16 +498,8 @@ func (p *Proxy) Ready(ctx context.Context) bool {
 	return p.Status().Synced
 }
 
-// Switch changes the mode while Services are in use: the new one is programmed
-// in parallel to the old one, becomes the one in use, and then the old one is removed. When
-// ctx ends before that, or the new mode cannot program everything, everything stays
-// as it was.
-func (p *Proxy) Switch(ctx context.Context, to config.Mode) (Switched, error) {
-	return p.switchTo(ctx, to, func(string) {})
-}
-
-// switchTo is Switch with its phases.
-func (p *Proxy) switchTo(ctx context.Context, to config.Mode, phase func(string)) (Switched, error) {
+// Switch changes the mode while Services are in use, as switcher.switchTo does, which calls phase with each phase.
+func (p *Proxy) Switch(ctx context.Context, to config.Mode, phase func(string)) (Switched, error) {
 	return p.switcher.switchTo(ctx, to, p.live.Load(), phase)
 }
 
@@ -622,9 +623,9 @@ func openSource(c *config.Config, log *slog.Logger, hooks watch.Hooks) (source, 
 // run delivers objects to the engine until ctx ends.
 func (s source) run(ctx context.Context, e *engine.Engine) error {
 	if s.folder != nil {
-		return s.folder.Run(ctx, folderSink{e})
+		return s.folder.Run(ctx, sink{e, "manifests"})
 	}
-	return s.server.Run(ctx, serverSink{e})
+	return s.server.Run(ctx, sink{e, "API server"})
 }
 
 // review has the API server review tokens, where there is one.
@@ -662,21 +663,6 @@ func (s source) stale() []string {
 	return nil
 }
 
-// ages returns how long ago each kind of input was last known to be up to date.
-func (s source) ages() map[string]time.Duration {
-	switch {
-	case s.folder != nil:
-		return map[string]time.Duration{"manifests": s.folder.Age(time.Now())}
-	case s.server == nil:
-		return nil
-	}
-	now, ages := time.Now(), map[string]time.Duration{}
-	for _, r := range s.server.Resources() {
-		ages[r.Name] = r.Age(now)
-	}
-	return ages
-}
-
 // inputs returns how up to date each kind of input is.
 func (s source) inputs() (all []question.Input) {
 	now := time.Now()
@@ -692,18 +678,10 @@ func (s source) inputs() (all []question.Input) {
 	return all
 }
 
-// folderSink is the engine as a folder of manifests sees it.
-type folderSink struct{ *engine.Engine }
-
-func (s folderSink) Problems(ps []manifests.Problem) {
-	all := make([]model.Problem, len(ps))
-	for i, p := range ps {
-		all[i] = p.Model()
-	}
-	s.Engine.Problems("manifests", all)
+// sink is the engine as a source sees it, whose name is that of its problems.
+type sink struct {
+	*engine.Engine
+	source string
 }
 
-// serverSink is the engine as an API server sees it.
-type serverSink struct{ *engine.Engine }
-
-func (s serverSink) Problems(ps []model.Problem) { s.Engine.Problems("API server", ps) }
+func (s sink) Problems(ps []model.Problem) { s.Engine.Problems(s.source, ps) }

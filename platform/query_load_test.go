@@ -401,12 +401,12 @@ func TestSnapshotOfARunningProxy(t *testing.T) {
 func TestSnapshotKnowsTheAPIServers(t *testing.T) {
 	a := startQuestioned(t, 20)
 	apiServer := netip.MustParseAddr("198.51.100.1")
-	a.proxy.engine.SetSlice(&model.Slice{
+	a.proxy.engine.Set(&model.Slice{
 		Name: model.SliceName{Namespace: "default", Name: "kubernetes"}, Service: "kubernetes",
 		Ports: []model.SlicePort{{Name: "https", Proto: model.TCP, Port: 6443}}, Endpoints: []model.SliceEndpoint{{Addr: apiServer, State: model.Ready | model.Serving}},
 	})
 	name := model.ServiceName{Namespace: "default", Name: "greedy"}
-	a.proxy.engine.SetService(&model.Service{
+	a.proxy.engine.Set(&model.Service{
 		Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.97.0.1")}, ExternalIPs: []netip.Addr{apiServer},
 		Ports: []model.ServicePort{{Proto: model.TCP, Port: 80}},
 	})

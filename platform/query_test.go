@@ -22,10 +22,10 @@ func trackerOf(w conformance.Random) *track.Tracker {
 	t := track.New()
 	t.SetHost(w.Host)
 	for _, s := range w.Services {
-		t.SetService(s)
+		t.Set(s)
 	}
 	for _, s := range w.Slices {
-		t.SetSlice(s)
+		t.Set(s)
 	}
 	t.Flush()
 	return t
@@ -115,8 +115,8 @@ func TestPreviewKnowsTheAPIServerWithoutItsService(t *testing.T) {
 	api.Endpoints[0].Addr, api.Ports[0].Port = at, 6443
 	tracker := track.New()
 	tracker.SetHost(&model.Host{Name: "here"})
-	tracker.SetSlice(api)
-	tracker.SetSlice(webSlice(1))
+	tracker.Set(api)
+	tracker.Set(webSlice(1))
 	tracker.Flush()
 	s := &engine.Snapshot{Host: tracker.Host(), Services: tracker.Services(), Orphans: tracker.Orphans()}
 	web := &model.Service{
@@ -130,7 +130,7 @@ func TestPreviewKnowsTheAPIServerWithoutItsService(t *testing.T) {
 			t.Errorf("prune %t: %+v, %v", prune, deltas, problems)
 		}
 	}
-	tracker.SetService(web)
+	tracker.Set(web)
 	tracker.Flush()
 	if ports := tracker.Service(web.Name).Ports; len(ports) != 1 || len(ports[0].Frontends) != 1 {
 		t.Errorf("the running proxy has %+v", ports)
@@ -192,10 +192,10 @@ func reference(e question.Edit, s *engine.Snapshot) (deltas []model.Delta) {
 	t := track.New()
 	t.SetHost(s.Host)
 	for _, svc := range services {
-		t.SetService(svc)
+		t.Set(svc)
 	}
 	for _, slice := range from {
-		t.SetSlice(slice)
+		t.Set(slice)
 	}
 	t.Flush()
 	for _, svc := range t.Services() {
@@ -226,11 +226,11 @@ func slowStart() (tracker *track.Tracker, services []*model.Service, slice *mode
 		Ports: []model.ServicePort{{Proto: model.TCP, Port: 80}},
 	}
 	svc.Choice.SlowStart = 90 * time.Second
-	tracker.SetService(svc)
-	tracker.SetSlice(webSlice(2))
+	tracker.Set(svc)
+	tracker.Set(webSlice(2))
 	tracker.Flush()
 	slice = webSlice(3)
-	tracker.SetSlice(slice)
+	tracker.Set(slice)
 	tracker.Flush()
 	now = now.Add(45 * time.Second)
 	tracker.Flush()

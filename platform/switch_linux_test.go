@@ -91,7 +91,7 @@ func TestSwitchBeforeTheFirstSyncRemovesNothing(t *testing.T) {
 	c.Mode, c.API.Server = now, "http://127.0.0.1:1"
 	run(c, func(p *platform.Proxy) {
 		inside(func() error {
-			if _, err := p.Switch(t.Context(), before); !errors.Is(err, engine.ErrNotReady) {
+			if _, err := p.Switch(t.Context(), before, func(string) {}); !errors.Is(err, engine.ErrNotReady) {
 				t.Errorf("switched: %v", err)
 			}
 			return nil

@@ -229,6 +229,46 @@ func (f *figures) each(r *row, good func(theirs float64) bool) bool {
 	return some
 }
 
+// allowance is how much worse a figure may be than what was recorded.
+const allowance = 0.05
+
+// worse names the figures that are less better than those of the nearest peer than recorded, of the peers in both:
+// ratios of one run are compared, never times of two.
+func (f *figures) worse(recorded *figures) (all []string) {
+	both := slices.DeleteFunc(slices.Clone(f.Peers), func(peer string) bool { return !slices.Contains(recorded.Peers, peer) })
+	for i := range f.Rows {
+		r := &f.Rows[i]
+		k := slices.IndexFunc(recorded.Rows, func(other row) bool { return other.What == r.What })
+		if !r.Ratio || k < 0 {
+			continue
+		}
+		was, now := recorded.nearest(&recorded.Rows[k], both), f.nearest(r, both)
+		if now < was*(1-allowance) {
+			all = append(all, fmt.Sprintf("%s: x %.2f, recorded x %.2f", r.What, now, was))
+		}
+	}
+	return all
+}
+
+// nearest is how many times better ours is than that of the nearest peer; 0 without one.
+func (f *figures) nearest(r *row, peers []string) (times float64) {
+	ours := r.Values[f.Columns[0]]
+	for _, peer := range peers {
+		theirs := r.Values[peer]
+		if ours <= 0 || theirs <= 0 {
+			continue
+		}
+		better := theirs / ours
+		if r.Goal.Share > 0 { // more is better
+			better = 1 / better
+		}
+		if times == 0 || better < times {
+			times = better
+		}
+	}
+	return times
+}
+
 // unit is how a value is shown.
 type unit string
 

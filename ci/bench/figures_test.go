@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -59,6 +60,46 @@ func TestTable(t *testing.T) {
 	if strings.Contains(f.String(), "nothing") {
 		t.Error("a row without values is printed")
 	}
+}
+
+// A figure that is more than 5 % worse in comparison with the nearest peer is named, whatever the machine.
+func TestWorse(t *testing.T) {
+	recorded := sampleFigures()
+	for name, c := range map[string]struct {
+		change func(what string, ours, theirs float64) (float64, float64)
+		want   []string
+	}{
+		"the same":               {func(_ string, a, b float64) (float64, float64) { return a, b }, nil},
+		"a machine half as fast": {func(_ string, a, b float64) (float64, float64) { return 2 * a, 2 * b }, nil},
+		"4 % worse":              {func(what string, a, b float64) (float64, float64) { return scaled(what, a, 1.04), b }, nil},
+		"6 % worse":              {func(what string, a, b float64) (float64, float64) { return scaled(what, a, 1.06), b }, []string{"first, p50: x 18.87, recorded x 20.00", "first, p99: x 9.53, recorded x 10.10", "start: x 1.89, recorded x 2.00", "memory: x 1.89, recorded x 2.00", "rate: x 0.85, recorded x 0.90"}},
+		"one, and the peer improved": {func(what string, a, b float64) (float64, float64) {
+			if what == "start" {
+				return a, b / 2
+			}
+			return a, b
+		}, []string{"start: x 1.00, recorded x 2.00"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := sampleFigures()
+			for _, r := range now.Rows {
+				if len(r.Values) == 2 {
+					r.Values["ours"], r.Values["theirs"] = c.change(r.What, r.Values["ours"], r.Values["theirs"])
+				}
+			}
+			if got := now.worse(&recorded); !slices.Equal(got, c.want) {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// scaled makes a value so many times as bad.
+func scaled(what string, v, times float64) float64 {
+	if what == "rate" {
+		return v / times
+	}
+	return v * times
 }
 
 // What was recorded makes the same table.

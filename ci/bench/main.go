@@ -72,9 +72,10 @@ func command(ctx context.Context, args []string) error {
 
 // start parses the flags of a benchmark, runs it and returns the figures.
 func (b bench) start(ctx context.Context, args []string) (err error) {
-	o, file := options{upstream: "ci/kubernetes/upstream", mode: "nftables"}, ""
+	o, file, against := options{upstream: "ci/kubernetes/upstream", mode: "nftables"}, "", ""
 	flags := flag.NewFlagSet(b.name, flag.ContinueOnError)
 	flags.StringVar(&file, "o", "", "record the figures in this file, as JSON")
+	flags.StringVar(&against, "against", "", "fail where a ratio to a peer is more than 5 % worse than in these figures")
 	flags.BoolVar(&o.short, "short", false, "the smallest size, to see that all works")
 	flags.IntVar(&o.world.services, "services", 0, "how many Services")
 	flags.IntVar(&o.rounds, "rounds", 0, "how many rounds")
@@ -98,13 +99,28 @@ func (b bench) start(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(o.dir)) }()
+	var recorded figures
+	if against != "" {
+		if recorded, err = readFigures(against); err != nil {
+			return err
+		}
+	}
 	f := figures{Bench: b.name, Machine: machine(), Rounds: 1, Rows: b.rows(o)}
 	if err := b.run(ctx, o, &f); err != nil {
 		return err
 	}
 	fmt.Print(&f)
-	if file == "" {
-		return nil
+	if file != "" {
+		err = f.record(file)
 	}
-	return f.record(file)
+	if against == "" {
+		return err
+	}
+	switch worse := f.worse(&recorded); {
+	case f.World != recorded.World || f.Bench != recorded.Bench:
+		err = errors.Join(err, fmt.Errorf("%s is of %s, %s", against, recorded.Bench, recorded.World))
+	case len(worse) > 0:
+		err = errors.Join(err, fmt.Errorf("worse than recorded:\n  %s", strings.Join(worse, "\n  ")))
+	}
+	return err
 }

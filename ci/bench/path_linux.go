@@ -79,8 +79,8 @@ func (p *path) endpoints(i, replaced, generation int) *model.Slice {
 func (p *path) load() {
 	for i := range p.services {
 		s, _ := watch.Service(p.service(i))
-		p.tracker.SetService(s)
-		p.tracker.SetSlice(p.endpoints(i, 0, 0))
+		p.tracker.Set(s)
+		p.tracker.Set(p.endpoints(i, 0, 0))
 	}
 }
 
@@ -112,7 +112,7 @@ func (p *path) change(s samples, name string, n int, slice func(n int) *model.Sl
 	for i := range n {
 		changed := slice(i)
 		start, before := time.Now(), ownCPU()
-		p.tracker.SetSlice(changed)
+		p.tracker.Set(changed)
 		_, work, err := p.apply()
 		if err != nil {
 			return err

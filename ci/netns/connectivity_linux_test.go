@@ -155,8 +155,10 @@ func TestConnectivityOfTheRunningProxy(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = cmd.Wait()
-		if signal == syscall.SIGKILL { // no cleanup after a kill
-			_ = os.Remove(filepath.Join(s.dir, connectivity.Namespace+".json"))
+		if signal == syscall.SIGKILL { // no cleanup after a kill, which may come while the file is written
+			for _, name := range []string{connectivity.Namespace + ".json", "." + connectivity.Namespace + ".part"} {
+				_ = os.Remove(filepath.Join(s.dir, name))
+			}
 		}
 		left("after " + signal.String())
 	}

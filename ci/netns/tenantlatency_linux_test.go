@@ -6,6 +6,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -36,6 +38,7 @@ import (
 type latencySite struct {
 	*site
 	api       *apitest.Server
+	aside     *apitest.Server // of a cluster that the proxy does not know
 	endpoints [2]netip.AddrPort
 	listeners [2]unix.PollFd
 	at        []int // which of the endpoints each Service has
@@ -66,14 +69,16 @@ func newLatencySite(t *testing.T, mode string) *latencySite {
 	}
 	l := &latencySite{site: newSiteOn(t, plan), at: make([]int, victimServices)}
 	l.works(mode)
-	err := l.net.Do(lab.Node, func() (err error) {
-		l.api, err = apitest.Start(apitest.Options{Plain: true})
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
+	for _, server := range []**apitest.Server{&l.api, &l.aside} {
+		err := l.net.Do(lab.Node, func() (err error) {
+			*server, err = apitest.Start(apitest.Options{Plain: true})
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup((*server).Stop)
 	}
-	t.Cleanup(l.api.Stop)
 	for i, ip := range []string{"10.244.1.2", "10.244.1.3"} {
 		l.endpoints[i] = netip.AddrPortFrom(netip.MustParseAddr(ip), 8080)
 		err := l.net.Do(lab.Place(ip), func() error {
@@ -353,9 +358,9 @@ func attackers() []attacker {
 	return append(all, large)
 }
 
-// under runs an attack during something.
-func (l *latencySite) under(a attacker, during func()) (turns int) {
-	l.api.Put(a.make...)
+// under runs an attack on the cluster of an API server during something.
+func under(a attacker, api *apitest.Server, during func()) (turns int) {
+	api.Put(a.make...)
 	done := make(chan struct{})
 	var attack sync.WaitGroup
 	attack.Go(func() {
@@ -367,18 +372,45 @@ func (l *latencySite) under(a attacker, during func()) (turns int) {
 				return
 			case <-tick.C:
 			}
-			l.api.Put(a.every(turns)...)
+			api.Put(a.every(turns)...)
 			if a.gone != nil {
-				l.api.Delete(a.gone(turns)...)
+				api.Delete(a.gone(turns)...)
 			}
 		}
 	})
 	during()
 	close(done)
 	attack.Wait()
-	l.api.Delete(a.make...)
-	l.drained()
+	api.Delete(a.make...)
 	return turns
+}
+
+// besides measures changes of the victim's while the same is written to another cluster, from which somebody
+// reads it who looks at nothing: the machine has the same to do, but for the proxy.
+func (l *latencySite) besides(a attacker) (f figures) {
+	l.t.Helper()
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	for _, path := range []string{"/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"} {
+		var from net.Conn
+		err := l.net.Do(lab.Node, func() (err error) {
+			from, err = net.Dial("tcp", l.aside.Address())
+			return err
+		})
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		defer from.Close()
+		if _, err := fmt.Fprintf(from, "GET %s?watch=true HTTP/1.1\r\nHost: aside\r\nAccept: application/vnd.kubernetes.protobuf\r\n\r\n", path); err != nil {
+			l.t.Fatal(err)
+		}
+		readers.Go(func() { _, _ = io.Copy(io.Discard, from) })
+	}
+	under(a, l.aside, func() {
+		time.Sleep(here(time.Second))
+		f = figuresOf(l.changes())
+	})
+	return f
 }
 
 // drained waits until all that the attacker has written so far is programmed: what comes last in its namespace is,
@@ -437,12 +469,14 @@ func (l *latencySite) attacked(a attacker, quiet figures) {
 	var all []waited
 	var syncs []history.Applied
 	var victims map[uint64]bool
-	turns := l.under(a, func() {
+	besides := l.besides(a)
+	turns := under(a, l.api, func() {
 		time.Sleep(here(time.Second))
 		begin := time.Now()
 		all = l.changes()
 		syncs, victims = l.synced(begin)
 	})
+	l.drained()
 	f := figuresOf(all)
 	var most, shared int // objects of a sync, and of one with the victim's
 	var longest history.Applied
@@ -455,6 +489,7 @@ func (l *latencySite) attacked(a attacker, quiet figures) {
 			longest = s
 		}
 	}
+	l.t.Logf("the same attack on another cluster: %s (x %.1f, CPU x %.1f)", besides, besides.p99.took.Seconds()/quiet.p99.took.Seconds(), besides.p99.cpu.Seconds()/quiet.p99.cpu.Seconds())
 	l.t.Logf("%s (x %.1f, CPU x %.1f), in %d turns of the attack; %d syncs, the largest wrote %d objects, with the victim's %d; the longest: resolve %.3f, compile %.3f, write %.3f s",
 		f, f.p99.took.Seconds()/quiet.p99.took.Seconds(), f.p99.cpu.Seconds()/quiet.p99.cpu.Seconds(), turns, len(syncs), most, shared,
 		longest.Stages.Resolve, longest.Stages.Compile, longest.Stages.Write)

@@ -199,12 +199,12 @@ func (k *cluster) world() *world {
 		case *corev1.Service:
 			if s, _ := watch.Service(o); s != nil {
 				w.services[s.Name] = s
-				t.SetService(s)
+				t.Set(s)
 			}
 		case *discoveryv1.EndpointSlice:
 			if s, _ := watch.Slice(o); s != nil {
 				w.slices[s.Name] = s
-				t.SetSlice(s)
+				t.Set(s)
 			}
 		}
 	}

@@ -139,7 +139,7 @@ func switchKilled(r *run, writes int) {
 	defer cancel()
 	p.kill(writes)
 	for _, to := range []config.Mode{r.others[0].mode().Name, r.job.mode} {
-		if _, err := p.proxy.Switch(ctx, to); err != nil {
+		if _, err := p.proxy.Switch(ctx, to, func(string) {}); err != nil {
 			r.logf("switch to %s: %v", to, err)
 		}
 	}

@@ -359,12 +359,12 @@ func switchModes(r *run, rng *rand.Rand) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second+some(rng))
 	defer cancel()
 	to := r.others[rng.IntN(len(r.others))].mode().Name
-	if _, err := p.proxy.Switch(ctx, to); err != nil {
+	if _, err := p.proxy.Switch(ctx, to, func(string) {}); err != nil {
 		r.logf("switch to %s: %v", to, err)
 	}
 	time.Sleep(some(rng) / 10)
 	for range 100 {
-		if _, err := p.proxy.Switch(ctx, r.job.mode); err == nil || p != r.super.current() || strings.Contains(err.Error(), "already") {
+		if _, err := p.proxy.Switch(ctx, r.job.mode, func(string) {}); err == nil || p != r.super.current() || strings.Contains(err.Error(), "already") {
 			return
 		}
 		time.Sleep(time.Second)

@@ -29,6 +29,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/tandem-proxy/tandem/core/health"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/watch"
 	"github.com/tandem-proxy/tandem/platform"
 )
@@ -474,6 +475,9 @@ func (c carrier) proxied(req *http.Request) (*http.Response, error) {
 		text, _ := io.ReadAll(io.LimitReader(res.Body, maxError))
 		if unreached(res.StatusCode, text) {
 			return nil, unreachedError{apiError(res.StatusCode, text)}
+		}
+		if refused := question.Refusal(strings.TrimSpace(string(text))); errors.Is(refused, question.ErrOlder) { // the pod's own: the API server knows the path
+			return nil, refused
 		}
 		return nil, apiError(res.StatusCode, text)
 	}

@@ -10,9 +10,10 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,31 +29,23 @@ const demoTime = time.Minute
 // demo runs the demo as root of this machine or of a user namespace, or without
 // either shows the plan.
 func demo(cmd *cobra.Command, inside bool) error {
-	ctx, cancel := context.WithTimeout(cmd.Context(), demoTime)
+	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGHUP, syscall.SIGPIPE) // a terminal that is closed, and a pager: folders go then, too
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, demoTime)
 	defer cancel()
 	denied := netns.Available()
-	if denied == nil {
+	switch {
+	case denied == nil:
 		return showDemo(ctx, cmd.OutOrStdout())
-	}
-	if inside {
+	case inside:
 		return demoPlan(cmd, denied)
 	}
-	run, err := os.MkdirTemp("", "tandem-demo-") // what a proxy of this user makes for its lock stays there otherwise
-	if err != nil {
-		return err
+	cmd.SetContext(ctx)
+	err := inUserNamespace(cmd)
+	if errors.As(err, new(noUserNamespaceError)) {
+		return demoPlan(cmd, err)
 	}
-	defer os.RemoveAll(run)
-	child := exec.CommandContext(ctx, "/proc/self/exe", "demo", "--inside")
-	child.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+run)
-	child.Stdout, child.Stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
-	child.SysProcAttr = netns.UserNamespace()
-	if err := child.Start(); err != nil {
-		return demoPlan(cmd, fmt.Errorf("requires root or a user namespace: %w", netns.Advise(err)))
-	}
-	if err := child.Wait(); err != nil {
-		return fmt.Errorf("demo in a user namespace: %w", err)
-	}
-	return nil
+	return err
 }
 
 // stage is the demo's network with its proxy.
@@ -132,9 +125,13 @@ func (s *stage) start(ctx context.Context) (err error) {
 	if s.dir, err = demoFolder(); err != nil {
 		return err
 	}
+	run := filepath.Join(s.dir, "run")
+	if err := os.Mkdir(run, 0o700); err != nil {
+		return err
+	}
 	log := slog.New(slog.NewTextHandler(s.out, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	err = s.net.Do(netns.Node, func() (err error) {
-		s.proxy, err = platform.Open(ctx, demoConfig(s.dir), versionText(), log)
+		s.proxy, err = platform.OpenIn(ctx, run, demoConfig(s.dir), versionText(), log)
 		return err
 	})
 	if err != nil {

@@ -161,13 +161,7 @@ func readText(d *question.Drift) string {
 }
 
 func writeDrifted(s *screen, all []question.Drifted, most int) {
-	for i, x := range all {
-		if i == most {
-			s.printf("and %d more (-o json)\n", len(all)-most)
-			return
-		}
-		writeDriftedObject(s, x)
-	}
+	first(s, all, most, "and %d more (-o json)", func(x question.Drifted) { writeDriftedObject(s, x) })
 }
 
 func writeDriftedObject(s *screen, x question.Drifted) {

@@ -156,15 +156,8 @@ func resultOf(e *question.Explanation) string {
 	return "PASS: tandem does nothing with it: " + e.Why
 }
 
-// listed is how many endpoints and objects are shown to people.
-const listed = 20
-
 func writeTargets(s *screen, all []oracle.Target) {
-	for i, t := range all {
-		if i == listed {
-			s.printf("  and %d more\n", len(all)-listed)
-			return
-		}
+	first(s, all, listed, "  and %d more", func(t oracle.Target) {
 		sees := "sees the client"
 		if t.SNAT {
 			sees = "sees this node (SNAT)"
@@ -173,22 +166,18 @@ func writeTargets(s *screen, all []oracle.Target) {
 			sees += ", pod " + printable.Text(t.Pod)
 		}
 		s.printf("  %-24s %s\n", t.Addr, sees)
-	}
+	})
 }
 
 func writeObjects(s *screen, all []dataplane.Object) {
-	for i, o := range all {
-		if i == listed {
-			s.printf("  and %d more (-o json)\n", len(all)-listed)
-			return
-		}
+	first(s, all, listed, "  and %d more (-o json)", func(o dataplane.Object) {
 		s.printf("  %s\n", printable.Text(o.Name))
 		for part := range strings.SplitSeq(o.Text, "\n") {
 			if part != "" && part != o.Name {
 				s.printf("      %s\n", printable.Text(part))
 			}
 		}
-	}
+	})
 }
 
 // writeTrace shows a trace to people.

@@ -544,7 +544,7 @@ func (k *cluster) status(ctx context.Context, to session, p pod, only question.F
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(res.Body, maxError))
-		return errors.New(cmp.Or(strings.TrimSpace(string(text)), res.Status))
+		return question.Refusal(cmp.Or(strings.TrimSpace(string(text)), res.Status))
 	}
 	return read(res.Body)
 }

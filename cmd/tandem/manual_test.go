@@ -179,7 +179,7 @@ func families(t *testing.T) []family {
 		}
 		m := metrics.New(metrics.Sources{
 			Version: "test", Status: func() engine.Status { return engine.Status{} }, Packets: packets,
-			Ages:     func() map[string]time.Duration { return map[string]time.Duration{"services": 0} },
+			Ages:     func() map[string]float64 { return map[string]float64{"services": 0} },
 			Failover: func() (metrics.Failover, bool) { return metrics.Failover{}, true },
 			Relays:   func() (relay.Stats, bool) { return relay.Stats{}, true },
 		})

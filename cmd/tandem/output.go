@@ -182,6 +182,19 @@ func (s *screen) flush() error {
 	return err
 }
 
+// listed is how many entries of a list are shown to people; -o json has all.
+const listed = 20
+
+// first shows the first entries of a list, most at most, and how many more there are, in the words of rest.
+func first[T any](s *screen, all []T, most int, rest string, show func(T)) {
+	for _, x := range all[:min(most, len(all))] {
+		show(x)
+	}
+	if more := len(all) - most; more > 0 {
+		s.printf(rest+"\n", more)
+	}
+}
+
 // The colours of states.
 const (
 	red    = "31"

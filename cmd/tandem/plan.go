@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/manifests"
-	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/platform"
@@ -163,13 +163,18 @@ func previewManifests(cmd *cobra.Command, out *output, path string, nodePorts co
 	if err != nil {
 		return err
 	}
-	var problems []model.Problem
-	for _, p := range found.Problems {
-		problems = append(problems, p.Model())
-	}
+	problems := manifests.Models(found.Problems)
 	printProblems(cmd, problems)
 	if prune && len(problems) > 0 {
 		return fmt.Errorf("%d manifests were rejected, see above: --prune would delete what they describe", len(problems))
+	}
+	brought := 0
+	if len(problems) > 0 {
+		running, err := platform.Status(cmd.Context(), question.Filter{})
+		if err != nil {
+			return err
+		}
+		brought = question.Brought(problems, &running)
 	}
 	p, err := platform.Ask(cmd.Context(), question.PreviewEdit(), question.Edit{Services: found.Services, Slices: found.Slices, Routes: found.Routes, Grants: found.Grants, Prune: prune})
 	if err != nil {
@@ -178,10 +183,10 @@ func previewManifests(cmd *cobra.Command, out *output, path string, nodePorts co
 	if err := out.print(cmd, report{document: p, text: func(s *screen) { writePreview(s, &p) }}); err != nil {
 		return err
 	}
-	return previewError(len(problems), p)
+	return previewError(brought, p)
 }
 
-// previewError is the error of a preview: problems take precedence over changes.
+// previewError is the error of a preview: problems that the manifests bring take precedence over changes.
 func previewError(manifestProblems int, p question.Preview) error {
 	if err := problemsError(manifestProblems + len(p.Problems)); err != nil || !p.Pending() {
 		return err
@@ -195,20 +200,11 @@ func writePreview(s *screen, p *question.Preview) {
 	for _, svc := range p.Services {
 		s.printf("%s: %s added, %d changed, %d deleted; %s, of which %d lose their frontend or endpoint\n",
 			printable.Text(svc.Name), printable.Count(svc.Added, "object"), svc.Changed, svc.Deleted, printable.Count(svc.Connections, "connection"), svc.Moved)
-		for i, text := range svc.Changes {
-			if i == listed {
-				s.printf("    and %d more (-o json)\n", len(svc.Changes)-listed)
-				break
-			}
-			s.printf("    %s\n", printable.Text(text))
-		}
-		for i, o := range svc.Objects {
-			if i == listed {
-				s.printf("    and %d more (-o json)\n", len(svc.Objects)-listed)
-				break
-			}
+		const more = "    and %d more (-o json)"
+		first(s, svc.Changes, listed, more, func(text string) { s.printf("    %s\n", printable.Text(text)) })
+		first(s, svc.Objects, listed, more, func(o dataplane.Change) {
 			s.printf("  %s %s\n", map[ledger.Verb]string{ledger.Create: "+", ledger.Replace: "~", ledger.Delete: "-"}[o.Verb], printable.Text(o.Object))
-		}
+		})
 		total.Added, total.Changed, total.Deleted = total.Added+svc.Added, total.Changed+svc.Changed, total.Deleted+svc.Deleted
 		total.Connections, total.Moved = total.Connections+svc.Connections, total.Moved+svc.Moved
 	}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -179,6 +180,93 @@ func TestDemoIsQuiet(t *testing.T) {
 		if err := cmd.Wait(); err != nil || strings.Contains(out.String(), "] \"") || !strings.Contains(out.String(), "after the change") {
 			t.Fatalf("%v\n%s", err, out)
 		}
+	}
+}
+
+// Whenever the demo is ended, by its own end, a signal to it or to all of a terminal's processes, it leaves no folder behind: as
+// root, and as a user whose demo is in a user namespace.
+func TestDemoLeavesNothing(t *testing.T) {
+	if err := netns.Available(); err != nil {
+		t.Skipf("no network namespaces here: %v", err)
+	}
+	dir, err := os.MkdirTemp("/tmp", "demo-") // short, and open to all: paths of sockets are bounded
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	binary, err := os.ReadFile("/proc/self/exe")
+	if err := errors.Join(err, os.Chmod(dir, 0o755), os.WriteFile(dir+"/program", binary, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for user, id := range map[string]int{"root": 0, "another user": 65534} {
+		for _, c := range []struct {
+			name, step string
+			to         int // 1: the process, -1: its group; 0 for no signal
+			signal     syscall.Signal
+		}{
+			{"at the end", "The demo leaves nothing behind", 0, 0},
+			{"at once", "", 1, syscall.SIGTERM},
+			{"at once, a terminal", "", -1, syscall.SIGINT},
+			{"with a network", "own network namespace", 1, syscall.SIGINT},
+			{"while it serves", "objects in the kernel", -1, syscall.SIGTERM},
+			{"by a terminal that is closed", "objects in the kernel", -1, syscall.SIGHUP},
+		} {
+			t.Run(user+" "+c.name, func(t *testing.T) {
+				if id != os.Geteuid() && os.Geteuid() != 0 {
+					t.Skip("needs root")
+				}
+				tmp := filepath.Join(dir, "t")
+				if err := errors.Join(os.Mkdir(tmp, 0o700), os.Chown(tmp, id, id)); err != nil {
+					t.Fatal(err)
+				}
+				defer os.RemoveAll(tmp)
+				var out written
+				cmd := exec.CommandContext(t.Context(), dir+"/program", "demo")
+				cmd.Env, cmd.Dir = []string{"TANDEM_TEST_PROGRAM=1", "TMPDIR=" + tmp, "PATH=" + os.Getenv("PATH")}, dir
+				cmd.Stdout, cmd.Stderr = &out, &out
+				cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: &syscall.Credential{Uid: uint32(id), Gid: uint32(id)}}
+				if err := cmd.Start(); err != nil {
+					t.Fatal(err)
+				}
+				left := func() []string {
+					all, err := filepath.Glob(tmp + "/*")
+					if err != nil {
+						t.Fatal(err)
+					}
+					return all
+				}
+				for end := time.Now().Add(30 * time.Second); len(left()) == 0 && time.Now().Before(end); {
+					time.Sleep(time.Millisecond)
+				}
+				out.await(t, c.step)
+				if c.to != 0 {
+					if err := syscall.Kill(c.to*cmd.Process.Pid, c.signal); err != nil {
+						t.Fatal(err)
+					}
+				}
+				err := cmd.Wait()
+				if strings.Contains(out.String(), "cannot run here") {
+					t.Skip(out.String())
+				}
+				if all := left(); len(all) > 0 {
+					t.Errorf("%v: it leaves %s\n%s", err, all, out.String())
+				}
+				if (err == nil) != (c.to == 0) {
+					t.Errorf("%v\n%s", err, out.String())
+				}
+			})
+		}
+	}
+}
+
+// Nor does it where tandems of root have what stays: a machine without one has no such folder after the demo.
+func TestDemoMakesNoFolderOfRoot(t *testing.T) {
+	if os.Geteuid() != 0 || netns.Available() != nil {
+		t.Skip("needs root, and network namespaces")
+	}
+	out, err := exec.Command("unshare", "--mount", "sh", "-c", "mount -t tmpfs tmpfs /run && TANDEM_TEST_PROGRAM=1 "+os.Args[0]+" demo && ls -A /run").CombinedOutput()
+	if _, rest, ok := strings.Cut(string(out), "The demo leaves nothing behind"); err != nil || !ok || strings.Contains(rest, "\ntandem") {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -247,11 +246,7 @@ func readFolder(ctx context.Context, c *config.Config) (inputs, error) {
 	if err != nil {
 		return inputs{}, err
 	}
-	in := inputs{Objects: found.Objects}
-	for _, p := range found.Problems {
-		in.problems = append(in.problems, p.Model())
-	}
-	return in, nil
+	return inputs{Objects: found.Objects, problems: manifests.Models(found.Problems)}, nil
 }
 
 // listServer watches the API server until everything was delivered, this machine's
@@ -259,10 +254,7 @@ func readFolder(ctx context.Context, c *config.Config) (inputs, error) {
 func listServer(ctx context.Context, c *config.Config) (inputs, error) {
 	following, stop := context.WithCancel(ctx)
 	defer stop()
-	g := &collector{
-		services: map[model.ServiceName]*model.Service{}, slices: map[model.SliceName]*model.Slice{},
-		cidrs: map[string]*model.ServiceCIDR{}, routes: map[model.RouteName]*model.Route{}, grants: map[model.GrantName]*model.Grant{}, complete: stop,
-	}
+	g := &collector{node: c.NodeName, objects: map[model.Key]model.Object{}, complete: stop}
 	hooks := watch.Hooks{Connected: func(all []netip.AddrPort) { g.change(func() { g.servers = all }) }}
 	source, err := watch.Open(c, slog.New(slog.DiscardHandler), hooks)
 	if err != nil {
@@ -272,22 +264,19 @@ func listServer(ctx context.Context, c *config.Config) (inputs, error) {
 		return inputs{}, err
 	}
 	if err := ctx.Err(); err != nil {
-		return inputs{}, fmt.Errorf("reading %s failed: %s: %w", c.Source(), g.missing(source, c.NodeName), err)
+		return inputs{}, fmt.Errorf("reading %s failed: %s: %w", c.Source(), g.missing(source), err)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return inputs{
-		Objects: model.Objects{
-			Nodes: []*model.Node{g.node}, Services: slices.Collect(maps.Values(g.services)),
-			Slices: slices.Collect(maps.Values(g.slices)), ServiceCIDRs: slices.Collect(maps.Values(g.cidrs)),
-			Routes: slices.Collect(maps.Values(g.routes)), Grants: slices.Collect(maps.Values(g.grants)),
-		},
-		problems: g.problems, machine: model.Machine{APIServers: g.servers},
-	}, nil
+	in := inputs{problems: g.problems, machine: model.Machine{APIServers: g.servers}}
+	for _, o := range g.objects {
+		in.Add(o)
+	}
+	return in, nil
 }
 
 // missing describes the inputs that were not delivered, and why, as far as known.
-func (g *collector) missing(source *watch.Source, node string) string {
+func (g *collector) missing(source *watch.Source) string {
 	var why []string
 	for _, r := range source.Resources() {
 		if r.Err != "" {
@@ -299,8 +288,8 @@ func (g *collector) missing(source *watch.Source, node string) string {
 	for _, p := range g.problems {
 		why = append(why, p.String())
 	}
-	if len(why) == 0 && g.node == nil {
-		why = append(why, "there is no Node "+node)
+	if len(why) == 0 && !g.hasNode() {
+		why = append(why, "there is no Node "+g.node)
 	}
 	if len(why) == 0 {
 		why = append(why, "timeout")
@@ -308,15 +297,11 @@ func (g *collector) missing(source *watch.Source, node string) string {
 	return strings.Join(why, "; ")
 }
 
-// collector keeps the delivered objects (watch.Sink) and calls complete after the last one.
+// collector keeps the delivered objects (model.Sink) and calls complete after the last one.
 type collector struct {
 	mu       sync.Mutex
-	services map[model.ServiceName]*model.Service
-	slices   map[model.SliceName]*model.Slice
-	cidrs    map[string]*model.ServiceCIDR
-	routes   map[model.RouteName]*model.Route
-	grants   map[model.GrantName]*model.Grant
-	node     *model.Node
+	node     string // this machine's
+	objects  map[model.Key]model.Object
 	servers  []netip.AddrPort
 	problems []model.Problem
 	synced   bool
@@ -328,36 +313,16 @@ func (g *collector) change(f func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	f()
-	if g.synced && g.node != nil {
+	if g.synced && g.hasNode() {
 		g.complete()
 	}
 }
 
-var _ watch.Sink = (*collector)(nil)
+func (g *collector) hasNode() bool { return g.objects[(&model.Node{Name: g.node}).Key()] != nil }
 
-func (g *collector) SetService(s *model.Service) { g.change(func() { g.services[s.Name] = s }) }
+func (g *collector) Set(o model.Object) { g.change(func() { g.objects[o.Key()] = o }) }
 
-func (g *collector) DeleteService(n model.ServiceName) { g.change(func() { delete(g.services, n) }) }
-
-func (g *collector) SetSlice(s *model.Slice) { g.change(func() { g.slices[s.Name] = s }) }
-
-func (g *collector) DeleteSlice(n model.SliceName) { g.change(func() { delete(g.slices, n) }) }
-
-func (g *collector) SetNode(n *model.Node) { g.change(func() { g.node = n }) }
-
-func (g *collector) DeleteNode(string) {}
-
-func (g *collector) SetServiceCIDR(c *model.ServiceCIDR) { g.change(func() { g.cidrs[c.Name] = c }) }
-
-func (g *collector) DeleteServiceCIDR(name string) { g.change(func() { delete(g.cidrs, name) }) }
-
-func (g *collector) SetRoute(r *model.Route) { g.change(func() { g.routes[r.Name] = r }) }
-
-func (g *collector) DeleteRoute(n model.RouteName) { g.change(func() { delete(g.routes, n) }) }
-
-func (g *collector) SetGrant(o *model.Grant) { g.change(func() { g.grants[o.Name] = o }) }
-
-func (g *collector) DeleteGrant(n model.GrantName) { g.change(func() { delete(g.grants, n) }) }
+func (g *collector) Delete(o model.Object) { g.change(func() { delete(g.objects, o.Key()) }) }
 
 func (g *collector) Problems(ps []model.Problem) { g.change(func() { g.problems = ps }) }
 

@@ -19,8 +19,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -254,24 +252,23 @@ func writeConnectivity(s *screen, r connectivity.Report) {
 // with the rights of the user of a kubeconfig, and tests them from this node. All of it
 // is deleted at the end, whatever that is.
 type clusterTest struct {
-	rules   *clientcmd.ClientConfigLoadingRules
 	on      bool
 	image   string
 	port    int
 	timeout time.Duration
 
-	client    *http.Client
-	base      *url.URL
+	cluster   *cluster
+	session   session
 	namespace string
 }
 
 func (k *clusterTest) register(c *cobra.Command) {
-	k.rules = clientcmd.NewDefaultClientConfigLoadingRules()
+	k.cluster = newCluster()
 	fs := c.Flags()
 	fs.BoolVar(&k.on, "in-cluster", false, "make two pods and four TCP Services (plain, traffic policies Local, session affinity, no endpoints) in a namespace of their own in the cluster, with the rights of the kubeconfig's user, and connect to them from this node")
 	fs.StringVar(&k.image, "image", "", "with --in-cluster: the image of the backends, which accepts connections; what follows -- are its arguments")
 	fs.IntVar(&k.port, "backend-port", 8080, "with --in-cluster: the port on which the image accepts connections")
-	fs.StringVar(&k.rules.ExplicitPath, "kubeconfig", "", "with --in-cluster: path of the kubeconfig; else $KUBECONFIG or ~/.kube/config")
+	fs.StringVar(&k.cluster.rules.ExplicitPath, "kubeconfig", "", "with --in-cluster: path of the kubeconfig; else $KUBECONFIG or ~/.kube/config")
 	fs.DurationVar(&k.timeout, "timeout", 2*time.Minute, "with --in-cluster: how long the backends may take to be served")
 }
 
@@ -284,7 +281,7 @@ func (k *clusterTest) run(ctx context.Context, args []string) (r connectivity.Re
 	if err != nil {
 		return r, err
 	}
-	if err := k.connect(); err != nil {
+	if k.session, err = k.cluster.open(); err != nil {
 		return r, err
 	}
 	k.namespace = "tandem-test-" + strings.ToLower(rand.Text()[:8])
@@ -302,19 +299,6 @@ func (k *clusterTest) run(ctx context.Context, args []string) (r connectivity.Re
 
 // own reports whether a Service is of the test.
 func (k *clusterTest) own(service string) bool { return strings.HasPrefix(service, k.namespace+"/") }
-
-func (k *clusterTest) connect() error {
-	c, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(k.rules, &clientcmd.ConfigOverrides{}).ClientConfig()
-	if err != nil {
-		return fmt.Errorf("kubeconfig: %w", err)
-	}
-	if k.client, err = rest.HTTPClientFor(c); err != nil {
-		return err
-	}
-	k.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // as for kubectl
-	k.base, _, err = rest.DefaultServerUrlFor(c)
-	return err
-}
 
 // object is an object to be created, and where.
 type object struct {
@@ -362,9 +346,9 @@ const emptyService = "empty"
 // at is where the objects of a kind are.
 func (k *clusterTest) at(kind string) *url.URL {
 	if kind == "namespaces" {
-		return k.base.JoinPath("api/v1/namespaces")
+		return k.session.base.JoinPath("api/v1/namespaces")
 	}
-	return k.base.JoinPath("api/v1/namespaces", k.namespace, kind)
+	return k.session.base.JoinPath("api/v1/namespaces", k.namespace, kind)
 }
 
 // createTries bounds the attempts at an object: a new namespace has its ServiceAccount a
@@ -399,7 +383,7 @@ func (k *clusterTest) do(ctx context.Context, method string, to *url.URL, body [
 	}
 	req.Header.Set("Accept", "application/json")
 	req.Header.Set("Content-Type", "application/json")
-	res, err := k.client.Do(req)
+	res, err := k.session.Do(req)
 	if err != nil {
 		return 0, err
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -61,18 +62,31 @@ func (f *rigFlags) withRig(cmd *cobra.Command, o connectivity.Options, use func(
 	return use(cmd.Context(), r)
 }
 
+// noUserNamespaceError is why there is no user namespace here.
+type noUserNamespaceError struct{ error }
+
+// childPatience is how long a child in a user namespace may take to end after a signal: it removes networks and stops proxies.
+const childPatience = 20 * time.Second
+
 // inUserNamespace runs the same command again as root of a user namespace, and has its
-// exit code. It prints errors itself.
+// exit code. It prints errors itself. Whatever becomes of it, its folders go with it.
 func inUserNamespace(cmd *cobra.Command) error {
+	folder, err := os.MkdirTemp("", "tandem-"+cmd.Name()+"-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(folder)
 	verb := slices.Index(os.Args, cmd.Name()) + 1
 	child := exec.CommandContext(cmd.Context(), "/proc/self/exe", slices.Concat(os.Args[1:verb], []string{"--inside"}, os.Args[verb:])...)
+	child.Env = append(os.Environ(), "TMPDIR="+folder, "XDG_RUNTIME_DIR="+folder)
 	child.Stdout, child.Stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
 	child.SysProcAttr = netns.UserNamespace()
 	child.Cancel = func() error { return child.Process.Signal(os.Interrupt) }
+	child.WaitDelay = childPatience
 	if err := child.Start(); err != nil {
-		return fmt.Errorf("requires root or a user namespace: %w", netns.Advise(err))
+		return noUserNamespaceError{fmt.Errorf("requires root or a user namespace: %w", netns.Advise(err))}
 	}
-	err := child.Wait()
+	err = child.Wait()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
 		return err

@@ -16,6 +16,7 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/snapshot"
@@ -113,6 +114,32 @@ func TestSurveyFollowsTheNodes(t *testing.T) {
 	s.due()
 	if got, err := s.states(t); err == nil || len(got) != 3 {
 		t.Errorf("%v: without a list of nodes %v", err, got)
+	}
+}
+
+// That a node is too old for a question is known of it by either way, whether it knows no such question or none at all.
+func TestOlderNodesAreKnown(t *testing.T) {
+	refuse := func(code int, text string) http.Handler {
+		return http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { http.Error(rw, text, code) })
+	}
+	w := newWorld(t, map[string]http.Handler{
+		"a": http.NotFoundHandler(), "b": refuse(http.StatusConflict, `unknown query "changes": is the running tandem another version?`),
+		"c": refuse(http.StatusConflict, `query changes: json: unknown field "limit"`), "d": refuse(http.StatusConflict, "busy with other queries"),
+	})
+	for _, w.account = range []bool{false, true} {
+		s := surveyOf(t, w)
+		for node, older := range map[string]bool{"a": true, "b": true, "c": true, "d": false} {
+			from, err := s.node(t.Context(), node)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := from.Changes(t.Context(), history.Filter{}); err == nil || errors.Is(err, question.ErrOlder) != older {
+				t.Errorf("%s, with tokens: %t: %v", node, w.account, err)
+			}
+		}
+	}
+	if w.asked["a exec"] == 0 || w.asked["a proxy"] == 0 {
+		t.Errorf("not by both ways: %v", w.asked)
 	}
 }
 

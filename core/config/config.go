@@ -213,10 +213,7 @@ func (n *NodePorts) Set() bool {
 	return n.Primary || n.Localhost || n.All || len(n.Prefixes) > 0
 }
 
-// OnLoopback reports whether node ports may answer on loopback addresses of any family.
-func (n *NodePorts) OnLoopback() bool { return n.OnLoopbackOf(true) || n.OnLoopbackOf(false) }
-
-// OnLoopbackOf reports it for IPv4 or IPv6. A range of loopback addresses asks for those of its
+// OnLoopbackOf reports whether node ports may answer on loopback addresses of IPv4 or IPv6. A range of loopback addresses asks for those of its
 // family, as the word localhost does for both.
 func (n *NodePorts) OnLoopbackOf(is4 bool) bool {
 	return n.Localhost || n.Loopback != nil && *n.Loopback || slices.ContainsFunc(n.Prefixes, func(p netip.Prefix) bool {

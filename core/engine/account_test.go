@@ -58,21 +58,21 @@ func TestStatesAreReportedWhenTheyChange(t *testing.T) {
 				t.Errorf("%s: counts %v, want %v", what, got, counts)
 			}
 		}
-		b.SetService(service("a", "10.96.0.1"))
-		b.SetService(service("b", "10.96.0.2"))
+		b.Set(service("a", "10.96.0.1"))
+		b.Set(service("b", "10.96.0.2"))
 		b.Synced(true)
 		expect("all well", "", 2, 0, 0)
 		relent := b.refuse("10.96.0.3:80")
-		b.SetService(service("c", "10.96.0.3"))
+		b.Set(service("c", "10.96.0.3"))
 		expect("refused", "c Programmed>Failing", 2, 0, 1)
-		b.SetService(service("d", "10.96.0.1"))
+		b.Set(service("d", "10.96.0.1"))
 		expect("an address twice", "d Programmed>Partial", 2, 1, 1)
 		relent()
 		sleep(time.Minute)
 		expect("retried", "c Failing>Programmed", 3, 1, 0)
-		b.DeleteService(model.ServiceName{Namespace: "ns", Name: "d"})
+		b.Delete(&model.Service{Name: model.ServiceName{Namespace: "ns", Name: "d"}})
 		expect("gone", "d Partial>Programmed gone", 3, 0, 0)
-		b.DeleteService(model.ServiceName{Namespace: "ns", Name: "a"})
+		b.Delete(&model.Service{Name: model.ServiceName{Namespace: "ns", Name: "a"}})
 		expect("a good one gone", "", 2, 0, 0)
 
 		rejected := []model.Problem{
@@ -87,7 +87,7 @@ func TestStatesAreReportedWhenTheyChange(t *testing.T) {
 		expect("an endpoint of a slice rejected", "c Programmed>Partial", 0, 2, 0)
 		b.Problems("manifests", rejected[:2])
 		expect("and corrected", "c Partial>Programmed", 1, 1, 0)
-		b.SetService(service("unknown", "10.96.0.9"))
+		b.Set(service("unknown", "10.96.0.9"))
 		expect("a Service that was unknown", "unknown Programmed>Partial", 1, 2, 0)
 		b.Problems("manifests", nil)
 		expect("corrected", "b Partial>Programmed; unknown Partial>Programmed", 3, 0, 0)
@@ -117,20 +117,20 @@ func TestTriggers(t *testing.T) {
 			}
 		}
 		sleep(time.Second)
-		b.SetService(service("a", "10.96.0.1"))
-		b.SetSlice(slice("a-1", "a", "10.0.0.1", before))
+		b.Set(service("a", "10.96.0.1"))
+		b.Set(slice("a-1", "a", "10.0.0.1", before))
 		b.Synced(true)
 		expect("an older change", "")
 		at := time.Now()
 		sleep(2 * time.Second)
-		b.SetSlice(slice("a-1", "a", "10.0.0.2", at))
+		b.Set(slice("a-1", "a", "10.0.0.2", at))
 		expect("a change", "a/IPv4@2s")
-		b.SetSlice(slice("a-1", "a", "10.0.0.2", at))
+		b.Set(slice("a-1", "a", "10.0.0.2", at))
 		expect("the same again", "")
-		b.SetSlice(slice("x-1", "x", "10.0.0.2", time.Now()))
+		b.Set(slice("x-1", "x", "10.0.0.2", time.Now()))
 		expect("of no Service", "")
 		relent := b.refuse("10.96.0.1:80")
-		b.SetSlice(slice("a-1", "a", "10.0.0.3", time.Now()))
+		b.Set(slice("a-1", "a", "10.0.0.3", time.Now()))
 		expect("refused", "")
 		relent()
 		sleep(time.Second)
@@ -143,9 +143,9 @@ func TestTriggers(t *testing.T) {
 func TestStatusCountsWhatArrives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
-		b.SetService(service("a", "10.96.0.1"))
-		b.SetSlice(slice("a-1", "a", "10.0.0.1", time.Time{}))
-		b.SetSlice(slice("a-2", "a", "10.0.0.2", time.Time{}))
+		b.Set(service("a", "10.96.0.1"))
+		b.Set(slice("a-1", "a", "10.0.0.1", time.Time{}))
+		b.Set(slice("a-2", "a", "10.0.0.2", time.Time{}))
 		at := time.Now()
 		sleep(time.Second)
 		if s := b.Status(); s.Seen != (engine.Changes{Services: 1, Slices: 2}) || s.Done != (engine.Changes{}) || !s.LatestAt.Equal(at) {
@@ -159,7 +159,7 @@ func TestStatusCountsWhatArrives(t *testing.T) {
 		if s := b.syncs[0]; !s.Full || s.Ports != [2]int{1, 0} || s.Work.Verbs != [ledger.Verbs]int{2, 0, 0} {
 			t.Errorf("first sync: %+v", s)
 		}
-		b.SetSlice(slice("a-1", "a", "10.0.0.7", time.Time{}))
+		b.Set(slice("a-1", "a", "10.0.0.7", time.Time{}))
 		synctest.Wait()
 		if s := b.syncs[1]; s.Full || s.Work.Verbs != [ledger.Verbs]int{0, 1, 0} {
 			t.Errorf("second sync: %+v", s)
@@ -176,8 +176,8 @@ func TestLeavingFollowsTheNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
 		for _, leaving := range []bool{true, false} {
-			b.SetNode(&model.Node{Name: "here", Leaving: leaving})
-			b.SetNode(&model.Node{Name: "there", Leaving: !leaving})
+			b.Set(&model.Node{Name: "here", Leaving: leaving})
+			b.Set(&model.Node{Name: "there", Leaving: !leaving})
 			synctest.Wait()
 			if b.Status().Leaving != leaving {
 				t.Errorf("leaving: want %t", leaving)

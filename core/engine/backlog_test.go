@@ -93,8 +93,8 @@ func largeBench(t *testing.T, then map[int]func()) (b *bench, all *[]engine.Sync
 			}
 		}
 	})
-	b.SetService(in("victim", service("v", "10.96.0.1")))
-	b.SetSlice(endpoints("victim", "v", readyEndpoints(1)))
+	b.Set(in("victim", service("v", "10.96.0.1")))
+	b.Set(endpoints("victim", "v", readyEndpoints(1)))
 	return b, all
 }
 
@@ -116,14 +116,14 @@ func TestALargeServiceLetsOthersInBetween(t *testing.T) {
 		together   int // ports that have a frontend in common
 	}{
 		{"comes", false, func(b *bench) {
-			b.SetService(manyPortService("p", 0))
-			b.SetSlice(manyPortSlice("p", "10.245.0.1"))
+			b.Set(manyPortService("p", 0))
+			b.Set(manyPortSlice("p", "10.245.0.1"))
 		}, manyPorts, 1},
-		{"changes", true, func(b *bench) { b.SetSlice(manyPortSlice("p", "10.246.0.1")) }, manyPorts, 1},
-		{"goes", true, func(b *bench) { b.DeleteService(model.ServiceName{Namespace: "tenant", Name: "large"}) }, 0, 1},
+		{"changes", true, func(b *bench) { b.Set(manyPortSlice("p", "10.246.0.1")) }, manyPorts, 1},
+		{"goes", true, func(b *bench) { b.Delete(&model.Service{Name: model.ServiceName{Namespace: "tenant", Name: "large"}}) }, 0, 1},
 		{"renames its ports", true, func(b *bench) {
-			b.SetService(manyPortService("q", 0))
-			b.SetSlice(manyPortSlice("q", "10.245.0.1"))
+			b.Set(manyPortService("q", 0))
+			b.Set(manyPortSlice("q", "10.245.0.1"))
 		}, manyPorts, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -131,8 +131,8 @@ func TestALargeServiceLetsOthersInBetween(t *testing.T) {
 				then := map[int]func(){}
 				b, all := largeBench(t, then)
 				if c.there {
-					b.SetService(manyPortService("p", 0))
-					b.SetSlice(manyPortSlice("p", "10.245.0.1"))
+					b.Set(manyPortService("p", 0))
+					b.Set(manyPortSlice("p", "10.245.0.1"))
 				}
 				b.begin()
 				if c.there && c.programmed > 0 {
@@ -146,7 +146,7 @@ func TestALargeServiceLetsOthersInBetween(t *testing.T) {
 					})
 				}
 				const comes = 2 // the sync after which the victim's change comes
-				then[comes] = func() { b.SetSlice(endpoints("victim", "v", readyEndpoints(2))) }
+				then[comes] = func() { b.Set(endpoints("victim", "v", readyEndpoints(2))) }
 				b.atOnce(t, func() { c.do(b) })
 				synctest.Wait()
 				most := 0
@@ -188,10 +188,10 @@ func TestALargeServiceLetsOthersInBetween(t *testing.T) {
 func TestWhatMovesIsNotCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, all := largeBench(t, nil)
-		b.SetService(manyPortService("p", 0))
-		b.SetSlice(manyPortSlice("p", "10.245.0.1"))
+		b.Set(manyPortService("p", 0))
+		b.Set(manyPortSlice("p", "10.245.0.1"))
 		b.begin()
-		b.SetService(manyPortService("p", 1))
+		b.Set(manyPortService("p", 1))
 		synctest.Wait()
 		if len(b.syncs) != 1 {
 			t.Errorf("%d syncs", len(b.syncs))
@@ -206,8 +206,8 @@ func TestAnAddressMovesFromAPortThatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		then := map[int]func(){}
 		b, all := largeBench(t, then)
-		b.SetService(manyPortService("p", 0))
-		b.SetSlice(manyPortSlice("p", "10.245.0.1"))
+		b.Set(manyPortService("p", 0))
+		b.Set(manyPortSlice("p", "10.245.0.1"))
 		b.begin()
 		const last = "10.96.1.1:1063"
 		b.kernel.Do(func() {
@@ -224,15 +224,15 @@ func TestAnAddressMovesFromAPortThatWaits(t *testing.T) {
 			}
 			heir := in("victim", service("heir", "10.96.1.1"))
 			heir.Ports[0].Port = 1063
-			b.SetService(heir)
-			b.SetSlice(endpoints("victim", "heir", readyEndpoints(3)))
+			b.Set(heir)
+			b.Set(endpoints("victim", "heir", readyEndpoints(3)))
 		}
 		then[2] = func() {
 			if got := b.kernel.Objects[last]; strings.Count(got, ":") != 3 {
 				t.Errorf("%s has %s", last, got)
 			}
 		}
-		b.DeleteService(model.ServiceName{Namespace: "tenant", Name: "large"})
+		b.Delete(&model.Service{Name: model.ServiceName{Namespace: "tenant", Name: "large"}})
 		synctest.Wait()
 		if len(b.syncs) < 4 || len(b.kernel.Objects) != others+1 {
 			t.Errorf("%d syncs; %d objects", len(b.syncs), len(b.kernel.Objects))
@@ -248,11 +248,11 @@ func TestTheHostChangesWhilePortsWait(t *testing.T) {
 		b, all := largeBench(t, then)
 		b.begin()
 		then[1] = func() {
-			b.SetNode(&model.Node{Name: "here", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
+			b.Set(&model.Node{Name: "here", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
 		}
 		b.atOnce(t, func() {
-			b.SetService(manyPortService("p", 0))
-			b.SetSlice(manyPortSlice("p", "10.245.0.1"))
+			b.Set(manyPortService("p", 0))
+			b.Set(manyPortSlice("p", "10.245.0.1"))
 		})
 		synctest.Wait()
 		if len(b.syncs) != 2 || !b.syncs[1].Full || len(b.kernel.Objects) != others+manyPorts {
@@ -286,8 +286,8 @@ func TestSwitchWhilePortsWait(t *testing.T) {
 			then[n] = func() { time.Sleep(time.Millisecond) }
 		}
 		b.atOnce(t, func() {
-			b.SetService(manyPortService("p", 0))
-			b.SetSlice(manyPortSlice("p", "10.245.0.1"))
+			b.Set(manyPortService("p", 0))
+			b.Set(manyPortSlice("p", "10.245.0.1"))
 		})
 		time.Sleep(time.Minute)
 		synctest.Wait()

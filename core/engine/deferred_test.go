@@ -45,7 +45,7 @@ func TestASlowStartMakesProgress(t *testing.T) {
 		})
 		const services = 40
 		for i := range services {
-			b.SetService(service(fmt.Sprint("s", i), fmt.Sprintf("10.96.0.%d", 1+i)))
+			b.Set(service(fmt.Sprint("s", i), fmt.Sprintf("10.96.0.%d", 1+i)))
 		}
 		b.Synced(true)
 		begun, last := time.Now(), services+1
@@ -88,11 +88,11 @@ func TestAChangeDuringASlowStart(t *testing.T) {
 		kernel := newKernel()
 		b := startOn(t, kernel, func(o *engine.Options) { o.Backend = dataplane.New(fronts{}, plodding{kernel}) })
 		for i := range 40 {
-			b.SetService(service(fmt.Sprint("s", i), fmt.Sprintf("10.96.0.%d", 1+i)))
+			b.Set(service(fmt.Sprint("s", i), fmt.Sprintf("10.96.0.%d", 1+i)))
 		}
 		b.Synced(true)
 		sleep(65 * time.Second)
-		b.SetService(service("new", "10.96.1.1"))
+		b.Set(service("new", "10.96.1.1"))
 		sleep(40 * time.Second)
 		kernel.Do(func() {
 			if kernel.Objects["10.96.1.1:80"] == "" {

@@ -54,8 +54,8 @@ func TestDriftIsRemembered(t *testing.T) {
 				return nil
 			}
 		})
-		b.SetService(service("a", "10.96.0.1"))
-		b.SetService(service("b", "10.96.0.2"))
+		b.Set(service("a", "10.96.0.1"))
+		b.Set(service("b", "10.96.0.2"))
 		b.Synced(true)
 		sleep(time.Minute)
 		b.kernel.Disturb(func(o map[string]string) {
@@ -109,7 +109,7 @@ func TestAuditOnRequest(t *testing.T) {
 		if _, err := b.Audit(t.Context()); err != engine.ErrNotReady {
 			t.Fatalf("before the source is synced: %v", err)
 		}
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		b.Synced(true)
 		sleep(time.Minute)
 		b.kernel.Do(func() { delete(b.kernel.Objects, "10.96.0.1:80") }) // unnoticed
@@ -148,11 +148,11 @@ func TestAQuestionReadsOnlyWhatOthersMayHaveChanged(t *testing.T) {
 		kernel := newKernel()
 		kernel.Limit.Certain = true
 		b := startOn(t, kernel, nil)
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		b.Synced(true)
 		adopted := time.Now()
 		sleep(time.Minute)
-		b.SetService(service("b", "10.96.0.2"))
+		b.Set(service("b", "10.96.0.2"))
 		synctest.Wait()
 		before := kernel.Observes
 		if at, err := b.Audit(t.Context()); err != nil || at.After(adopted) || kernel.Observes != before {
@@ -191,12 +191,12 @@ func churn(t *testing.T, r *rand.Rand) {
 			name := service(fmt.Sprint("s", n), fmt.Sprint("10.96.0.", 1+n))
 			switch r.IntN(4) {
 			case 0:
-				b.DeleteService(name.Name)
+				b.Delete(name)
 			case 1:
 				name.ClusterIPs = service("", fmt.Sprint("10.96.1.", 1+r.IntN(250))).ClusterIPs
-				b.SetService(name)
+				b.Set(name)
 			default:
-				b.SetService(name)
+				b.Set(name)
 			}
 			changes++
 		}
@@ -220,7 +220,7 @@ func churn(t *testing.T, r *rand.Rand) {
 func TestQuestionsHoldUpNoChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		b.Synced(true)
 		sleep(time.Minute)
 		b.kernel.Do(func() { b.kernel.Slow = func() { sleep(10 * time.Second) } })
@@ -235,7 +235,7 @@ func TestQuestionsHoldUpNoChange(t *testing.T) {
 		for i := range 9 {
 			sleep(time.Second)
 			before := time.Now()
-			b.SetService(service(fmt.Sprint("b", i), fmt.Sprint("10.96.1.", i+1)))
+			b.Set(service(fmt.Sprint("b", i), fmt.Sprint("10.96.1.", i+1)))
 			synctest.Wait()
 			if _, err := b.Snapshot(t.Context()); err != nil {
 				t.Fatal(err)
@@ -263,14 +263,14 @@ func (interrupted) Audit(context.Context) (int, error) {
 func TestQuestionsThatCannotBeAnsweredHoldUpNoChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, func(o *engine.Options) { o.Backend = interrupted{o.Backend} })
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		b.Synced(true)
 		synctest.Wait()
 		for i := range 6 { // well within the time of the next audit
 			done := make(chan error, 1)
 			go func() { _, err := b.Audit(t.Context()); done <- err }()
 			sleep(2 * time.Second)
-			b.SetService(service(fmt.Sprint("b", i), fmt.Sprint("10.96.1.", i+1)))
+			b.Set(service(fmt.Sprint("b", i), fmt.Sprint("10.96.1.", i+1)))
 			synctest.Wait()
 			if b.kernel.Objects[fmt.Sprint("10.96.1.", i+1, ":80")] != "reject" {
 				t.Fatalf("change %d waits for a question", i)
@@ -303,13 +303,13 @@ func TestInterruptedAuditsHoldUpChangesOnlyForATime(t *testing.T) {
 	}{{false, 0, 0}, {true, time.Second, 5 * time.Second}} {
 		synctest.Test(t, func(t *testing.T) {
 			b := start(t, func(o *engine.Options) { o.Backend, o.AuditEvery = endless{o.Backend}, time.Minute })
-			b.SetService(service("a", "10.96.0.1"))
+			b.Set(service("a", "10.96.0.1"))
 			b.Synced(true)
 			synctest.Wait()
 			longest, held := time.Duration(0), 0
 			for begin := time.Now(); time.Since(begin) < 20*time.Minute; sleep(300 * time.Millisecond) {
 				if c.changes {
-					b.SetService(service("a", fmt.Sprint("10.96.1.", 1+int(time.Since(begin).Seconds())%200)))
+					b.Set(service("a", fmt.Sprint("10.96.1.", 1+int(time.Since(begin).Seconds())%200)))
 				}
 				asked := time.Now()
 				if err := b.Ping(t.Context()); err != nil {
@@ -356,7 +356,7 @@ func TestAnAuditThatChangesWaitForFollowsATrace(t *testing.T) {
 		})
 		b.Synced(true)
 		for begin := time.Now(); time.Since(begin) < 10*time.Minute && backend.held < 2; sleep(300 * time.Millisecond) {
-			b.SetService(service("a", fmt.Sprint("10.96.1.", 1+int(time.Since(begin).Seconds())%200)))
+			b.Set(service("a", fmt.Sprint("10.96.1.", 1+int(time.Since(begin).Seconds())%200)))
 		}
 		if backend.before != 3 || backend.held != 2 {
 			t.Errorf("%d audits were interrupted, %d held changes up", backend.before, backend.held)
@@ -374,7 +374,7 @@ func BenchmarkSnapshot(b *testing.B) {
 	})
 	go func() { _ = e.Run(b.Context()) }()
 	for i := range 10_000 {
-		e.SetService(service(fmt.Sprint("s", i), fmt.Sprintf("10.%d.%d.%d", 96+i/62500, i/250%250, i%250+1)))
+		e.Set(service(fmt.Sprint("s", i), fmt.Sprintf("10.%d.%d.%d", 96+i/62500, i/250%250, i%250+1)))
 	}
 	e.Synced(true)
 	<-e.Programmed()
@@ -400,13 +400,13 @@ func BenchmarkChange(b *testing.B) {
 			go func() { _ = e.Run(b.Context()) }()
 			all := readyEndpoints(n + 1)
 			either := [2]*model.Slice{endpoints("ns", "a", all[:n]), endpoints("ns", "a", all[1:])}
-			e.SetService(service("a", "10.96.0.1"))
-			e.SetSlice(either[0])
+			e.Set(service("a", "10.96.0.1"))
+			e.Set(either[0])
 			e.Synced(true)
 			<-done
 			b.ReportAllocs()
 			for i := 1; b.Loop(); i++ {
-				e.SetSlice(either[i%2])
+				e.Set(either[i%2])
 				<-done
 			}
 		})
@@ -426,7 +426,7 @@ func (fronts) Opaque(string, string) bool { return false }
 func TestAnnouncedWritesAreNotLookedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, func(o *engine.Options) { o.Mode.Announced = true })
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		b.Synced(true)
 		b.Listening(true)
 		sleep(time.Minute + 3*time.Second) // no look is due soon
@@ -447,7 +447,7 @@ func TestAnnouncedWritesAreNotLookedFor(t *testing.T) {
 		after(11*time.Second, "not announced, later", 2)
 		sleep(time.Minute)
 		damage()
-		b.SetService(service("b", "10.96.0.2"))
+		b.Set(service("b", "10.96.0.2"))
 		after(time.Second, "at the time of a sync", 3)
 		sleep(time.Minute)
 		b.Listening(false)

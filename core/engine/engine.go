@@ -3,7 +3,7 @@
 // Package engine is the reconcile loop of a data plane. One goroutine owns all state: the
 // tracker, the backend in use and what is known of their health.
 //
-//	source ──SetService...──▶ inbox ──▶ ┌──────────────────────────────┐
+//	source ──Set, Delete────▶ inbox ──▶ ┌──────────────────────────────┐
 //	timer: retries, audits ────────────▶│ apply, flush, update, sync   │──▶ Hooks (flows, metrics, health)
 //	requests (Snapshot, Switch) ───────▶└──────────────────────────────┘
 //

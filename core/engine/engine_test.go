@@ -123,7 +123,7 @@ func TestADataPlaneThatOpensLater(t *testing.T) {
 				return backend, nil
 			}
 		})
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		b.Synced(true)
 		sleep(time.Hour)
 		if s := b.Status(); s.Err == nil || !strings.Contains(s.Err.Error(), "no network") || s.Adopted || s.Synced || attempts.Load() < 3000 || attempts.Load() > 3700 {
@@ -169,7 +169,7 @@ func TestDoubtIsKnownToADataPlaneThatOpensLater(t *testing.T) {
 				return backend, nil
 			}
 		})
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		b.Synced(false)
 		sleep(time.Minute)
 		there.Store(true)
@@ -190,7 +190,7 @@ func TestNothingIsProgrammedBeforeTheSourceIsSynced(t *testing.T) {
 		kernel := newKernel()
 		kernel.Objects["10.96.0.9:80"] = "kept until we know better"
 		b := startOn(t, kernel, nil)
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		sleep(time.Minute)
 		if b.kernel.Commits != 0 {
 			t.Fatal("programmed half the truth")
@@ -212,7 +212,7 @@ func TestAChangeIsAppliedAtOnce(t *testing.T) {
 		b.Synced(true)
 		synctest.Wait()
 		before := time.Now()
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		synctest.Wait() // no fake time passes here
 		if b.kernel.Objects["10.96.0.1:80"] != "reject" || !time.Now().Equal(before) {
 			t.Fatalf("not at once: %v after %v", b.kernel.Objects, time.Since(before))
@@ -226,7 +226,7 @@ func TestMinGapIsHonoured(t *testing.T) {
 		b.Synced(true)
 		synctest.Wait()
 		for i := range 5 {
-			b.SetService(service(fmt.Sprint("s", i), fmt.Sprint("10.96.0.", i)))
+			b.Set(service(fmt.Sprint("s", i), fmt.Sprint("10.96.0.", i)))
 			sleep(time.Second)
 		}
 		synctest.Wait()
@@ -268,7 +268,7 @@ func TestUnreadableKernelAtStartIsNotWritten(t *testing.T) {
 func TestForeignWritesAreFoundAndRepaired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		b.Synced(true)
 		sleep(time.Minute)
 		if b.kernel.Observes != 1 {
@@ -285,13 +285,13 @@ func TestForeignWritesAreFoundAndRepaired(t *testing.T) {
 func TestChangesDoNotWaitForAnAudit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		b.Synced(true)
 		sleep(time.Minute)
 		b.kernel.Do(func() { b.kernel.Slow = func() { sleep(10 * time.Second) } })
 		b.kernel.Disturb(func(o map[string]string) { delete(o, "10.96.0.1:80") })
 		sleep(5 * time.Second) // the audit has read, and is not done
-		b.SetService(service("b", "10.96.0.2"))
+		b.Set(service("b", "10.96.0.2"))
 		synctest.Wait()
 		if b.kernel.Objects["10.96.0.2:80"] != "reject" || b.drift != 0 {
 			t.Fatalf("objects %v, drift %d", b.kernel.Objects, b.drift)
@@ -308,8 +308,8 @@ func TestChangesDoNotWaitForAnAudit(t *testing.T) {
 func TestRepairedPortsAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
-		b.SetService(service("a", "10.96.0.1"))
-		b.SetService(service("b", "10.96.0.2"))
+		b.Set(service("a", "10.96.0.1"))
+		b.Set(service("b", "10.96.0.2"))
 		b.Synced(true)
 		sleep(time.Minute)
 		told := func() (names []string) {
@@ -346,7 +346,7 @@ func TestRepairedPortsAreReported(t *testing.T) {
 func TestAnAuditThatNeverEndsIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		b.Synced(true)
 		sleep(time.Minute)
 		hang := make(chan struct{})
@@ -357,7 +357,7 @@ func TestAnAuditThatNeverEndsIsGivenUp(t *testing.T) {
 		if a := b.Status().Audits; a.Failed == 0 {
 			t.Errorf("audits: %+v", a)
 		}
-		b.SetService(service("b", "10.96.0.2"))
+		b.Set(service("b", "10.96.0.2"))
 		sleep(time.Second)
 		if b.kernel.Objects["10.96.0.2:80"] != "reject" {
 			t.Errorf("objects %v", b.kernel.Objects)
@@ -396,7 +396,7 @@ func TestChangesWaitForAnAuditThatNeverWorksBesideThem(t *testing.T) {
 			backend = &busy{Backend: o.Backend}
 			o.Backend = backend
 		})
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		b.Synced(true)
 		sleep(time.Minute)
 		b.kernel.Disturb(func(o map[string]string) { clear(o) })
@@ -411,7 +411,7 @@ func TestChangesWaitForAnAuditThatNeverWorksBesideThem(t *testing.T) {
 func TestAuditsThatFailAreSpacedOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		b.Synced(true)
 		sleep(time.Minute)
 		b.kernel.Do(func() { b.kernel.Broken = errors.New("no memory") })
@@ -444,7 +444,7 @@ func TestAFailureDoesNotMakeEverySyncCostAll(t *testing.T) {
 			o.Backend = backend
 		})
 		b.kernel.Do(func() { b.kernel.Fail = func(ledger.Op[string, string]) error { return errors.New("not now") } })
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		b.Synced(true)
 		sleep(time.Minute)
 		if backend.asked != 0 || len(b.syncs) < 5 {
@@ -457,8 +457,8 @@ func TestFailuresAreRetriedWithoutAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
 		repair := b.refuse("10.96.0.1:80")
-		b.SetService(service("a", "10.96.0.1"))
-		b.SetService(service("b", "10.96.0.2"))
+		b.Set(service("a", "10.96.0.1"))
+		b.Set(service("b", "10.96.0.2"))
 		b.Synced(true)
 		synctest.Wait()
 		if len(b.kernel.Objects) != 2 || b.Status().Err == nil || !b.Status().QueuedAt.IsZero() {
@@ -476,14 +476,14 @@ func TestOnlyOurOwnNodeCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
 		b.Synced(true)
-		b.SetNode(&model.Node{Name: "there", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.2")}})
-		b.SetNode(&model.Node{Name: "here", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
+		b.Set(&model.Node{Name: "there", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.2")}})
+		b.Set(&model.Node{Name: "here", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
 		synctest.Wait()
 		if b.kernel.Objects["base"] != "here [192.0.2.1]" {
 			t.Fatalf("base: %q", b.kernel.Objects["base"])
 		}
-		b.DeleteNode("there")
-		b.DeleteNode("here") // the last known one is kept
+		b.Delete(&model.Node{Name: "there"})
+		b.Delete(&model.Node{Name: "here"}) // the last known one is kept
 		synctest.Wait()
 		if b.kernel.Objects["base"] != "here [192.0.2.1]" {
 			t.Fatalf("base without a Node: %q", b.kernel.Objects["base"])
@@ -509,8 +509,8 @@ func TestServiceCIDRs(t *testing.T) {
 		cidr := func(name, p string) *model.ServiceCIDR {
 			return &model.ServiceCIDR{Name: name, CIDRs: []netip.Prefix{netip.MustParsePrefix(p)}}
 		}
-		b.SetService(service("a", "10.96.0.1"))
-		b.SetServiceCIDR(cidr("first", "10.96.0.0/16"))
+		b.Set(service("a", "10.96.0.1"))
+		b.Set(cidr("first", "10.96.0.0/16"))
 		b.Synced(true)
 		synctest.Wait()
 		before, commits := compiled, kernel.Commits
@@ -519,11 +519,11 @@ func TestServiceCIDRs(t *testing.T) {
 			want []string
 		}{
 			{func() {}, []string{"10.96.0.0/16"}},
-			{func() { b.SetServiceCIDR(cidr("more", "10.8.0.0/16")) }, []string{"10.8.0.0/16", "10.96.0.0/16"}},
-			{func() { b.SetServiceCIDR(cidr("more", "10.9.0.0/16")) }, []string{"10.9.0.0/16", "10.96.0.0/16"}},
-			{func() { b.SetServiceCIDR(cidr("more", "10.9.0.0/16")) }, []string{"10.9.0.0/16", "10.96.0.0/16"}},
-			{func() { b.DeleteServiceCIDR("more") }, []string{"10.96.0.0/16"}},
-			{func() { b.DeleteServiceCIDR("first"); b.DeleteServiceCIDR("never") }, nil},
+			{func() { b.Set(cidr("more", "10.8.0.0/16")) }, []string{"10.8.0.0/16", "10.96.0.0/16"}},
+			{func() { b.Set(cidr("more", "10.9.0.0/16")) }, []string{"10.9.0.0/16", "10.96.0.0/16"}},
+			{func() { b.Set(cidr("more", "10.9.0.0/16")) }, []string{"10.9.0.0/16", "10.96.0.0/16"}},
+			{func() { b.Delete(&model.ServiceCIDR{Name: "more"}) }, []string{"10.96.0.0/16"}},
+			{func() { b.Delete(&model.ServiceCIDR{Name: "first"}); b.Delete(&model.ServiceCIDR{Name: "never"}) }, nil},
 		} {
 			step.do()
 			synctest.Wait()
@@ -546,8 +546,8 @@ func TestServiceCIDRs(t *testing.T) {
 func TestSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
-		b.SetService(service("b", "10.96.0.2"))
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("b", "10.96.0.2"))
+		b.Set(service("a", "10.96.0.1"))
 		b.Problems("folder", []model.Problem{{Object: "Service ns/c", Where: "c.yaml:3", Why: model.WhyBadAddress, Detail: "x"}})
 		b.Synced(true)
 		s, err := b.Snapshot(t.Context())
@@ -575,8 +575,8 @@ func TestAppliedFollowsFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
 		repair := b.refuse("10.96.0.1:80")
-		b.SetService(service("a", "10.96.0.1"))
-		b.SetService(service("b", "10.96.0.2"))
+		b.Set(service("a", "10.96.0.1"))
+		b.Set(service("b", "10.96.0.2"))
 		b.Synced(true)
 		synctest.Wait()
 		settled := func() (names string) {
@@ -605,7 +605,7 @@ func TestEventsDoNotHurryAdoption(t *testing.T) {
 			o.Backend = unreadable{o.Backend, &tries}
 		})
 		for i := range 100 {
-			b.SetService(service(fmt.Sprint("s", i), "10.96.0.1"))
+			b.Set(service(fmt.Sprint("s", i), "10.96.0.1"))
 			sleep(10 * time.Millisecond)
 		}
 		if tries > 2 {
@@ -619,7 +619,7 @@ func TestEventsDoNotHurryAdoption(t *testing.T) {
 func TestALongReadAtTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, func(o *engine.Options) { o.Backend = slowReader{o.Backend} })
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		b.Synced(true)
 		sleep(5 * time.Minute)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -663,7 +663,7 @@ func TestDoubtSparesWhatWasThere(t *testing.T) {
 			k.Objects["10.96.0.9:80"] = "of a Service whose manifest is broken now"
 			o.Backend = dataplane.New(fronts{}, k)
 		})
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		b.Synced(false)
 		sleep(time.Minute)
 		s, err := b.Snapshot(t.Context())
@@ -715,7 +715,7 @@ func TestSetTiming(t *testing.T) {
 				return h, nil
 			}
 		})
-		b.SetNode(&model.Node{Name: "here", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
+		b.Set(&model.Node{Name: "here", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
 		b.Synced(true)
 		synctest.Wait()
 		name = "after"
@@ -727,7 +727,7 @@ func TestSetTiming(t *testing.T) {
 			}
 			commits = b.kernel.Commits
 		})
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		b.SetTiming(time.Minute, 10*time.Second)
 		synctest.Wait()
 		b.kernel.Do(func() {
@@ -756,7 +756,7 @@ func TestLeftoversDelayNoService(t *testing.T) {
 			return nil
 		}
 		b := startOn(t, kernel, nil)
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		b.Synced(true)
 		synctest.Wait()
 		var settled int
@@ -790,7 +790,7 @@ func (b *traced) Audit(ctx context.Context) (int, error) {
 func TestAuditsWaitForATrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, func(o *engine.Options) { o.Backend = &traced{o.Backend, time.Now().Add(80 * time.Second)} })
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		b.Synced(true)
 		sleep(time.Minute)
 		b.kernel.Disturb(func(o map[string]string) { clear(o) })

@@ -32,14 +32,14 @@ func TestWhatATenantsChangeEntailsDelaysNoOther(t *testing.T) {
 			name: "new endpoints of all of them get their next share", all: readyEndpoints(each), choice: model.Choice{SlowStart: time.Minute},
 			begin: func(b *bench) {
 				for i := range services {
-					b.SetSlice(endpoints("tenant", fmt.Sprint("s", i), readyEndpoints(each+1)))
+					b.Set(endpoints("tenant", fmt.Sprint("s", i), readyEndpoints(each+1)))
 				}
 			},
 			entail: func(*bench) { time.Sleep(10 * time.Second) },
 		},
 		{
 			name: "a backend of routes changes", all: readyEndpoints(1), routes: resolve.MaxRoutesOf,
-			entail: func(b *bench) { b.SetSlice(endpoints("tenant", "backend", readyEndpoints(3000)[1:])) },
+			entail: func(b *bench) { b.Set(endpoints("tenant", "backend", readyEndpoints(3000)[1:])) },
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -48,20 +48,20 @@ func TestWhatATenantsChangeEntailsDelaysNoOther(t *testing.T) {
 				for i := range services {
 					s := in("tenant", service(fmt.Sprint("s", i), fmt.Sprintf("10.96.%d.%d", 1+i/250, i%250)))
 					s.Choice = c.choice
-					b.SetService(s)
-					b.SetSlice(endpoints("tenant", fmt.Sprint("s", i), c.all))
+					b.Set(s)
+					b.Set(endpoints("tenant", fmt.Sprint("s", i), c.all))
 				}
-				b.SetService(in("tenant", service("backend", "10.96.100.1")))
-				b.SetSlice(endpoints("tenant", "backend", readyEndpoints(3000)))
+				b.Set(in("tenant", service("backend", "10.96.100.1")))
+				b.Set(endpoints("tenant", "backend", readyEndpoints(3000)))
 				for i := range c.routes {
-					b.SetRoute(&model.Route{
+					b.Set(&model.Route{
 						Name:     model.RouteName{Proto: model.TCP, Namespace: "tenant", Name: fmt.Sprint("r", i)},
 						Parents:  []model.RouteParent{{Service: fmt.Sprint("s", 2*i)}, {Service: fmt.Sprint("s", 2*i+1)}},
 						Backends: []model.RouteBackend{{Service: model.ServiceName{Namespace: "tenant", Name: "backend"}, Port: 80, Weight: 1}},
 					})
 				}
-				b.SetService(in("victim", service("v", "10.96.0.1")))
-				b.SetSlice(endpoints("victim", "v", readyEndpoints(1)))
+				b.Set(in("victim", service("v", "10.96.0.1")))
+				b.Set(endpoints("victim", "v", readyEndpoints(1)))
 				b.Synced(true)
 				synctest.Wait()
 				if c.begin != nil {
@@ -71,7 +71,7 @@ func TestWhatATenantsChangeEntailsDelaysNoOther(t *testing.T) {
 				b.syncs = nil
 				b.atOnce(t, func() {
 					c.entail(b)
-					b.SetSlice(endpoints("victim", "v", readyEndpoints(2)))
+					b.Set(endpoints("victim", "v", readyEndpoints(2)))
 				})
 				synctest.Wait()
 				most, all := 0, 0

@@ -44,11 +44,11 @@ func TestAServiceThatNeverWorkedGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
 		b.fail(map[string]error{"10.96.0.1:80": errors.New("refused")})
-		b.SetService(service("a", "10.96.0.1"))
-		b.SetService(service("b", "10.96.0.2"))
+		b.Set(service("a", "10.96.0.1"))
+		b.Set(service("b", "10.96.0.2"))
 		b.Synced(true)
 		synctest.Wait()
-		b.DeleteService(model.ServiceName{Namespace: "ns", Name: "a"})
+		b.Delete(&model.Service{Name: model.ServiceName{Namespace: "ns", Name: "a"}})
 		sleep(time.Minute)
 		if got := b.settled(t); got != "b" {
 			t.Errorf("in effect: %q, want b", got)
@@ -57,7 +57,7 @@ func TestAServiceThatNeverWorkedGoes(t *testing.T) {
 			t.Errorf("status %+v", s)
 		}
 		b.fail(nil)
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		sleep(time.Minute)
 		if got := b.settled(t); got != "ba" {
 			t.Errorf("in effect: %q, want b and then a", got)
@@ -72,13 +72,13 @@ func TestNothingIsInEffectWhileTheDataPlaneIsHeld(t *testing.T) {
 		b := startOn(t, memory.New[string](fronts{}.Equal, dataplane.Limits{Atomic: true}), nil)
 		refused := map[string]error{"10.96.0.1:80": errors.New("refused")}
 		b.fail(refused)
-		b.SetService(service("a", "10.96.0.1"))
-		b.SetService(service("b", "10.96.0.2"))
+		b.Set(service("a", "10.96.0.1"))
+		b.Set(service("b", "10.96.0.2"))
 		b.Synced(true)
 		synctest.Wait()
 		held := map[string]error{"10.96.0.1:80": errors.New("refused"), "10.96.0.3:80": ledger.BusyError{After: 50 * time.Millisecond}}
 		b.fail(held)
-		b.SetService(service("c", "10.96.0.3"))
+		b.Set(service("c", "10.96.0.3"))
 		sleep(time.Minute)
 		if got := b.settled(t); got != "b" {
 			t.Errorf("in effect: %q, want b alone", got)
@@ -101,8 +101,8 @@ func TestAnAddressThatStaysBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
 		b.fail(map[string]error{"10.96.0.1:80": fmt.Errorf("listen: %w", ledger.BusyError{After: 100 * time.Millisecond})})
-		b.SetService(service("a", "10.96.0.1"))
-		b.SetService(service("b", "10.96.0.2"))
+		b.Set(service("a", "10.96.0.1"))
+		b.Set(service("b", "10.96.0.2"))
 		b.Synced(true)
 		sleep(ledger.BusyLimit / 2)
 		if s := b.Status(); s.Err != nil || s.Services[model.Failing] != 0 {
@@ -113,7 +113,7 @@ func TestAnAddressThatStaysBusy(t *testing.T) {
 		if s.Err == nil || !strings.Contains(s.Err.Error(), "busy; retry") || s.Services[model.Failing] != 1 || s.Services[model.Programmed] != 1 {
 			t.Errorf("busy for longer: status %+v", s)
 		}
-		b.SetService(service("c", "10.96.0.3"))
+		b.Set(service("c", "10.96.0.3"))
 		sleep(time.Minute)
 		b.fail(nil)
 		sleep(time.Minute)
@@ -143,9 +143,9 @@ func TestARestartWithARefusedServiceIsHealthy(t *testing.T) {
 		kernel.Objects["base"], kernel.Objects["10.96.0.1:80"] = "here []", "reject"
 		b := startOn(t, kernel, nil)
 		b.fail(map[string]error{"10.96.0.2:80": errors.New("taken"), "10.96.0.3:80": errors.New("taken")})
-		b.SetService(service("a", "10.96.0.1"))
-		b.SetService(service("b", "10.96.0.2"))
-		b.SetService(service("c", "10.96.0.3"))
+		b.Set(service("a", "10.96.0.1"))
+		b.Set(service("b", "10.96.0.2"))
+		b.Set(service("c", "10.96.0.3"))
 		b.Synced(true)
 		sleep(time.Hour)
 		if s := b.Status(); !s.Synced || !s.QueuedAt.IsZero() || s.Services[model.Failing] != 2 {
@@ -159,8 +159,8 @@ func TestARestartWithARefusedServiceIsHealthy(t *testing.T) {
 func TestWhatIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
-		b.SetService(service("a", "10.96.0.1"))
-		b.SetService(service("b", "10.96.0.2"))
+		b.Set(service("a", "10.96.0.1"))
+		b.Set(service("b", "10.96.0.2"))
 		b.Synced(true)
 		synctest.Wait()
 		expect := func(what string, stuck bool) {
@@ -172,18 +172,18 @@ func TestWhatIsStuck(t *testing.T) {
 		}
 		no := errors.New("no")
 		b.fail(map[string]error{"10.96.0.3:80": no, "10.96.0.4:80": no, "10.96.0.5:80": no})
-		b.SetService(service("c", "10.96.0.3"))
+		b.Set(service("c", "10.96.0.3"))
 		expect("one", false)
-		b.SetService(service("d", "10.96.0.4"))
+		b.Set(service("d", "10.96.0.4"))
 		expect("two", true)
-		b.SetService(service("f", "10.96.0.6"))
+		b.Set(service("f", "10.96.0.6"))
 		expect("two, and another works", false)
-		b.SetService(service("e", "10.96.0.5"))
+		b.Set(service("e", "10.96.0.5"))
 		expect("one more since", false)
 		b.fail(nil)
 		expect("all well", false)
 		b.fail(map[string]error{"base": no})
-		b.SetNode(&model.Node{Name: "here", IPs: service("x", "192.0.2.1").ClusterIPs})
+		b.Set(&model.Node{Name: "here", IPs: service("x", "192.0.2.1").ClusterIPs})
 		expect("the base", true)
 	})
 }
@@ -197,14 +197,14 @@ func TestOneTenantIsNotTheDataPlane(t *testing.T) {
 			s.Name.Namespace = namespace
 			return s
 		}
-		b.SetService(of("shop", "a", "10.96.0.1"))
-		b.SetService(of("evil", "b", "10.96.0.2"))
+		b.Set(of("shop", "a", "10.96.0.1"))
+		b.Set(of("evil", "b", "10.96.0.2"))
 		b.Synced(true)
 		synctest.Wait()
 		no := errors.New("no")
 		b.fail(map[string]error{"10.96.0.3:80": no, "10.96.0.4:80": no, "10.96.0.5:80": no})
 		for i, s := range []*model.Service{of("evil", "c", "10.96.0.3"), of("evil", "d", "10.96.0.4"), of("shop", "e", "10.96.0.5")} {
-			b.SetService(s)
+			b.Set(s)
 			sleep(time.Minute)
 			if got := !b.Status().QueuedAt.IsZero(); got != (i == 2) {
 				t.Errorf("%s: stuck %t", s.Name, got)
@@ -225,7 +225,7 @@ func TestWaitingForTheSourceIsNotWaitingForTheDataPlane(t *testing.T) {
 				return nil
 			}
 		})
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		sleep(time.Hour)
 		b.Synced(true)
 		begin := time.Now()
@@ -258,15 +258,15 @@ func TestANodeThatIsMadeAgainKeepsItsAddresses(t *testing.T) {
 		})
 		ips := service("x", "192.0.2.1").ClusterIPs
 		pods := func(p string) []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix(p)} }
-		b.SetNode(&model.Node{Name: "here", Zone: "a", IPs: ips, PodCIDRs: pods("10.1.0.0/24")})
-		b.SetNode(&model.Node{Name: "here", Leaving: true})
-		b.SetNode(&model.Node{Name: "here", Zone: "b"})
+		b.Set(&model.Node{Name: "here", Zone: "a", IPs: ips, PodCIDRs: pods("10.1.0.0/24")})
+		b.Set(&model.Node{Name: "here", Leaving: true})
+		b.Set(&model.Node{Name: "here", Zone: "b"})
 		b.Synced(true)
 		synctest.Wait()
 		if len(seen.IPs) != 1 || len(seen.PodCIDRs) != 1 || seen.Zone != "b" || b.Status().Leaving {
 			t.Errorf("node %+v", seen)
 		}
-		b.SetNode(&model.Node{Name: "here", IPs: service("x", "192.0.2.2").ClusterIPs, PodCIDRs: pods("10.2.0.0/24")})
+		b.Set(&model.Node{Name: "here", IPs: service("x", "192.0.2.2").ClusterIPs, PodCIDRs: pods("10.2.0.0/24")})
 		synctest.Wait()
 		if seen.IPs[0].String() != "192.0.2.2" || seen.PodCIDRs[0].String() != "10.2.0.0/24" {
 			t.Errorf("node %+v", seen)
@@ -287,7 +287,7 @@ func TestCancelledCallersAreNotAnswered(t *testing.T) {
 		b.kernel.Do(func() {
 			b.kernel.Fail = func(ledger.Op[string, string]) error { time.Sleep(time.Minute); return nil }
 		})
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		synctest.Wait()
 		for range 10 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -30,12 +30,12 @@ func TestAGapOfTheModeIsSaidOnce(t *testing.T) {
 			o.Backend = dataplane.New(hiding{}, memory.New[string](fronts{}.Equal, dataplane.Limits{}))
 			o.Hooks.Problem = func(p model.Problem) { said = append(said, p) }
 		})
-		b.SetService(service("a", "10.96.0.1"))
-		b.SetService(service("b", "10.96.0.2"))
-		b.SetService(service("c", "10.96.0.3"))
+		b.Set(service("a", "10.96.0.1"))
+		b.Set(service("b", "10.96.0.2"))
+		b.Set(service("c", "10.96.0.3"))
 		b.Synced(true)
 		synctest.Wait()
-		b.SetService(service("c", "10.96.0.4"))
+		b.Set(service("c", "10.96.0.4"))
 		synctest.Wait()
 		if len(said) != 1 || said[0].Object != "data plane" {
 			t.Errorf("said: %v", said)
@@ -66,7 +66,7 @@ func TestTheGapsOfALargeServiceAreCounted(t *testing.T) {
 		for i := range 1000 {
 			s.Ports = append(s.Ports, model.ServicePort{Name: fmt.Sprint("p", i), Proto: model.TCP, Port: uint16(i + 1)})
 		}
-		b.SetService(s)
+		b.Set(s)
 		b.Synced(true)
 		synctest.Wait()
 		if n := len(said); n != model.MaxProblems+1 || said[n-1].Detail != "980 more problems of its ports" {
@@ -118,7 +118,7 @@ func TestGapsAreSaidWithoutAChangeOfTheService(t *testing.T) {
 						return &h, nil
 					}
 				})
-				b.SetService(service("a", "10.96.0.1"))
+				b.Set(service("a", "10.96.0.1"))
 				b.Synced(true)
 				synctest.Wait()
 				c.change(t, b, host)
@@ -126,7 +126,7 @@ func TestGapsAreSaidWithoutAChangeOfTheService(t *testing.T) {
 				if len(said) != 1 {
 					t.Fatalf("said: %v", said)
 				}
-				b.SetService(service("a", "10.96.0.2"))
+				b.Set(service("a", "10.96.0.2"))
 				synctest.Wait()
 				if len(said) != 1 || said[0].Object != "Service ns/a" || said[0].Detail != c.want {
 					t.Errorf("said: %v, want %s", said, c.want)
@@ -163,8 +163,8 @@ func TestAGapGoesWithoutAChange(t *testing.T) {
 			r.Backend = o.Backend
 			o.Backend = r
 		})
-		b.SetService(service("a", "10.96.0.1"))
-		b.SetService(service("b", "10.96.0.2"))
+		b.Set(service("a", "10.96.0.1"))
+		b.Set(service("b", "10.96.0.2"))
 		b.Synced(true)
 		sleep(30 * time.Second)
 		if s := b.Status().Services; s[model.Partial] != 2 {

@@ -71,28 +71,28 @@ func TestOnlyProblemsThatLastAreReported(t *testing.T) {
 	}{
 		{
 			"a port before its EndpointSlices",
-			func(b *bench) { b.SetService(oldService); b.SetSlice(oldSlice) },
-			func(b *bench) { b.SetService(newService) },
-			func(b *bench) { b.SetSlice(newSlice) },
+			func(b *bench) { b.Set(oldService); b.Set(oldSlice) },
+			func(b *bench) { b.Set(newService) },
+			func(b *bench) { b.Set(newSlice) },
 			model.WhyNoTargetPort, 1,
 		},
 		{
 			"an address that moves",
-			func(b *bench) { b.SetService(external("a", "10.96.0.1", ip)); b.SetService(service("b", "10.96.0.2")) },
-			func(b *bench) { b.SetService(external("b", "10.96.0.2", ip)) },
-			func(b *bench) { b.SetService(external("a", "10.96.0.1", "")) },
+			func(b *bench) { b.Set(external("a", "10.96.0.1", ip)); b.Set(service("b", "10.96.0.2")) },
+			func(b *bench) { b.Set(external("b", "10.96.0.2", ip)) },
+			func(b *bench) { b.Set(external("a", "10.96.0.1", "")) },
 			model.WhyFrontendTaken, 1,
 		},
 		{
 			"a Service that goes",
-			func(b *bench) { b.SetService(external("a", "10.96.0.1", ip)) },
-			func(b *bench) { b.SetService(external("b", "10.96.0.2", ip)) },
-			func(b *bench) { b.DeleteService(model.ServiceName{Namespace: "ns", Name: "b"}) },
+			func(b *bench) { b.Set(external("a", "10.96.0.1", ip)) },
+			func(b *bench) { b.Set(external("b", "10.96.0.2", ip)) },
+			func(b *bench) { b.Delete(&model.Service{Name: model.ServiceName{Namespace: "ns", Name: "b"}}) },
 			model.WhyFrontendTaken, 0, // with the Service
 		},
 		{
 			"a source",
-			func(b *bench) { b.SetService(service("x", "10.96.0.1")) },
+			func(b *bench) { b.Set(service("x", "10.96.0.1")) },
 			func(b *bench) {
 				b.Problems("API server", []model.Problem{{Object: "Service ns/x", Why: model.WhyInvalid}})
 			},
@@ -149,7 +149,7 @@ func TestWhatIsMeasuredIsReportedAtOnce(t *testing.T) {
 			b.Problems("failover", nil)
 			sleep(time.Minute)
 		}
-		b.SetService(service("x", "10.96.0.1"))
+		b.Set(service("x", "10.96.0.1"))
 		for n := range 2 { // whether the problem comes before the state or the state before the problem
 			if n == 1 {
 				b.Problems("API server", []model.Problem{{Object: "Service ns/x", Why: model.WhyInvalid}})

@@ -17,99 +17,61 @@ import (
 	"github.com/tandem-proxy/tandem/core/track"
 )
 
-// SetService adds or replaces a Service.
-func (e *Engine) SetService(s *model.Service) {
-	e.event(aService, s.Name, s, func(at int64) {
-		e.recordService(s.Name, s, at)
-		e.tracker.SetService(s)
-	})
-}
+// Set adds or replaces an object. Of other machines' Nodes only the addresses
+// matter: external IPs must not take them.
+func (e *Engine) Set(o model.Object) { e.input(o, false) }
 
-// DeleteService removes a Service.
-func (e *Engine) DeleteService(n model.ServiceName) {
-	e.event(aService, n, nil, func(at int64) {
-		e.recordService(n, nil, at)
-		e.tracker.DeleteService(n)
-	})
-}
+// Delete removes an object. This machine's own Node stays: the last known one is kept, and its
+// addresses and podCIDRs are until a new one has some.
+func (e *Engine) Delete(o model.Object) { e.input(o, true) }
 
-// SetSlice adds or replaces an EndpointSlice.
-func (e *Engine) SetSlice(s *model.Slice) {
-	e.event(aSlice, model.ServiceName(s.Name), s, func(at int64) {
-		e.recordSlice(s.Name, s, at)
-		e.tracker.SetSlice(s)
-	})
-}
-
-// DeleteSlice removes an EndpointSlice.
-func (e *Engine) DeleteSlice(n model.SliceName) {
-	e.event(aSlice, model.ServiceName(n), nil, func(at int64) {
-		e.recordSlice(n, nil, at)
-		e.tracker.DeleteSlice(n)
-	})
-}
-
-// SetRoute adds or replaces a route of the Gateway API.
-func (e *Engine) SetRoute(r *model.Route) {
-	e.routeEvent(r.Name, r, func() { e.tracker.SetRoute(r) })
-}
-
-// DeleteRoute removes a route.
-func (e *Engine) DeleteRoute(n model.RouteName) {
-	e.routeEvent(n, nil, func() { e.tracker.DeleteRoute(n) })
-}
-
-// routeEvent queues a change of a route; r is nil where it was deleted.
-func (e *Engine) routeEvent(n model.RouteName, r *model.Route, f func()) {
-	at := time.Now().UnixNano()
-	e.inbox.put(task{about: subject{aRoute, n.Namespace, n.Kind() + "/" + n.Name}, do: func(since time.Time) {
-		e.recordRoute(n, r, at)
-		f()
-		e.change(since)
-	}})
-}
-
-// SetGrant adds or replaces a ReferenceGrant of the Gateway API.
-func (e *Engine) SetGrant(g *model.Grant) {
-	e.grantEvent(g.Name, g, func() { e.tracker.SetGrant(g) })
-}
-
-// DeleteGrant removes a ReferenceGrant.
-func (e *Engine) DeleteGrant(n model.GrantName) {
-	e.grantEvent(n, nil, func() { e.tracker.DeleteGrant(n) })
-}
-
-// grantEvent queues a change of a grant; g is nil where it was deleted.
-func (e *Engine) grantEvent(n model.GrantName, g *model.Grant, f func()) {
-	at := time.Now().UnixNano()
-	e.inbox.put(task{about: subject{aGrant, n.Namespace, n.Name}, do: func(since time.Time) {
-		e.recordGrant(n, g, at)
-		f()
-		e.change(since)
-	}})
-}
-
-// event queues a change of the inputs: an object that is set, or nil for one that is gone. F is given the moment
-// of its arrival.
-func (e *Engine) event(of kind, name model.ServiceName, in any, f func(at int64)) {
-	t := task{about: subject{of, name.Namespace, name.Name}, of: Changes{Services: 1}, in: in}
-	if of == aSlice {
-		t.of = Changes{Slices: 1}
+// input queues a change of the inputs: an object that is set, or gone.
+func (e *Engine) input(o model.Object, gone bool) {
+	t := task{}
+	switch o := o.(type) {
+	case *model.Service:
+		t.about, t.of = subject{aService, o.Name.Namespace, o.Name.Name}, Changes{Services: 1}
+	case *model.Slice:
+		t.about, t.of = subject{aSlice, o.Name.Namespace, o.Name.Name}, Changes{Slices: 1}
+	case *model.Route:
+		t.about = subject{aRoute, o.Name.Namespace, o.Name.Kind() + "/" + o.Name.Name}
+	case *model.Grant:
+		t.about = subject{aGrant, o.Name.Namespace, o.Name.Name}
+	case *model.Node:
+		e.inputNode(o, gone)
+		return
+	case *model.ServiceCIDR:
+		e.inputServiceCIDR(o, gone)
+		return
+	}
+	pass := e.tracker.Set
+	if gone {
+		pass = e.tracker.Delete
+	} else {
+		t.in = o
 	}
 	at := e.arrivals.add(t.of)
 	t.do = func(since time.Time) {
-		f(at)
+		e.recordInput(o, gone, at)
+		pass(o)
 		e.change(since)
 	}
 	e.inbox.put(t)
 }
 
-// SetNode sets or replaces a Node object. Of other machines' Nodes only the addresses
-// matter: external IPs must not take them.
-func (e *Engine) SetNode(n *model.Node) {
-	if n.Name != e.options.NodeName {
-		e.setOtherNode(n.Name, n.IPs)
-	} else {
+func (e *Engine) inputNode(n *model.Node, gone bool) {
+	switch {
+	case n.Name != e.options.NodeName:
+		ips := n.IPs
+		if gone {
+			ips = nil
+		}
+		e.inbox.put(task{about: subject{kind: otherNode, name: n.Name}, do: func(since time.Time) {
+			if e.tracker.SetOtherNode(n.Name, ips) {
+				e.change(since)
+			}
+		}})
+	case !gone:
 		e.inbox.put(task{about: subject{kind: theNode}, do: func(since time.Time) {
 			e.node = completeNode(n, e.node)
 			e.setHost(history.Node, n.Name, since)
@@ -118,35 +80,14 @@ func (e *Engine) SetNode(n *model.Node) {
 	}
 }
 
-// DeleteNode removes a Node object. This machine's own changes nothing: the last known one is kept, and its
-// addresses and podCIDRs are until a new one has some.
-func (e *Engine) DeleteNode(name string) {
-	if name != e.options.NodeName {
-		e.setOtherNode(name, nil)
-	}
-}
-
-func (e *Engine) setOtherNode(name string, ips []netip.Addr) {
-	e.inbox.put(task{about: subject{kind: otherNode, name: name}, do: func(since time.Time) {
-		if e.tracker.SetOtherNode(name, ips) {
-			e.change(since)
-		}
-	}})
-}
-
-// SetServiceCIDR adds or replaces a ServiceCIDR.
-func (e *Engine) SetServiceCIDR(c *model.ServiceCIDR) {
+func (e *Engine) inputServiceCIDR(c *model.ServiceCIDR, gone bool) {
 	e.inbox.put(task{about: subject{kind: aServiceCIDR, name: c.Name}, do: func(since time.Time) {
-		e.cidrs[c.Name] = c
+		if gone {
+			delete(e.cidrs, c.Name)
+		} else {
+			e.cidrs[c.Name] = c
+		}
 		e.setHost(history.ServiceCIDR, c.Name, since)
-	}})
-}
-
-// DeleteServiceCIDR removes a ServiceCIDR.
-func (e *Engine) DeleteServiceCIDR(name string) {
-	e.inbox.put(task{about: subject{kind: aServiceCIDR, name: name}, do: func(since time.Time) {
-		delete(e.cidrs, name)
-		e.setHost(history.ServiceCIDR, name, since)
 	}})
 }
 

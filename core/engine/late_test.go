@@ -76,20 +76,20 @@ func TestInstalledRangesStayWhileServiceCIDRsAreUnknown(t *testing.T) {
 			}
 		}
 		b.Unread(model.Unread{ServiceCIDRs: true})
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		b.Synced(true)
 		expect("unknown", "10.96.0.0/16", "10.97.0.0/16")
 		if kernel.Objects["10.96.0.1:80"] == "" {
 			t.Error("Services wait for ServiceCIDRs")
 		}
-		b.SetNode(&model.Node{Name: "here", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
-		b.SetServiceCIDR(cidr("one", "10.98.0.0/16"))
+		b.Set(&model.Node{Name: "here", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
+		b.Set(cidr("one", "10.98.0.0/16"))
 		expect("one of them known", "10.96.0.0/16", "10.97.0.0/16", "10.98.0.0/16")
-		b.SetServiceCIDR(cidr("two", "10.96.0.0/16"))
+		b.Set(cidr("two", "10.96.0.0/16"))
 		b.Unread(model.Unread{})
 		expect("read", "10.96.0.0/16", "10.98.0.0/16")
 		b.Unread(model.Unread{ServiceCIDRs: true})
-		b.DeleteServiceCIDR("two")
+		b.Delete(&model.ServiceCIDR{Name: "two"})
 		expect("unknown again, and one deleted", "10.98.0.0/16")
 	})
 }
@@ -134,7 +134,7 @@ func TestWhatDependsOnLateInputsStays(t *testing.T) {
 				}
 				was := maps.Clone(kernel.Objects)
 				b := startOn(t, kernel, func(o *engine.Options) { o.Mode.Ephemeral = c.ephemeral })
-				b.SetService(service("a", "10.96.0.1"))
+				b.Set(service("a", "10.96.0.1"))
 				b.Unread(c.unread)
 				b.Synced(false)
 				sleep(time.Minute)
@@ -163,7 +163,7 @@ func TestLateInputsAreNotAwaitedForever(t *testing.T) {
 		kernel := newKernel()
 		kernel.Objects["10.96.0.1:80"] = "as an earlier run knew it"
 		b := startOn(t, kernel, nil)
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		b.Unread(model.Unread{Routes: true})
 		b.Synced(true)
 		sleep(5*time.Minute - 2*time.Second)
@@ -188,23 +188,23 @@ func TestEndpointsThatCannotBeReadStay(t *testing.T) {
 		want   string
 	}{
 		{"nothing", func(*bench) {}, was},
-		{"another Service changes", func(b *bench) { b.SetService(service("c", "10.96.0.3")) }, was},
+		{"another Service changes", func(b *bench) { b.Set(service("c", "10.96.0.3")) }, was},
 		{"the Service changes", func(b *bench) {
 			changed := service("a", "10.96.0.1")
 			changed.Ports[0].NodePort, changed.Type = 30080, model.NodePort
-			b.SetService(changed)
+			b.Set(changed)
 		}, was},
-		{"its slice comes", func(b *bench) { b.SetSlice(slice("a-1", "a", "10.0.0.1", time.Now())) }, "[{10.0.0.1:8080 false true 0}]"},
+		{"its slice comes", func(b *bench) { b.Set(slice("a-1", "a", "10.0.0.1", time.Now())) }, "[{10.0.0.1:8080 false true 0}]"},
 		{"everything is read", func(b *bench) { b.Unread(model.Unread{}); b.Synced(true) }, "reject"},
-		{"the Service goes", func(b *bench) { b.DeleteService(model.ServiceName{Namespace: "ns", Name: "a"}) }, ""},
+		{"the Service goes", func(b *bench) { b.Delete(&model.Service{Name: model.ServiceName{Namespace: "ns", Name: "a"}}) }, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				kernel := newKernel()
 				kernel.Objects["10.96.0.1:80"] = was
 				b := startOn(t, kernel, nil)
-				b.SetService(service("a", "10.96.0.1"))
-				b.SetService(service("b", "10.96.0.2"))
+				b.Set(service("a", "10.96.0.1"))
+				b.Set(service("b", "10.96.0.2"))
 				b.Unread(model.Unread{Endpoints: true})
 				b.Synced(false)
 				sleep(time.Minute)
@@ -237,8 +237,8 @@ func TestEndpointsOfAFamilyThatCannotBeReadStay(t *testing.T) {
 		b := startOn(t, kernel, nil)
 		dual := service("a", "10.96.0.1")
 		dual.ClusterIPs = append(dual.ClusterIPs, netip.MustParseAddr("fd00::1"))
-		b.SetService(dual)
-		b.SetSlice(slice("a-1", "a", "10.0.0.1", time.Now()))
+		b.Set(dual)
+		b.Set(slice("a-1", "a", "10.0.0.1", time.Now()))
 		b.Unread(model.Unread{Endpoints: true})
 		b.Synced(false)
 		sleep(time.Minute)
@@ -264,7 +264,7 @@ func TestNoSwitchWhileEndpointsCannotBeRead(t *testing.T) {
 		kernel := newKernel()
 		kernel.Objects["10.96.0.1:80"] = "[as an earlier run knew them]"
 		b := startOn(t, kernel, nil)
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		b.Unread(model.Unread{Endpoints: true})
 		b.Synced(false)
 		synctest.Wait()
@@ -275,7 +275,7 @@ func TestNoSwitchWhileEndpointsCannotBeRead(t *testing.T) {
 		if got := kernel.Objects["10.96.0.1:80"]; got != "[as an earlier run knew them]" {
 			t.Errorf("after it: %q", got)
 		}
-		b.SetSlice(slice("a-1", "a", "10.0.0.1", time.Now()))
+		b.Set(slice("a-1", "a", "10.0.0.1", time.Now()))
 		b.Unread(model.Unread{})
 		b.Synced(true)
 		synctest.Wait()
@@ -296,7 +296,7 @@ func TestOneProblemOfSeveralIsShown(t *testing.T) {
 	for range 20 {
 		synctest.Test(t, func(t *testing.T) {
 			b := start(t, nil)
-			b.SetService(service("web", "10.96.0.1"))
+			b.Set(service("web", "10.96.0.1"))
 			for _, source := range []string{"d", "b", "a", "c"} {
 				var ps []model.Problem
 				for i := range 3 {

@@ -29,22 +29,22 @@ func TestWhatIsLogged(t *testing.T) {
 			return strings.Split(strings.TrimSpace(out.String()), "\n")
 		}
 		for i := range 30 {
-			b.SetService(service(fmt.Sprint("s", i), fmt.Sprint("10.96.0.", i+1)))
+			b.Set(service(fmt.Sprint("s", i), fmt.Sprint("10.96.0.", i+1)))
 		}
 		b.Synced(true)
 		if got := lines(); len(got) != 1 || !strings.Contains(got[0], `level=INFO msg="services programmed" services=30 endpoints=0 mode=`) {
 			t.Errorf("start: %q", got)
 		}
-		b.SetService(service("s1", "10.96.1.1"))
+		b.Set(service("s1", "10.96.1.1"))
 		if got := lines(); len(got) != 1 || !strings.Contains(got[0], `msg="service programmed" service=ns/s1 ports=1 endpoints=0`) {
 			t.Errorf("change: %q", got)
 		}
-		b.DeleteService(model.ServiceName{Namespace: "ns", Name: "s1"})
+		b.Delete(&model.Service{Name: model.ServiceName{Namespace: "ns", Name: "s1"}})
 		if got := lines(); len(got) != 1 || !strings.Contains(got[0], `msg="service removed" service=ns/s1`) {
 			t.Errorf("deletion: %q", got)
 		}
 		for i := range 1000 {
-			b.SetService(service(fmt.Sprint("n", i), fmt.Sprintf("10.97.%d.%d", i/250, i%250+1)))
+			b.Set(service(fmt.Sprint("n", i), fmt.Sprintf("10.97.%d.%d", i/250, i%250+1)))
 		}
 		if got := lines(); len(got) > 200 {
 			t.Errorf("%d lines for 1000 Services", len(got))
@@ -130,7 +130,7 @@ func TestHostProblemsFollowTheNode(t *testing.T) {
 			o.Hooks.Problem = func(p model.Problem) { reported = append(reported, p.Object) }
 		})
 		synctest.Wait()
-		b.SetNode(&model.Node{Name: "here"})
+		b.Set(&model.Node{Name: "here"})
 		b.Synced(true)
 		sleep(time.Minute)
 		if len(reported) > 0 {

@@ -23,7 +23,7 @@ func TestHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
 		for _, name := range []string{"a", "b", "c"} {
-			b.SetService(service(name, "10.96.0."+string(name[0]-'a'+'1')))
+			b.Set(service(name, "10.96.0."+string(name[0]-'a'+'1')))
 		}
 		b.Synced(true)
 		synctest.Wait()
@@ -37,11 +37,11 @@ func TestHistory(t *testing.T) {
 		s := &model.Slice{Name: model.SliceName{Namespace: "ns", Name: "a-1"}, Service: "a", Triggered: changed, Version: 42}
 		s.Ports = []model.SlicePort{{Proto: model.TCP, Port: 80}}
 		s.Endpoints = []model.SliceEndpoint{{Addr: netip.MustParseAddr("10.0.0.1"), State: model.Ready | model.Serving}}
-		b.SetSlice(s)
+		b.Set(s)
 		synctest.Wait()
-		b.DeleteSlice(s.Name)
+		b.Delete(s)
 		synctest.Wait()
-		b.DeleteService(model.ServiceName{Namespace: "ns", Name: "c"})
+		b.Delete(&model.Service{Name: model.ServiceName{Namespace: "ns", Name: "c"}})
 		synctest.Wait()
 		entries = b.History().Find(history.Filter{Service: model.ServiceName{Namespace: "ns", Name: "a"}}).Entries
 		if len(entries) != 2 {
@@ -66,12 +66,12 @@ func TestHistoryOfRoutesAndGrants(t *testing.T) {
 		route := &model.Route{Name: model.RouteName{Proto: model.TCP, Namespace: "ns", Name: "split"}, Parents: []model.RouteParent{{Service: "a"}}}
 		grant := &model.Grant{Name: model.GrantName{Namespace: "ns", Name: "all"}, To: []string{"a"}}
 		for range 2 {
-			b.SetRoute(route)
-			b.SetGrant(grant)
+			b.Set(route)
+			b.Set(grant)
 			synctest.Wait()
 		}
-		b.DeleteRoute(route.Name)
-		b.DeleteGrant(grant.Name)
+		b.Delete(route)
+		b.Delete(grant)
 		synctest.Wait()
 		got := []string{}
 		for _, e := range b.History().Find(history.Filter{}).Entries {
@@ -104,7 +104,7 @@ func TestHistoryOfAFailure(t *testing.T) {
 			}
 			return nil
 		}
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		synctest.Wait()
 		full.Store(false)
 		sleep(time.Minute)
@@ -125,7 +125,7 @@ func TestStages(t *testing.T) {
 		b := start(t, nil)
 		b.Synced(true)
 		synctest.Wait()
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		synctest.Wait()
 		for _, s := range b.syncs {
 			if sum := s.Stages[history.Resolve] + s.Stages[history.Compile] + s.Stages[history.Write]; sum != s.Took || s.Stages[history.Queue] != s.Waiting {

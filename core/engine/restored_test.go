@@ -24,7 +24,7 @@ func TestAllPortsOfAServiceAreRestored(t *testing.T) {
 		}
 		e := New(Options{})
 		e.tracker.SetHost(&model.Host{Name: "here"})
-		e.tracker.SetService(s)
+		e.tracker.Set(s)
 		e.tracker.Flush()
 		return []time.Duration{growth.Timed(func() {
 			if got := len(e.restored(repaired)); got != n {

@@ -26,7 +26,7 @@ func second() (*memory.Driver[string, string], dataplane.Backend) {
 func TestSwitchMovesEverythingWhileBothWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		b.Synced(true)
 		synctest.Wait()
 		kernel, next := second()
@@ -34,7 +34,7 @@ func TestSwitchMovesEverythingWhileBothWork(t *testing.T) {
 		// A change arrives while the next one is being programmed.
 		kernel.Fail = func(op ledger.Op[string, string]) error {
 			if op.Key == "base" {
-				b.SetService(service("b", "10.96.0.2"))
+				b.Set(service("b", "10.96.0.2"))
 				sleep(time.Second)
 			}
 			return nil
@@ -48,7 +48,7 @@ func TestSwitchMovesEverythingWhileBothWork(t *testing.T) {
 		if fmt.Sprint(kernel.Objects) != fmt.Sprint(b.kernel.Objects) || len(kernel.Objects) != 3 {
 			t.Fatalf("next has %v, the old one %v", kernel.Objects, b.kernel.Objects)
 		}
-		b.SetService(service("c", "10.96.0.3"))
+		b.Set(service("c", "10.96.0.3"))
 		synctest.Wait()
 		if len(kernel.Objects) != 4 || len(b.kernel.Objects) != 3 {
 			t.Fatalf("after the switch a change went to %v, not to %v", b.kernel.Objects, kernel.Objects)
@@ -79,7 +79,7 @@ func (r repairing) Sync(ctx context.Context) (dataplane.Work, error) {
 func TestWhatASwitchRepairsIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		b.Synced(true)
 		synctest.Wait()
 		_, next := second()
@@ -104,8 +104,8 @@ func TestWhatASwitchRepairsIsReported(t *testing.T) {
 func TestASwitchNamesPortsWhoseGapsMayDiffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
-		b.SetService(service("a", "10.96.0.1"))
-		b.SetService(service("b", "10.96.0.2"))
+		b.Set(service("a", "10.96.0.1"))
+		b.Set(service("b", "10.96.0.2"))
 		b.Synced(true)
 		synctest.Wait()
 		named := func(since int) (n int) {
@@ -126,7 +126,7 @@ func TestASwitchNamesPortsWhoseGapsMayDiffer(t *testing.T) {
 			t.Errorf("%d ports after a switch, want 2", n)
 		}
 		before = len(b.syncs)
-		b.SetService(service("b", "10.96.0.3"))
+		b.Set(service("b", "10.96.0.3"))
 		synctest.Wait()
 		if n := named(before); n != 0 || len(b.syncs) == before {
 			t.Errorf("%d ports in %d syncs after a change, want none", n, len(b.syncs)-before)
@@ -139,7 +139,7 @@ func TestASwitchNamesPortsWhoseGapsMayDiffer(t *testing.T) {
 func TestSwitchRetriesBesideChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, nil)
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		b.Synced(true)
 		synctest.Wait()
 		kernel, next := second()
@@ -147,7 +147,7 @@ func TestSwitchRetriesBesideChanges(t *testing.T) {
 		kernel.Fail = func(op ledger.Op[string, string]) error {
 			switch {
 			case op.Key == "base":
-				b.SetService(service("b", "10.96.0.2"))
+				b.Set(service("b", "10.96.0.2"))
 				sleep(time.Second)
 			case op.Key == "10.96.0.2:80" && failures < 5:
 				failures++
@@ -183,7 +183,7 @@ func TestSwitchThatCannotBeCompletedChangesNothing(t *testing.T) {
 		if _, err := b.Switch(t.Context(), engine.DataPlane{}); !errors.Is(err, engine.ErrNotReady) {
 			t.Fatalf("a switch before the first sync: %v", err)
 		}
-		b.SetService(service("a", "10.96.0.1"))
+		b.Set(service("a", "10.96.0.1"))
 		b.Synced(true)
 		synctest.Wait()
 		kernel, next := second()
@@ -196,7 +196,7 @@ func TestSwitchThatCannotBeCompletedChangesNothing(t *testing.T) {
 		if _, err := b.Switch(t.Context(), engine.DataPlane{Backend: next}); err == nil {
 			t.Fatal("switched to a data plane that refuses a Service")
 		}
-		b.SetService(service("b", "10.96.0.2"))
+		b.Set(service("b", "10.96.0.2"))
 		synctest.Wait()
 		if b.kernel.Objects["10.96.0.2:80"] == "" {
 			t.Fatalf("the old data plane is not served any more: %v", b.kernel.Objects)
@@ -226,8 +226,8 @@ func TestSwitchLeavesTheOldOneAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		times := 0
 		b := start(t, func(o *engine.Options) { o.Backend = asked{o.Backend, &times} })
-		b.SetService(service("a", "10.96.0.1"))
-		b.SetSlice(slice("a-1", "a", "10.0.0.1", time.Time{}))
+		b.Set(service("a", "10.96.0.1"))
+		b.Set(slice("a-1", "a", "10.0.0.1", time.Time{}))
 		b.Synced(false)
 		synctest.Wait()
 		if times == 0 {
@@ -248,8 +248,8 @@ func TestSwitchLeavesTheOldOneAlone(t *testing.T) {
 		}
 		defer old.Close()
 		before := times
-		b.SetService(service("b", "10.96.0.2"))
-		b.SetSlice(slice("b-1", "b", "10.0.0.2", time.Time{}))
+		b.Set(service("b", "10.96.0.2"))
+		b.Set(slice("b-1", "b", "10.0.0.2", time.Time{}))
 		sleep(time.Second)
 		if times != before {
 			t.Errorf("the old one was asked %d times", times-before)

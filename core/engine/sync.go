@@ -411,64 +411,46 @@ func (e *Engine) triggered(f failures) []track.Trigger {
 // What the source delivers until it has delivered everything is one change, the
 // initial list: a start must not use up the history.
 
-// recordService records a Service that arrived; s is nil where it was deleted. It
-// comes before the tracker knows.
-func (e *Engine) recordService(n model.ServiceName, s *model.Service, at int64) {
+// recordInput records an object that was set, or is gone. It comes before the tracker knows.
+func (e *Engine) recordInput(o model.Object, gone bool, at int64) {
 	if !e.sourceSynced {
 		return
 	}
-	c := history.Change{Kind: history.Service, At: at, Namespace: n.Namespace, Name: n.Name, Service: n.Name, Deleted: s == nil}
-	was := e.tracker.Service(n).Object
-	c.Known = was != nil
-	if s != nil {
-		c.Version, c.Detail = s.Version, history.ServiceChange(was, s)
-		if !c.Known {
-			c.Age = age(s.Created, at)
+	c := history.Change{At: at, Namespace: o.Key().Namespace, Name: o.Key().Name, Deleted: gone}
+	switch o := o.(type) {
+	case *model.Service:
+		was := e.tracker.Service(o.Name).Object
+		c.Kind, c.Service, c.Known = history.Service, o.Name.Name, was != nil
+		if !gone {
+			c.Version, c.Detail = o.Version, history.ServiceChange(was, o)
+			if !c.Known {
+				c.Age = age(o.Created, at)
+			}
 		}
-	}
-	e.history.Arrived(c)
-}
-
-// recordSlice records an EndpointSlice like recordService.
-func (e *Engine) recordSlice(n model.SliceName, s *model.Slice, at int64) {
-	if !e.sourceSynced {
-		return
-	}
-	c := history.Change{Kind: history.EndpointSlice, At: at, Namespace: n.Namespace, Name: n.Name, Deleted: s == nil}
-	was := e.tracker.Slice(n)
-	c.Known, c.Detail = was != nil, history.SliceChange(was, s)
-	if was != nil {
-		c.Service = was.Service
-	}
-	if s != nil {
-		c.Version, c.Service, c.Age = s.Version, s.Service, age(s.Triggered, at)
-	}
-	e.history.Arrived(c)
-}
-
-// recordRoute records a route like recordService.
-func (e *Engine) recordRoute(n model.RouteName, r *model.Route, at int64) {
-	if !e.sourceSynced {
-		return
-	}
-	c := history.Change{Kind: history.Route, At: at, Namespace: n.Namespace, Name: n.Name, Deleted: r == nil, Known: e.tracker.HasRoute(n), Detail: n.Kind()}
-	if r != nil {
-		c.Version = r.Version
-		if len(r.Parents) > 0 {
-			c.Service = r.Parents[0].Service
+	case *model.Slice:
+		was := e.tracker.Slice(o.Name)
+		c.Kind, c.Known = history.EndpointSlice, was != nil
+		if was != nil {
+			c.Service = was.Service
 		}
-	}
-	e.history.Arrived(c)
-}
-
-// recordGrant records a ReferenceGrant like recordService; it may be for one Service.
-func (e *Engine) recordGrant(n model.GrantName, g *model.Grant, at int64) {
-	if !e.sourceSynced {
-		return
-	}
-	c := history.Change{Kind: history.Grant, At: at, Namespace: n.Namespace, Name: n.Name, Deleted: g == nil, Known: e.tracker.HasGrant(n)}
-	if g != nil && len(g.To) == 1 {
-		c.Service = g.To[0]
+		if gone {
+			c.Detail = history.SliceChange(was, nil)
+		} else {
+			c.Version, c.Service, c.Age, c.Detail = o.Version, o.Service, age(o.Triggered, at), history.SliceChange(was, o)
+		}
+	case *model.Route:
+		c.Kind, c.Known, c.Detail = history.Route, e.tracker.HasRoute(o.Name), o.Name.Kind()
+		if !gone {
+			c.Version = o.Version
+			if len(o.Parents) > 0 {
+				c.Service = o.Parents[0].Service
+			}
+		}
+	case *model.Grant: // it may be for one Service
+		c.Kind, c.Known = history.Grant, e.tracker.HasGrant(o.Name)
+		if !gone && len(o.To) == 1 {
+			c.Service = o.To[0]
+		}
 	}
 	e.history.Arrived(c)
 }

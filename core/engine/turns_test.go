@@ -83,15 +83,15 @@ func TestManyObjectsOfOneNamespaceDelayNoOther(t *testing.T) {
 				b := start(t, nil)
 				edit := func(of []model.SliceEndpoint) {
 					for i := range services {
-						b.SetSlice(endpoints(fmt.Sprint("tenant-", i%c.namespaces), fmt.Sprint("s", i), of))
+						b.Set(endpoints(fmt.Sprint("tenant-", i%c.namespaces), fmt.Sprint("s", i), of))
 					}
 				}
 				for i := range services {
-					b.SetService(in(fmt.Sprint("tenant-", i%c.namespaces), service(fmt.Sprint("s", i), fmt.Sprintf("10.96.%d.%d", 1+i/250, i%250))))
+					b.Set(in(fmt.Sprint("tenant-", i%c.namespaces), service(fmt.Sprint("s", i), fmt.Sprintf("10.96.%d.%d", 1+i/250, i%250))))
 				}
 				edit(all)
-				b.SetService(in("victim", service("v", "10.96.0.1")))
-				b.SetSlice(endpoints("victim", "v", all[:1]))
+				b.Set(in("victim", service("v", "10.96.0.1")))
+				b.Set(endpoints("victim", "v", all[:1]))
 				b.Synced(true)
 				synctest.Wait()
 				if len(b.syncs) != 1 {
@@ -101,7 +101,7 @@ func TestManyObjectsOfOneNamespaceDelayNoOther(t *testing.T) {
 
 				b.atOnce(t, func() {
 					edit(all[1:])
-					b.SetSlice(endpoints("victim", "v", all[:2]))
+					b.Set(endpoints("victim", "v", all[:2]))
 				})
 				synctest.Wait()
 				ports, turns := served(b.syncs, model.ServiceName{Namespace: "victim", Name: "v"})
@@ -129,17 +129,17 @@ func TestFewChangesDoNotWaitForManyInOneTurn(t *testing.T) {
 		b := start(t, nil)
 		all := readyEndpoints(2)
 		for i := range services {
-			b.SetService(in("tenant", service(fmt.Sprint("s", i), fmt.Sprintf("10.96.%d.%d", 1+i/250, i%250))))
-			b.SetSlice(endpoints("tenant", fmt.Sprint("s", i), all[:1]))
+			b.Set(in("tenant", service(fmt.Sprint("s", i), fmt.Sprintf("10.96.%d.%d", 1+i/250, i%250))))
+			b.Set(endpoints("tenant", fmt.Sprint("s", i), all[:1]))
 		}
-		b.SetService(in("victim", service("v", "10.96.0.1")))
-		b.SetSlice(endpoints("victim", "v", all[:1]))
+		b.Set(in("victim", service("v", "10.96.0.1")))
+		b.Set(endpoints("victim", "v", all[:1]))
 		b.begin()
 		b.atOnce(t, func() {
 			for i := range services {
-				b.SetSlice(endpoints("tenant", fmt.Sprint("s", i), all))
+				b.Set(endpoints("tenant", fmt.Sprint("s", i), all))
 			}
-			b.SetSlice(endpoints("victim", "v", all))
+			b.Set(endpoints("victim", "v", all))
 		})
 		synctest.Wait()
 		ports, turns := served(b.syncs, model.ServiceName{Namespace: "victim", Name: "v"})
@@ -174,23 +174,23 @@ func TestAddressesThatGoFillATurn(t *testing.T) {
 					if has {
 						s.ExternalIPs = external(i)
 					}
-					b.SetService(s)
+					b.Set(s)
 				}
 				for i := range services {
 					set(i, !takes)
-					b.SetSlice(endpoints("tenant", fmt.Sprint("s", i), all[:1]))
+					b.Set(endpoints("tenant", fmt.Sprint("s", i), all[:1]))
 				}
-				b.SetService(in("victim", service("v", "10.96.0.1")))
-				b.SetSlice(endpoints("victim", "v", all[:1]))
+				b.Set(in("victim", service("v", "10.96.0.1")))
+				b.Set(endpoints("victim", "v", all[:1]))
 				b.begin()
 				b.atOnce(t, func() {
 					for i := range services {
 						if takes {
-							b.SetSlice(endpoints("tenant", fmt.Sprint("s", i), all[1:]))
+							b.Set(endpoints("tenant", fmt.Sprint("s", i), all[1:]))
 						}
 						set(i, takes)
 					}
-					b.SetSlice(endpoints("victim", "v", all))
+					b.Set(endpoints("victim", "v", all))
 				})
 				synctest.Wait()
 				ports, turns := served(b.syncs, model.ServiceName{Namespace: "victim", Name: "v"})
@@ -214,11 +214,11 @@ func TestSourceRangesFillATurn(t *testing.T) {
 			for a := netip.MustParseAddr("100.64.0.0"); len(s.SourceRanges) < n; a = a.Next().Next() {
 				s.SourceRanges = append(s.SourceRanges, netip.PrefixFrom(a, 32))
 			}
-			b.SetService(s)
+			b.Set(s)
 		}
 		for i := range services {
 			set(i, 1)
-			b.SetSlice(endpoints("tenant", fmt.Sprint("s", i), readyEndpoints(1)))
+			b.Set(endpoints("tenant", fmt.Sprint("s", i), readyEndpoints(1)))
 		}
 		b.Synced(true)
 		synctest.Wait()
@@ -254,14 +254,14 @@ func TestALargeServiceLeavesTurnsTheirSize(t *testing.T) {
 		kernel := newKernel()
 		b := startOn(t, kernel, nil)
 		all := readyEndpoints(resolve.MaxEntries)
-		write := func(i, n int) { b.SetSlice(endpoints("tenant", fmt.Sprint("s", i), all[n%2:])) }
+		write := func(i, n int) { b.Set(endpoints("tenant", fmt.Sprint("s", i), all[n%2:])) }
 		for i := range large {
-			b.SetService(in("tenant", service(fmt.Sprint("s", i), fmt.Sprintf("10.96.1.%d", i))))
+			b.Set(in("tenant", service(fmt.Sprint("s", i), fmt.Sprintf("10.96.1.%d", i))))
 			write(i, 0)
 		}
 		for i := range services {
-			b.SetService(in("victim", service(fmt.Sprint("v", i), fmt.Sprintf("10.96.2.%d", i))))
-			b.SetSlice(endpoints("victim", fmt.Sprint("v", i), all[:1]))
+			b.Set(in("victim", service(fmt.Sprint("v", i), fmt.Sprintf("10.96.2.%d", i))))
+			b.Set(endpoints("victim", fmt.Sprint("v", i), all[:1]))
 		}
 		b.Synced(true)
 		synctest.Wait()
@@ -282,7 +282,7 @@ func TestALargeServiceLeavesTurnsTheirSize(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond) // the first of them is being written
 		for i := range services {
-			b.SetSlice(endpoints("victim", fmt.Sprint("v", i), all[:2]))
+			b.Set(endpoints("victim", fmt.Sprint("v", i), all[:2]))
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -320,10 +320,10 @@ func TestWhatComesLastWaitsAndQuestionsDoNot(t *testing.T) {
 		asked := 0
 		b.atOnce(t, func() {
 			for i := range services {
-				b.SetService(in("tenant", service(fmt.Sprint("s", i), fmt.Sprintf("10.96.1.%d", i))))
-				b.SetSlice(endpoints("tenant", fmt.Sprint("s", i), all))
+				b.Set(in("tenant", service(fmt.Sprint("s", i), fmt.Sprintf("10.96.1.%d", i))))
+				b.Set(endpoints("tenant", fmt.Sprint("s", i), all))
 			}
-			b.SetService(service("late", "10.96.9.9"))
+			b.Set(service("late", "10.96.9.9"))
 			b.Synced(true) // the next one is not in doubt: it has come
 			go func() {
 				_, err := b.SnapshotOf(t.Context(), func(*track.Tracker) []*track.View { asked = len(b.syncs); return nil })
@@ -351,7 +351,7 @@ func TestATenantThatNeverStops(t *testing.T) {
 		turns, at := 0, time.Time{} // when the victim's change was programmed
 		edit := func() {
 			for i := range services {
-				b.SetSlice(endpoints("tenant", fmt.Sprint("s", i), all[turns%2:]))
+				b.Set(endpoints("tenant", fmt.Sprint("s", i), all[turns%2:]))
 			}
 		}
 		done := make(chan struct{})
@@ -372,15 +372,15 @@ func TestATenantThatNeverStops(t *testing.T) {
 			}
 		})
 		for i := range services {
-			b.SetService(in("tenant", service(fmt.Sprint("s", i), fmt.Sprintf("10.96.1.%d", i))))
+			b.Set(in("tenant", service(fmt.Sprint("s", i), fmt.Sprintf("10.96.1.%d", i))))
 		}
 		edit()
-		b.SetService(in("victim", service("v", "10.96.0.1")))
+		b.Set(in("victim", service("v", "10.96.0.1")))
 		b.Synced(true)
 		for i := range changes {
 			time.Sleep(300 * time.Millisecond)
 			before := time.Now()
-			b.SetSlice(endpoints("victim", "v", all[:1+i%2]))
+			b.Set(endpoints("victim", "v", all[:1+i%2]))
 			time.Sleep(200 * time.Millisecond)
 			if took := at.Sub(before); took <= 0 || took > 100*time.Millisecond {
 				t.Errorf("change %d of the victim took %s", i, took)
@@ -416,23 +416,23 @@ func FuzzTenant(f *testing.F) {
 				o.Hooks.Synced = func(s engine.Sync) { b.syncs, all = append(b.syncs, s), append(all, s) }
 			})
 			b.atOnce(t, func() { b.SetTurn(turn) })
-			b.SetService(in("victim", service("v", "10.96.0.1")))
-			b.SetSlice(endpoints("victim", "v", pool[:1]))
+			b.Set(in("victim", service("v", "10.96.0.1")))
+			b.Set(endpoints("victim", "v", pool[:1]))
 			write := func(i, what int) {
 				name := fmt.Sprint("s", i)
 				switch what {
 				case 0:
-					b.DeleteService(model.ServiceName{Namespace: "tenant", Name: name})
+					b.Delete(&model.Service{Name: model.ServiceName{Namespace: "tenant", Name: name}})
 				case 1:
-					b.DeleteSlice(model.SliceName{Namespace: "tenant", Name: name + "-1"})
+					b.Delete(&model.Slice{Name: model.SliceName{Namespace: "tenant", Name: name + "-1"}})
 				case 2, 3:
 					s := in("tenant", service(name, fmt.Sprintf("10.97.%d.%d", i/250, i%250)))
 					for p := range int(ports) % 4 {
 						s.Ports = append(s.Ports, model.ServicePort{Proto: model.TCP, Port: uint16(1000 + p)})
 					}
-					b.SetService(s)
+					b.Set(s)
 				default:
-					b.SetSlice(endpoints("tenant", name, pool[:1+rng.IntN(most)]))
+					b.Set(endpoints("tenant", name, pool[:1+rng.IntN(most)]))
 				}
 			}
 			for i := range n {
@@ -446,7 +446,7 @@ func FuzzTenant(f *testing.F) {
 				for range 2 * n {
 					write(rng.IntN(n), rng.IntN(6))
 				}
-				b.SetSlice(endpoints("victim", "v", readyEndpoints(2)))
+				b.Set(endpoints("victim", "v", readyEndpoints(2)))
 				for range n {
 					write(rng.IntN(n), rng.IntN(6))
 				}

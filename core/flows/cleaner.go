@@ -85,14 +85,13 @@ func Start(ctx context.Context, table Table, hooks Hooks) *Cleaner {
 	return start(ctx, &Cleaner{stale: Stale, table: table, hooks: hooks})
 }
 
-// Handshakes that were under way when their endpoint left get handshakeGrace to end:
-// more than a round trip inside a cluster, and far less than the second after which a
-// client repeats its SYN.
-const handshakeGrace = 50 * time.Millisecond
+// Handshakes that were under way when their endpoint left get handshakeGrace to end, and one look serves all
+// changes within it: more than a round trip inside a cluster, and well before a client repeats its SYN, after a second.
+const handshakeGrace = 250 * time.Millisecond
 
 // budget is the time that looking for stale flows may take: a 400th of all time, of which some can be
 // saved up, so that a few changes are handled at once. The pause is capped at the larger of 5 s and
-// 19 times the last attempt.
+// leastPause.
 type budget struct {
 	saved time.Duration
 	at    time.Time // when that was
@@ -100,15 +99,24 @@ type budget struct {
 
 const (
 	budgetShare = 400
-	mostSaved   = 250 * time.Millisecond
+	mostSaved   = 100 * time.Millisecond
 	longestWait = 5 * time.Second
+
+	urgentShare = 100
+	urgentWait  = time.Second
 	leastShare  = 20
 )
+
+// leastPause follows an attempt that took so long, whoever waits: attempts take a hundredth of the time or, where
+// that pause would be longer than urgentWait, more, but never more than a twentieth.
+func leastPause(took time.Duration) time.Duration {
+	return max((leastShare-1)*took, min((urgentShare-1)*took, urgentWait))
+}
 
 // spend takes the time that an attempt took until now, and returns how long the next one has to wait.
 func (b *budget) spend(took time.Duration, now time.Time) time.Duration {
 	b.spent(took, now)
-	wait := min(-b.saved*budgetShare, max(longestWait, (leastShare-1)*took))
+	wait := min(-b.saved*budgetShare, max(longestWait, leastPause(took)))
 	if wait <= 0 {
 		return 0
 	}
@@ -117,7 +125,7 @@ func (b *budget) spend(took time.Duration, now time.Time) time.Duration {
 }
 
 // spent charges a namespace for its part of an attempt; hasCredit reports whether credit is left. In a pause of the
-// whole budget those that have some are served, after a pause of leastShare: what one namespace changes keeps no
+// whole budget those that have some are served, after leastPause: what one namespace changes keeps no
 // stale flow of another.
 func (b *budget) spent(took time.Duration, now time.Time) {
 	b.saved, b.at = b.savedBy(now)-took, now
@@ -259,10 +267,9 @@ func (c *Cleaner) charge(now time.Time) {
 	}
 }
 
-// rest waits for a while, or until something comes of a namespace that has not used up its share of the time. Of all
-// time a part of leastShare is spent at most.
+// rest waits for a while, or until something comes of a namespace that has not used up its share of the time.
 func (c *Cleaner) rest(ctx context.Context, begin time.Time, pause time.Duration) {
-	least := min(pause, (leastShare-1)*c.took)
+	least := min(pause, leastPause(c.took))
 	sleep.For(ctx, least)
 	for left := pause - least; left > 0 && ctx.Err() == nil && !c.urgent(); left = pause - time.Since(begin) {
 		select {

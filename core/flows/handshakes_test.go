@@ -67,7 +67,7 @@ func (s *lateTable) Delete(context.Context, []flows.Match, func(flows.Flow) bool
 	return 0, nil
 }
 
-// However often endpoints change, looking for handshakes takes a twentieth of the time.
+// However often endpoints change, looking for handshakes takes at most a twentieth of the time.
 func TestHandshakesArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var table lateTable
@@ -81,7 +81,7 @@ func TestHandshakesArePaced(t *testing.T) {
 		if n := len(table.at); n != 5 && n != 6 {
 			t.Errorf("%d looks of a second each in 100 s", n)
 		}
-		if first := table.at[0].Sub(start); first < 20*time.Millisecond || first > 100*time.Millisecond {
+		if first := table.at[0].Sub(start); first < 20*time.Millisecond || first > 500*time.Millisecond { // a SYN is repeated after a second
 			t.Errorf("the first after %s", first)
 		}
 	})

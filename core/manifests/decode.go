@@ -334,48 +334,19 @@ func convert(c class, typed metav1.Object, nodePorts config.PortRange) *object {
 		return rejected(key{}, fault{path: path, text: why})
 	}
 	o := object{key: k}
-	switch t := typed.(type) {
-	case *corev1.Service:
-		v, problems := watch.Service(t)
-		if v != nil {
+	v, problems := watch.Convert(typed)
+	if t, ok := typed.(*corev1.Service); ok {
+		if v, ok := v.(*model.Service); ok {
 			o.confine(v, t, nodePorts)
 		}
 		o.advise(t)
-		return converted(o, v, problems)
-	case *discoveryv1.EndpointSlice:
-		v, problems := watch.Slice(t)
-		return converted(o, v, problems)
-	case *networkingv1.ServiceCIDR:
-		v, problems := watch.ServiceCIDR(t)
-		return converted(o, v, problems)
-	case *gateway.TCPRoute:
-		v, problems := watch.TCPRoute(t)
-		return converted(o, v, problems)
-	case *gateway.UDPRoute:
-		v, problems := watch.UDPRoute(t)
-		return converted(o, v, problems)
-	case *gateway.ReferenceGrant:
-		v, problems := watch.ReferenceGrant(t)
-		return converted(o, v, problems)
-	case *corev1.Node:
-		v, problems := watch.Node(t)
-		return converted(o, v, problems)
 	}
-	return &o
-}
-
-// converted returns the object with the problems of its conversion, and the value that
-// came of it, nil if none did.
-func converted[T any](o object, v *T, problems []model.Problem) *object {
 	for _, p := range problems {
 		o.faults = append(o.faults, fault{
 			object: p.Object, of: p.Of, path: watch.FieldPath(p), text: p.Detail + ": " + p.Why.Text(), why: p.Why,
 		})
 	}
-	if v == nil {
-		return &o
-	}
-	return with(o, v)
+	return o.with(v)
 }
 
 // confine removes node ports, including those for health checks, outside the range

@@ -16,7 +16,7 @@
 // read, also through symbolic links that stay in the folder, as in a mounted
 // ConfigMap; sub-folders, hidden files and editors' backups are not. A single file of
 // any name or the standard input ("-", read once) may be given instead of a folder.
-// Objects of other kinds are counted and skipped.
+// Objects of other kinds are skipped.
 //
 // Decoding is strict (core/strictyaml). A document with a mistyped field, a wrong
 // type or a duplicate key is rejected; a field that resembles none is one of a newer

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/fstest"
 	"time"
+
+	"github.com/tandem-proxy/tandem/core/config"
 )
 
 // FuzzRead feeds any text to the reader. It must come back, every problem must
@@ -24,7 +26,7 @@ func FuzzRead(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		fsys := fstest.MapFS{"x.yaml": {Data: data}}
-		r := NewReader(fsys)
+		r := newReader(whole{fsys}, "", config.PortRange{})
 		r.limits.yaml.JSONBytes, r.limits.yaml.Work, r.limits.documents = 1<<20, 100_000, 1000
 		begin := time.Now()
 		first, err := r.scan(context.Background())

@@ -37,10 +37,8 @@ type object struct {
 	start  int32 // the line of the object within its document, from 0
 	faults []fault
 
-	// value is a pointer to a Service, Slice, Node, ServiceCIDR, Route or Grant of the
-	// model; nil for an object that is bad, or fine but useless, such as a headless
-	// Service.
-	value any
+	// value is nil for an object that is bad, or fine but useless, such as a headless Service.
+	value model.Object
 }
 
 // ofKind returns the object of a kind that we do not read.
@@ -49,12 +47,34 @@ func ofKind(kind string) *object { return &object{key: key{class: foreign, name:
 // with returns the object with a copy of a value. Both are one allocation, of a
 // size that decoding does not use: a small value of its own would keep the whole page
 // of garbage in which it was made.
-func with[T any](o object, v *T) *object {
+func (o object) with(v model.Object) *object {
+	switch v := v.(type) {
+	case *model.Service:
+		return together(o, v)
+	case *model.Slice:
+		return together(o, v)
+	case *model.Node:
+		return together(o, v)
+	case *model.ServiceCIDR:
+		return together(o, v)
+	case *model.Route:
+		return together(o, v)
+	case *model.Grant:
+		return together(o, v)
+	}
+	return &o
+}
+
+func together[T any, P interface {
+	*T
+	model.Object
+}](o object, v P,
+) *object {
 	both := &struct {
 		object
 		value T
 	}{o, *v}
-	both.object.value = &both.value
+	both.object.value = P(&both.value)
 	return &both.object
 }
 
@@ -85,21 +105,7 @@ func (p placed) moved() *object {
 	if !p.usable() || w == *p.where() {
 		return p.object
 	}
-	o := p.object
-	switch v := o.value.(type) {
-	case *model.Service:
-		o = with(*o, v)
-	case *model.Slice:
-		o = with(*o, v)
-	case *model.Node:
-		o = with(*o, v)
-	case *model.ServiceCIDR:
-		o = with(*o, v)
-	case *model.Route:
-		o = with(*o, v)
-	case *model.Grant:
-		o = with(*o, v)
-	}
+	o := p.object.with(p.value)
 	*o.where() = w
 	return o
 }
@@ -133,7 +139,7 @@ func (o *object) same(p *object) bool {
 type class uint8
 
 const (
-	foreign class = iota // a kind that Tandem does not read: counted and skipped
+	foreign class = iota // a kind that Tandem does not read: skipped
 	service
 	slice
 	node

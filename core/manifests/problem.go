@@ -23,7 +23,16 @@ type Problem struct {
 	Of     model.ServiceName // as in model.Problem
 }
 
-// Model returns the problem in the form that all sources share.
+// Models returns problems in the form that all sources share.
+func Models(all []Problem) []model.Problem {
+	ps := make([]model.Problem, len(all))
+	for i, p := range all {
+		ps[i] = p.Model()
+	}
+	return ps
+}
+
+// Model returns the problem in that form.
 func (p Problem) Model() model.Problem {
 	return model.Problem{
 		Object: p.Object, Of: p.Of, Where: where(p.File, p.Line), Why: p.Why,

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
@@ -17,11 +18,7 @@ import (
 // the problems as lines.
 func readFiles(t *testing.T, files map[string]string) (objects, problems []string, r Result) {
 	t.Helper()
-	fsys := fstest.MapFS{}
-	for name, text := range files {
-		fsys[name] = &fstest.MapFile{Data: []byte(text)}
-	}
-	r, err := ReadFS(context.Background(), fsys)
+	r, err := ReadFS(context.Background(), folderOf(files))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,6 +37,34 @@ func readFiles(t *testing.T, files map[string]string) (objects, problems []strin
 	return objects, problems, r
 }
 
+func folderOf(files map[string]string) fstest.MapFS {
+	fsys := fstest.MapFS{}
+	for name, text := range files {
+		fsys[name] = &fstest.MapFile{Data: []byte(text)}
+	}
+	return fsys
+}
+
+// ignored counts the objects of other kinds in files, by kind.
+func ignored(t *testing.T, files map[string]string) map[string]int {
+	t.Helper()
+	r := newReader(whole{folderOf(files)}, "", config.PortRange{})
+	if _, err := r.scan(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]int{}
+	for _, f := range r.files {
+		for i := range f.units {
+			for _, o := range f.units[i].objects {
+				if o.key.class == foreign {
+					found[o.key.name]++
+				}
+			}
+		}
+	}
+	return found
+}
+
 func equal(t *testing.T, what string, got, want []string) {
 	t.Helper()
 	if !slices.Equal(got, want) {
@@ -53,7 +78,7 @@ func svc(name string) string {
 }
 
 func TestReadWhole(t *testing.T) {
-	objects, problems, r := readFiles(t, map[string]string{
+	files := map[string]string{
 		"web.yaml": `# a comment
 ---
 # another
@@ -98,14 +123,15 @@ spec: {podCIDR: 10.244.1.0/24}
 		"empty.yaml":    "",
 		"comments.yaml": "# nothing\n\n---\n# here\n---\n",
 		"sub/x.yaml":    "garbage: [",
-	})
+	}
+	objects, problems, r := readFiles(t, files)
 	equal(t, "problems", problems, nil)
 	equal(t, "objects", objects, []string{
 		"default/upper UPPER.YAML:1", "default/j c.json:3", "shop/web web.yaml:4", "default/a web.yml:1",
 		"default/web.1 web.yaml:19", "node-1 web.yaml:29",
 	})
-	if r.Ignored["Deployment"] != 1 || r.Ignored["ConfigMap"] != 1 || len(r.Ignored) != 2 {
-		t.Errorf("ignored %v", r.Ignored)
+	if got := ignored(t, files); got["Deployment"] != 1 || got["ConfigMap"] != 1 || len(got) != 2 {
+		t.Errorf("ignored %v", got)
 	}
 	want := []model.ServicePort{{Proto: model.TCP, Port: 80}, {Name: "s", Proto: model.TCP, Port: 443}}
 	if got := r.Services[2].Ports; !slices.Equal(got, want) {
@@ -169,7 +195,8 @@ kind: List
   ]
 }
 `
-	objects, problems, r := readFiles(t, map[string]string{"l.yaml": yamlList, "n.json": jsonList})
+	files := map[string]string{"l.yaml": yamlList, "n.json": jsonList}
+	objects, problems, _ := readFiles(t, files)
 	equal(t, "problems", problems, []string{
 		"l.yaml:17: Service default/b: spec.prots: unknown field",
 		"l.yaml:28: document: did not find expected node content",
@@ -179,8 +206,8 @@ kind: List
 		"default/a l.yaml:3", "default/flow l.yaml:32", "default/anchor l.yaml:37", "default/alias l.yaml:38",
 		"default/e l.yaml:26", "default/f l.yaml:29", "n1 n.json:4",
 	})
-	if r.Ignored["Pod"] != 1 {
-		t.Errorf("ignored %v", r.Ignored)
+	if got := ignored(t, files); got["Pod"] != 1 {
+		t.Errorf("ignored %v", got)
 	}
 }
 

@@ -21,12 +21,12 @@ import (
 	"github.com/tandem-proxy/tandem/core/strictyaml"
 )
 
-// Reader reads a folder again and again and remembers what it has decoded: a document
+// reader reads a folder again and again and remembers what it has decoded: a document
 // whose text has not changed is not decoded twice, however large the file around it
 // is and wherever in it the document moves. An object that it has read is kept until
 // it is certain that the folder does not have it any more. It is used by one
 // goroutine at a time.
-type Reader struct {
+type reader struct {
 	origin origin
 	dir    string // the folder or file, for people
 	limits limits
@@ -40,11 +40,8 @@ type Reader struct {
 	decoded int // documents decoded so far, for tests
 }
 
-// NewReader returns a reader for the root of a file system, with any node ports.
-func NewReader(fsys fs.FS) *Reader { return newReader(whole{fsys}, "", config.PortRange{}) }
-
-func newReader(from origin, dir string, nodePorts config.PortRange) *Reader {
-	r := &Reader{origin: from, dir: dir, limits: defaults(), now: time.Now, files: map[string]*file{}}
+func newReader(from origin, dir string, nodePorts config.PortRange) *reader {
+	r := &reader{origin: from, dir: dir, limits: defaults(), now: time.Now, files: map[string]*file{}}
 	r.limits.nodePorts = nodePorts
 	return r
 }
@@ -55,9 +52,8 @@ type folder struct {
 	objects   []placed
 	index     map[key]int // into objects; only until the state has been compared with the one before
 	problems  []Problem
-	ignored   map[string]int // objects of other kinds
-	unsettled bool           // a file was skipped because it is still being written
-	doubtful  bool           // a file or document could not be understood
+	unsettled bool // a file was skipped because it is still being written
+	doubtful  bool // a file or document could not be understood
 
 	before *folder // the state that this one has edited, until they have been compared; nil for none
 	edits  []edit  // by which they differ
@@ -66,7 +62,7 @@ type folder struct {
 // scan brings the reader up to date with the folder, and returns the very same
 // state as before where no file has changed. An error means that the folder
 // itself could not be listed, and nothing has changed.
-func (r *Reader) scan(ctx context.Context) (*folder, error) {
+func (r *reader) scan(ctx context.Context) (*folder, error) {
 	from, err := r.origin.enter(ctx)
 	if err != nil {
 		return nil, reason(err)
@@ -76,7 +72,7 @@ func (r *Reader) scan(ctx context.Context) (*folder, error) {
 	if err != nil {
 		return nil, reason(err)
 	}
-	f := &folder{ignored: map[string]int{}}
+	f := &folder{}
 	listed, changed := r.list(f, entries, from.names)
 	r.measure(listed)
 	inPlace := r.last != nil && !changed && len(r.last.problems) == 0
@@ -175,7 +171,7 @@ func (f *folder) apply(edits []edit) *folder {
 // list returns the manifests among the entries of the folder, which come sorted, and
 // forgets files that are gone. Above the limit known files are preferred: a new one
 // must not displace an old one. It reports whether files were added or removed.
-func (r *Reader) list(f *folder, entries []fs.DirEntry, names bool) (listed []*file, changed bool) {
+func (r *reader) list(f *folder, entries []fs.DirEntry, names bool) (listed []*file, changed bool) {
 	files, dir := make(map[string]*file, len(r.files)), r.dir
 	if !names {
 		dir = filepath.Dir(dir)
@@ -214,7 +210,7 @@ func (r *Reader) list(f *folder, entries []fs.DirEntry, names bool) (listed []*f
 
 // refresh reads a file if it has changed, and reports whether it had. If that
 // fails, its last known content is kept.
-func (r *Reader) refresh(ctx context.Context, from fs.FS, file *file, f *folder) (changed bool) {
+func (r *reader) refresh(ctx context.Context, from fs.FS, file *file, f *folder) (changed bool) {
 	now := r.now()
 	data, info, err := file.load(from, r.limits.fileBytes, r.roomFor(file), now)
 	switch {
@@ -254,7 +250,7 @@ func (r *Reader) refresh(ctx context.Context, from fs.FS, file *file, f *folder)
 }
 
 // shorten bounds the number of problems.
-func (r *Reader) shorten(ps []Problem) []Problem {
+func (r *reader) shorten(ps []Problem) []Problem {
 	more := len(ps) - r.limits.problems
 	if more <= 0 {
 		return ps
@@ -264,7 +260,7 @@ func (r *Reader) shorten(ps []Problem) []Problem {
 }
 
 // measure records the total size of the files that are read.
-func (r *Reader) measure(files []*file) {
+func (r *reader) measure(files []*file) {
 	r.bytes, r.documents = 0, 0
 	for _, f := range files {
 		r.bytes += f.size()
@@ -274,7 +270,7 @@ func (r *Reader) measure(files []*file) {
 
 // roomFor is the largest size of a file that keeps the folder within its limit. A
 // known file keeps its share: a new one cannot displace it.
-func (r *Reader) roomFor(f *file) int64 { return r.limits.allBytes - r.bytes + f.size() }
+func (r *reader) roomFor(f *file) int64 { return r.limits.allBytes - r.bytes + f.size() }
 
 func (f *file) fail(line int, why string) {
 	f.gone = false
@@ -283,7 +279,7 @@ func (f *file) fail(line int, why string) {
 
 // decode turns documents into units, those it knows from the last reading
 // without decoding them.
-func (r *Reader) decode(ctx context.Context, file *file, docs []document) []unit {
+func (r *reader) decode(ctx context.Context, file *file, docs []document) []unit {
 	units := make([]unit, len(docs))
 	for i, doc := range docs {
 		units[i] = unit{digest: doc.digest(), line: doc.line}
@@ -406,7 +402,6 @@ func (f *folder) add(p placed) {
 		f.doubtful = true
 		return
 	case p.key.class == foreign:
-		f.ignored[p.key.name]++
 		return
 	}
 	if i, twice := f.index[p.key]; twice {
@@ -424,7 +419,6 @@ func (f *folder) add(p placed) {
 type Result struct {
 	model.Objects
 	Problems []Problem
-	Ignored  map[string]int // objects of other kinds, by kind
 }
 
 // Read reads a folder, a single file or the standard input (Stdin) once. An error
@@ -438,36 +432,23 @@ func Read(ctx context.Context, dir string, nodePorts config.PortRange) (Result, 
 // ReadFS is Read for the root of a file system, such as an embedded one, with any
 // node ports.
 func ReadFS(ctx context.Context, fsys fs.FS) (Result, error) {
-	return NewReader(fsys).Read(ctx)
+	return newReader(whole{fsys}, "", config.PortRange{}).Read(ctx)
 }
 
 // Read reads what has changed in the folder and returns all that is in it now.
 // An error means that the folder could not be listed.
-func (r *Reader) Read(ctx context.Context) (Result, error) {
+func (r *reader) Read(ctx context.Context) (Result, error) {
 	f, err := r.scan(ctx)
 	if err != nil {
 		return Result{}, fmt.Errorf("manifests %s: %w", strictyaml.Printable(r.dir), err)
 	}
-	return Result{Objects: f.collect(), Problems: f.problems, Ignored: f.ignored}, nil
+	return Result{Objects: f.collect(), Problems: f.problems}, nil
 }
 
 func (f *folder) collect() model.Objects {
 	var all model.Objects
 	for _, p := range f.objects {
-		switch v := p.moved().value.(type) {
-		case *model.Service:
-			all.Services = append(all.Services, v)
-		case *model.Slice:
-			all.Slices = append(all.Slices, v)
-		case *model.Node:
-			all.Nodes = append(all.Nodes, v)
-		case *model.ServiceCIDR:
-			all.ServiceCIDRs = append(all.ServiceCIDRs, v)
-		case *model.Route:
-			all.Routes = append(all.Routes, v)
-		case *model.Grant:
-			all.Grants = append(all.Grants, v)
-		}
+		all.Add(p.moved().value)
 	}
 	return all
 }

@@ -20,7 +20,7 @@ import (
 type bench struct {
 	*testing.T
 	dir    string
-	reader *Reader
+	reader *reader
 	clock  time.Duration // added to the time of the reader
 }
 

@@ -23,7 +23,7 @@ type record struct {
 	cidrs    map[string]*model.ServiceCIDR
 	routes   map[model.RouteName]*model.Route
 	grants   map[model.GrantName]*model.Grant
-	problems []Problem
+	problems []model.Problem
 	calls    []string
 	synced   []string
 	unread   []model.Unread
@@ -46,91 +46,57 @@ func (r *record) note(format string, args ...any) {
 	}
 }
 
-func (r *record) SetService(s *model.Service) {
+func (r *record) Set(o model.Object) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.services[s.Name] = s
-	r.note("set service %s", s.Name)
+	switch o := o.(type) {
+	case *model.Service:
+		r.services[o.Name] = o
+		r.note("set service %s", o.Name)
+	case *model.Slice:
+		r.slices[o.Name] = o
+		r.note("set slice %s", o.Name)
+	case *model.Node:
+		r.nodes[o.Name] = o
+		r.note("set node %s", o.Name)
+	case *model.ServiceCIDR:
+		r.cidrs[o.Name] = o
+		r.note("set cidr %s %s", o.Name, o.CIDRs)
+	case *model.Route:
+		r.routes[o.Name] = o
+		r.note("set %s", o.Name)
+	case *model.Grant:
+		r.grants[o.Name] = o
+		r.note("set grant %s", o.Name)
+	}
 }
 
-func (r *record) DeleteService(n model.ServiceName) {
+func (r *record) Delete(o model.Object) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.services, n)
-	r.note("delete service %s", n)
+	switch o := o.(type) {
+	case *model.Service:
+		delete(r.services, o.Name)
+		r.note("delete service %s", o.Name)
+	case *model.Slice:
+		delete(r.slices, o.Name)
+		r.note("delete slice %s", o.Name)
+	case *model.Node:
+		delete(r.nodes, o.Name)
+		r.note("delete node %s", o.Name)
+	case *model.ServiceCIDR:
+		delete(r.cidrs, o.Name)
+		r.note("delete cidr %s", o.Name)
+	case *model.Route:
+		delete(r.routes, o.Name)
+		r.note("delete %s", o.Name)
+	case *model.Grant:
+		delete(r.grants, o.Name)
+		r.note("delete grant %s", o.Name)
+	}
 }
 
-func (r *record) SetSlice(s *model.Slice) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.slices[s.Name] = s
-	r.note("set slice %s", s.Name)
-}
-
-func (r *record) DeleteSlice(n model.SliceName) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.slices, n)
-	r.note("delete slice %s", n)
-}
-
-func (r *record) SetNode(n *model.Node) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.nodes[n.Name] = n
-	r.note("set node %s", n.Name)
-}
-
-func (r *record) DeleteNode(name string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.nodes, name)
-	r.note("delete node %s", name)
-}
-
-func (r *record) SetServiceCIDR(c *model.ServiceCIDR) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.cidrs[c.Name] = c
-	r.note("set cidr %s %s", c.Name, c.CIDRs)
-}
-
-func (r *record) DeleteServiceCIDR(name string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.cidrs, name)
-	r.note("delete cidr %s", name)
-}
-
-func (r *record) SetRoute(o *model.Route) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.routes[o.Name] = o
-	r.note("set %s", o.Name)
-}
-
-func (r *record) DeleteRoute(n model.RouteName) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.routes, n)
-	r.note("delete %s", n)
-}
-
-func (r *record) SetGrant(o *model.Grant) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.grants[o.Name] = o
-	r.note("set grant %s", o.Name)
-}
-
-func (r *record) DeleteGrant(n model.GrantName) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.grants, n)
-	r.note("delete grant %s", n)
-}
-
-func (r *record) Problems(ps []Problem) {
+func (r *record) Problems(ps []model.Problem) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.problems = ps

@@ -20,25 +20,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/watch"
 )
 
-// Sink receives what a Source reads. Its methods are called from one goroutine and
-// should not block: while they do, the folder is not read.
-type Sink interface {
-	model.Sink
-
-	// Problems replaces the problems of the folder.
-	Problems([]Problem)
-
-	// Unread states which kinds may be in what could not be read. It precedes Synced.
-	Unread(model.Unread)
-
-	// Synced is called after everything that was there at the start, and again
-	// when whole changes: it states whether all of the folder could be read and
-	// understood. A folder without any object that is read is not whole either: it may
-	// not be mounted yet.
-	Synced(whole bool)
-}
-
-// Source watches a folder, or a single file, and passes changes to a Sink. The
+// Source watches a folder, or a single file, and passes changes to a model.Sink. The
 // standard input is read once.
 //
 // A change is delivered a few milliseconds after the last write of a burst. If the
@@ -92,7 +74,7 @@ const (
 // Run delivers the content of the folder, and then its changes until ctx ends;
 // then it returns nil. It returns an error if the folder cannot be listed at
 // the start. Later that is a Problem, and the last known state is kept.
-func (s *Source) Run(ctx context.Context, sink Sink) error {
+func (s *Source) Run(ctx context.Context, sink model.Sink) error {
 	w := newWatcher(s.Dir, s.log())
 	defer w.close()
 	if watch.WorldWritable(s.Dir) {
@@ -159,8 +141,8 @@ func (s *Source) log() *slog.Logger {
 
 // delivery is the state that was passed to the sink.
 type delivery struct {
-	sink      Sink
-	reader    *Reader
+	sink      model.Sink
+	reader    *reader
 	delivered *folder
 	problems  []Problem
 	unsettled bool
@@ -168,7 +150,7 @@ type delivery struct {
 	took      time.Duration
 }
 
-func newDelivery(sink Sink, r *Reader) *delivery {
+func newDelivery(sink model.Sink, r *reader) *delivery {
 	return &delivery{sink: sink, reader: r, delivered: &folder{}}
 }
 
@@ -196,9 +178,10 @@ func (d *delivery) scan(ctx context.Context) error {
 			}
 		}
 		for _, p := range gone {
-			d.delete(p)
+			d.delete(p.object)
 		}
 	}
+	// A folder without any object that is read is not whole: it may not be mounted yet.
 	if whole := !f.doubtful && len(f.objects) > 0; d.whole == nil || *d.whole != whole {
 		d.whole = &whole
 		d.sink.Unread(model.Unread{ServiceCIDRs: !whole, Endpoints: !whole}) // for a Node or a route in it one bad file would hold up all others
@@ -238,42 +221,20 @@ func (d *delivery) edit(f *folder) {
 	}
 	for _, e := range f.edits {
 		if !f.objects[e.at].usable() {
-			d.delete(e.other)
+			d.delete(e.other.object)
 		}
 	}
 }
 
 func (d *delivery) set(o *object) {
-	switch v := o.value.(type) {
-	case *model.Service:
-		d.sink.SetService(v)
-	case *model.Slice:
-		d.sink.SetSlice(v)
-	case *model.Node:
-		d.sink.SetNode(v)
-	case *model.ServiceCIDR:
-		d.sink.SetServiceCIDR(v)
-	case *model.Route:
-		d.sink.SetRoute(v)
-	case *model.Grant:
-		d.sink.SetGrant(v)
+	if o.usable() {
+		d.sink.Set(o.value)
 	}
 }
 
-func (d *delivery) delete(p placed) {
-	switch v := p.value.(type) {
-	case *model.Service:
-		d.sink.DeleteService(v.Name)
-	case *model.Slice:
-		d.sink.DeleteSlice(v.Name)
-	case *model.Node:
-		d.sink.DeleteNode(v.Name)
-	case *model.ServiceCIDR:
-		d.sink.DeleteServiceCIDR(v.Name)
-	case *model.Route:
-		d.sink.DeleteRoute(v.Name)
-	case *model.Grant:
-		d.sink.DeleteGrant(v.Name)
+func (d *delivery) delete(o *object) {
+	if o.usable() {
+		d.sink.Delete(o.value)
 	}
 }
 
@@ -288,7 +249,7 @@ func (d *delivery) report(ps []Problem) {
 		return
 	}
 	d.problems = ps
-	d.sink.Problems(ps)
+	d.sink.Problems(Models(ps))
 }
 
 // watcher waits for changes in a folder, or of a single file in one. Where the

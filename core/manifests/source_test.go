@@ -54,7 +54,11 @@ func (r *record) complaints() (lines []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, p := range r.problems {
-		lines = append(lines, fmt.Sprintf("%s:%d: %s", filepath.Base(p.File), p.Line, p.Object))
+		at := filepath.Base(p.Where)
+		if !strings.Contains(at, ":") { // the whole file
+			at += ":0"
+		}
+		lines = append(lines, at+": "+p.Object)
 	}
 	return lines
 }

@@ -120,9 +120,9 @@ func (m *Metrics) SLIs() http.Handler { return m.slis.handler() }
 type Sources struct {
 	Version string
 	Status  func() engine.Status
-	// Ages returns how long ago each kind of input was last known to be up to date;
+	// Ages returns how many seconds ago each kind of input was last known to be up to date;
 	// nil where nothing is watched.
-	Ages func() map[string]time.Duration
+	Ages func() map[string]float64
 	// Packets are counters of the data plane: packets of mode iptables, listeners of
 	// nftables, failed calls to HNS; nil where there are none.
 	Packets func() dataplane.Packets
@@ -192,7 +192,7 @@ func (c scrapeCollector) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	for resource, age := range c.Ages() {
-		send(gauge, "tandem_watch_age_seconds", "Time since the last sign of life from the watch of a resource.", age.Seconds(), "resource", resource)
+		send(gauge, "tandem_watch_age_seconds", "Time since the last sign of life from the watch of a resource.", age, "resource", resource)
 	}
 }
 

@@ -83,7 +83,7 @@ func TestStatusIsAskedAtEachScrape(t *testing.T) {
 	}
 	m := metrics.New(metrics.Sources{
 		Version: "v9", Status: func() engine.Status { return s },
-		Ages: func() map[string]time.Duration { return map[string]time.Duration{"services": 90 * time.Second} },
+		Ages: func() map[string]float64 { return map[string]float64{"services": 90} },
 	})
 	expect(t, scrape(m),
 		`kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv4"} 1234`,

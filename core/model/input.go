@@ -4,12 +4,45 @@ package model
 
 import (
 	"cmp"
+	"iter"
 	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
 	"time"
 )
+
+// Object is an input: a *Service, *Slice, *Node, *ServiceCIDR, *Route or *Grant.
+type Object interface{ Key() Key }
+
+// Key names an object among all.
+type Key struct{ Kind, Namespace, Name string }
+
+func (s *Service) Key() Key     { return Key{"Service", s.Name.Namespace, s.Name.Name} }
+func (s *Slice) Key() Key       { return Key{"EndpointSlice", s.Name.Namespace, s.Name.Name} }
+func (n *Node) Key() Key        { return Key{"Node", "", n.Name} }
+func (c *ServiceCIDR) Key() Key { return Key{"ServiceCIDR", "", c.Name} }
+func (r *Route) Key() Key       { return Key{r.Name.Kind(), r.Name.Namespace, r.Name.Name} }
+func (g *Grant) Key() Key       { return Key{"ReferenceGrant", g.Name.Namespace, g.Name.Name} }
+
+// Sink receives what a source reads. Its methods are called one at a time, maybe by several
+// goroutines, and should not block: while they do, the source waits.
+type Sink interface {
+	Set(Object)    // adds or replaces one
+	Delete(Object) // removes that of the same key; nothing else of it counts
+
+	// Problems replaces the problems of all objects.
+	Problems([]Problem)
+
+	// Unread states which kinds could not be read yet. It precedes the first Synced, and
+	// follows when that changes.
+	Unread(Unread)
+
+	// Synced is called once everything was passed on that was there at the start, and is to
+	// be had soon; and again when whole changes: it states whether something could be understood
+	// of each object.
+	Synced(whole bool)
+}
 
 // Objects are the inputs of one moment.
 type Objects struct {
@@ -19,6 +52,41 @@ type Objects struct {
 	ServiceCIDRs []*ServiceCIDR
 	Routes       []*Route
 	Grants       []*Grant
+}
+
+// Add adds an object.
+func (all *Objects) Add(o Object) {
+	switch o := o.(type) {
+	case *Service:
+		all.Services = append(all.Services, o)
+	case *Slice:
+		all.Slices = append(all.Slices, o)
+	case *Node:
+		all.Nodes = append(all.Nodes, o)
+	case *ServiceCIDR:
+		all.ServiceCIDRs = append(all.ServiceCIDRs, o)
+	case *Route:
+		all.Routes = append(all.Routes, o)
+	case *Grant:
+		all.Grants = append(all.Grants, o)
+	}
+}
+
+// All ranges over them, each kind by itself.
+func (all *Objects) All() iter.Seq[Object] {
+	return func(yield func(Object) bool) {
+		_ = each(all.Nodes, yield) && each(all.ServiceCIDRs, yield) && each(all.Services, yield) && each(all.Slices, yield) &&
+			each(all.Grants, yield) && each(all.Routes, yield)
+	}
+}
+
+func each[T Object](all []T, yield func(Object) bool) bool {
+	for _, o := range all {
+		if !yield(o) {
+			return false
+		}
+	}
+	return true
 }
 
 // Same reports whether two inputs, which are pointers, mean the same: all their fields are equal but those with the tag
@@ -54,22 +122,6 @@ func same(a, b reflect.Value) bool {
 		return true
 	}
 	return a.Equal(b)
-}
-
-// Sink receives the objects of a source.
-type Sink interface {
-	SetService(*Service)
-	DeleteService(ServiceName)
-	SetSlice(*Slice)
-	DeleteSlice(SliceName)
-	SetNode(*Node)
-	DeleteNode(name string)
-	SetServiceCIDR(*ServiceCIDR)
-	DeleteServiceCIDR(name string)
-	SetRoute(*Route)
-	DeleteRoute(RouteName)
-	SetGrant(*Grant)
-	DeleteGrant(GrantName)
 }
 
 // Unread states which kinds of inputs a source could not read, though there may be some:

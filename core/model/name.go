@@ -80,7 +80,15 @@ const (
 )
 
 // Families lists both families, for ranging.
-func Families() [2]Family { return [2]Family{IPv4, IPv6} }
+func Families() []Family { return []Family{IPv4, IPv6} }
+
+// FamiliesOr returns the given families, both for none.
+func FamiliesOr(some []Family) []Family {
+	if len(some) > 0 {
+		return some
+	}
+	return Families()
+}
 
 // FamilyOf returns the family of an address. IPv4-mapped IPv6 addresses never
 // reach the model: the sources reject them.

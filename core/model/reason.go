@@ -38,7 +38,6 @@ const (
 	WhyOwnFrontend       // an endpoint that is the Service's own address: a loop
 	WhyBadRange          // a source range that is no CIDR
 	WhyNoTargetPort      // no slice has a port of this name and protocol
-	WhyDuplicateEndpoint // the same address and port twice, with different conditions
 	WhyInvalid           // not what Kubernetes defines: an unknown field, a wrong type, a bad name
 	WhyUnsupported       // this mode or system cannot do it
 	WhyNoNode            // the Node object is needed, and there is none
@@ -86,7 +85,6 @@ var reasons = [...]struct{ name, text string }{
 	WhyOwnFrontend:          {"OwnFrontend", "endpoint is an address of its own Service (loop)"},
 	WhyBadRange:             {"BadRange", "invalid CIDR"},
 	WhyNoTargetPort:         {"NoTargetPort", "no EndpointSlice of the Service has a port of this name and protocol"},
-	WhyDuplicateEndpoint:    {"DuplicateEndpoint", "duplicate endpoint with different conditions; using the better one"},
 	WhyInvalid:              {"Invalid", "invalid"},
 	WhyUnsupported:          {"Unsupported", "not supported by this mode"},
 	WhyNoNode:               {"NoNode", "Node object of this machine not found"},

@@ -175,7 +175,8 @@ var ErrOlder = errors.New("its version of tandem does not know this question")
 
 // Refusal is the error of a question that a tandem of any version has answered with a text.
 func Refusal(text string) error {
-	if strings.HasPrefix(text, "query ") && strings.Contains(text, ": json: unknown field ") || text == "404 page not found" { // as http.ServeMux has it
+	unknown := strings.HasPrefix(text, "unknown query ") || strings.HasPrefix(text, "query ") && strings.Contains(text, ": json: unknown field ")
+	if unknown || text == "404 page not found" { // as http.ServeMux has it
 		return fmt.Errorf("%w: %s", ErrOlder, text)
 	}
 	return errors.New(text)

@@ -157,8 +157,8 @@ func TestPassedOverEndpointIsListed(t *testing.T) {
 	}
 	tracker := track.New()
 	tracker.SetHost(&model.Host{Name: "node-1"})
-	tracker.SetService(&model.Service{Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}, Ports: []model.ServicePort{{Name: "http", Proto: model.TCP, Port: 80}}})
-	tracker.SetSlice(slice)
+	tracker.Set(&model.Service{Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}, Ports: []model.ServicePort{{Name: "http", Proto: model.TCP, Port: 80}}})
+	tracker.Set(slice)
 	tracker.SetSuspects(model.Suspects{netip.MustParseAddr("10.0.3.1"): {}})
 	tracker.Flush()
 	in := &engine.Snapshot{Host: &model.Host{Name: "node-1"}, Suspects: tracker.Suspects(), Services: tracker.Services()}

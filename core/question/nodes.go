@@ -301,12 +301,7 @@ type NodeDifference struct {
 // returns the first of most. Of several that are as frequent the first by hash counts as
 // that of most. Nodes that gave no answer are left out; ok is false when none did.
 func Compare(nodes []Node) (usual Node, ok bool) {
-	slices.SortFunc(nodes, func(a, b Node) int { return a.compare(&b) })
-	all := make([]*Node, len(nodes))
-	for i := range nodes {
-		all[i] = &nodes[i]
-	}
-	if first := compare(all); first != nil {
+	if first := compare(nodes, func(n *Node) *Node { return n }); first != nil {
 		return *first, true
 	}
 	return usual, false
@@ -314,19 +309,15 @@ func Compare(nodes []Node) (usual Node, ok bool) {
 
 // CompareReports does the same with reports.
 func CompareReports(reports []NodeReport) {
-	slices.SortFunc(reports, func(a, b NodeReport) int { return a.Node.compare(&b.Node) })
-	all := make([]*Node, len(reports))
-	for i := range reports {
-		all[i] = &reports[i].Node
-	}
-	compare(all)
+	compare(reports, func(r *NodeReport) *Node { return &r.Node })
 }
 
-// compare marks the nodes that differ, and returns the first of most; nil where none answered.
-func compare(nodes []*Node) (usual *Node) {
+// compare sorts what has nodes, marks those that differ, and returns the first of most; nil where none answered.
+func compare[T any](all []T, of func(*T) *Node) (usual *Node) {
+	slices.SortFunc(all, func(a, b T) int { return of(&a).compare(of(&b)) })
 	count := map[string]int{}
-	for _, n := range nodes {
-		if n.answered() {
+	for i := range all {
+		if n := of(&all[i]); n.answered() {
 			count[n.Hash]++
 		}
 	}
@@ -336,7 +327,8 @@ func compare(nodes []*Node) (usual *Node) {
 			most = hash
 		}
 	}
-	for _, n := range nodes {
+	for i := range all {
+		n := of(&all[i])
 		n.Differs = n.answered() && n.Hash != most
 		if usual == nil && n.answered() && !n.Differs {
 			usual = n

@@ -209,7 +209,7 @@ func (e Edit) Deltas(s *engine.Snapshot, now time.Time, ask track.Ask) (deltas [
 	if ask != nil {
 		t.KeepListeners(ask)
 	}
-	t.Set(&model.Objects{Services: e.Services, Slices: e.Slices, Routes: e.Routes, Grants: e.Grants})
+	t.SetAll(e.inputs())
 	if e.Prune {
 		e.prune(t, s)
 	}
@@ -234,53 +234,56 @@ func (e Edit) Deltas(s *engine.Snapshot, now time.Time, ask track.Ask) (deltas [
 	return deltas, problems
 }
 
+// Brought is how many problems of an edit's manifests the running proxy does not have of the same objects already,
+// whichever file they are in.
+func Brought(found []model.Problem, running *Status) (n int) {
+	had := map[Problem]bool{}
+	know := func(all []Problem) {
+		for _, p := range all {
+			p.Where = ""
+			had[p] = true
+		}
+	}
+	know(running.Problems)
+	for i := range running.Services {
+		know(running.Services[i].Problems)
+	}
+	for _, p := range problems(found) {
+		if p.Where = ""; !had[p] {
+			n++
+		}
+	}
+	return n
+}
+
 // EditOf is the edit that makes the inputs of one document of another's.
 func EditOf(d *Document) Edit {
-	e := Edit{Slices: slices.Clone(d.Orphans), Routes: d.Routes, Grants: d.Grants, Prune: true}
-	for _, svc := range d.Each() {
-		e.Services, e.Slices = append(e.Services, svc.Object), append(e.Slices, svc.Slices...)
+	in := inputsOf(d.Snapshot)
+	return Edit{Services: in.Services, Slices: in.Slices, Routes: in.Routes, Grants: in.Grants, Prune: true}
+}
+
+func inputsOf(s *engine.Snapshot) model.Objects {
+	in := model.Objects{Slices: slices.Clone(s.Orphans), Routes: s.Routes, Grants: s.Grants}
+	for _, svc := range s.Each() {
+		in.Services, in.Slices = append(in.Services, svc.Object), append(in.Slices, svc.Slices...)
 	}
-	return e
+	return in
+}
+
+func (e Edit) inputs() *model.Objects {
+	return &model.Objects{Services: e.Services, Slices: e.Slices, Routes: e.Routes, Grants: e.Grants}
 }
 
 // prune deletes from a tracker what a snapshot has and the edit has not.
 func (e Edit) prune(t *track.Tracker, s *engine.Snapshot) {
-	keep := map[any]bool{}
-	for _, svc := range e.Services {
-		keep[svc.Name] = true
+	keep := map[model.Key]bool{}
+	for o := range e.inputs().All() {
+		keep[o.Key()] = true
 	}
-	for _, slice := range e.Slices {
-		keep[slice.Name] = true
-	}
-	for _, r := range e.Routes {
-		keep[r.Name] = true
-	}
-	for _, g := range e.Grants {
-		keep[g.Name] = true
-	}
-	for _, svc := range s.Services {
-		if !keep[svc.Object.Name] {
-			t.DeleteService(svc.Object.Name)
-		}
-		for _, slice := range svc.Slices {
-			if !keep[slice.Name] {
-				t.DeleteSlice(slice.Name)
-			}
-		}
-	}
-	for _, slice := range s.Orphans {
-		if !keep[slice.Name] {
-			t.DeleteSlice(slice.Name)
-		}
-	}
-	for _, r := range s.Routes {
-		if !keep[r.Name] {
-			t.DeleteRoute(r.Name)
-		}
-	}
-	for _, g := range s.Grants {
-		if !keep[g.Name] {
-			t.DeleteGrant(g.Name)
+	in := inputsOf(s)
+	for o := range in.All() {
+		if !keep[o.Key()] {
+			t.Delete(o)
 		}
 	}
 }

@@ -64,3 +64,28 @@ func TestPreviewInTermsOfServices(t *testing.T) {
 		t.Errorf("a document differs from itself: %+v", p)
 	}
 }
+
+// Problems that the running proxy has of the same objects are not the edit's: its file has another name, and other lines.
+func TestProblemsAnEditBrings(t *testing.T) {
+	field := func(object, detail, where string) model.Problem {
+		return model.Problem{Object: object, Where: where, Why: model.WhyInvalid, Detail: detail}
+	}
+	of := func(p model.Problem) []question.Problem {
+		return []question.Problem{{Object: p.Object, Where: p.Where, Reason: p.Why.String(), Detail: p.Text()}}
+	}
+	running := question.Status{
+		Problems: of(field("EndpointSlice shop/lost-x", "addressType: unknown", "old.yaml:7")),
+		Services: []question.Service{{Name: "shop/web", Problems: of(field("Service shop/web", "spec.colour: unknown field, ignored", "old.yaml:12"))}},
+	}
+	edit := []model.Problem{
+		field("Service shop/web", "spec.colour: unknown field, ignored", "edit.yaml:3"), field("EndpointSlice shop/lost-x", "addressType: unknown", "-:1"),
+	}
+	if n := question.Brought(edit, &running); n != 0 {
+		t.Errorf("%d problems of an edit that brings none", n)
+	}
+	for _, more := range []model.Problem{field("Service shop/db", "spec.colour: unknown field, ignored", "edit.yaml:3"), field("Service shop/web", "spec.size: unknown field, ignored", "old.yaml:12")} {
+		if n := question.Brought(append(edit, more), &running); n != 1 {
+			t.Errorf("%d problems, want one: %v", n, more)
+		}
+	}
+}

@@ -42,7 +42,7 @@ func (f *File) Resolve() *Result {
 	t.SetHost(r.Host)
 	t.SetClock(func() time.Time { return f.At })
 	t.SetSuspects(f.Suspects)
-	t.Set(&model.Objects{Nodes: f.Others, Services: f.Services, Slices: f.Slices, Routes: f.Routes, Grants: f.Grants})
+	t.SetAll(&model.Objects{Nodes: f.Others, Services: f.Services, Slices: f.Slices, Routes: f.Routes, Grants: f.Grants})
 	for _, s := range f.Ready {
 		t.SetReady(s.Service, s.Endpoints)
 	}

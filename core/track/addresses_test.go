@@ -30,7 +30,7 @@ func TestAt(t *testing.T) {
 		tr := track.New()
 		tr.SetHost(host("z"))
 		for i := range 3 {
-			tr.SetService(service(fmt.Sprint("svc", i), fmt.Sprint("10.96.0.", i), 80))
+			tr.Set(service(fmt.Sprint("svc", i), fmt.Sprint("10.96.0.", i), 80))
 		}
 		pool := many("10.0.0.1", 12)
 		pool = append(pool, many("fd00::1", 4)...)
@@ -38,7 +38,7 @@ func TestAt(t *testing.T) {
 		for range 60 {
 			id := fmt.Sprint("s", rng.IntN(6))
 			if rng.IntN(4) == 0 {
-				tr.DeleteSlice(model.SliceName{Namespace: "ns", Name: id})
+				tr.Delete(&model.Slice{Name: model.SliceName{Namespace: "ns", Name: id}})
 				delete(present, id)
 				continue
 			}
@@ -56,7 +56,7 @@ func TestAt(t *testing.T) {
 				e := model.SliceEndpoint{Addr: pool[rng.IntN(len(pool))], Node: fmt.Sprint("n", rng.IntN(9))}
 				s.Endpoints = slices.Insert(s.Endpoints, rng.IntN(len(s.Endpoints)+1), e)
 			}
-			tr.SetSlice(s)
+			tr.Set(s)
 			present[id] = s
 		}
 		tr.Flush()
@@ -92,7 +92,7 @@ func TestRemoteAt(t *testing.T) {
 		for port := range 100 * (i / 2) {
 			s.Ports = append(s.Ports, model.SlicePort{Name: fmt.Sprint(port), Proto: model.TCP, Port: uint16(9000 + port)})
 		}
-		tr.SetSlice(s) // of no Service yet
+		tr.Set(s) // of no Service yet
 	}
 	want := "[{10.0.0.1:8080 there1 a/a} {10.0.0.1:8080 there0 b/b} {10.0.0.1:8080 there2 flood/flood} {10.0.0.4:8080  a/a} {10.0.0.4:8080  b/b} {10.0.0.4:8080  flood/flood}]"
 	var got []track.Endpoint

@@ -26,7 +26,7 @@ func TestNamespacesShareTheEntries(t *testing.T) {
 		}
 		return s
 	}
-	tr.SetService(large("evil", 0, 10))
+	tr.Set(large("evil", 0, 10))
 	tr.Flush()
 	tr.budget.most = 100 * tr.budget.used
 	served := func(namespace string) (n int) {
@@ -52,32 +52,32 @@ func TestNamespacesShareTheEntries(t *testing.T) {
 		return n
 	}
 	for i := range 200 {
-		tr.SetService(large("evil", i, 10))
+		tr.Set(large("evil", i, 10))
 	}
 	if n := served("evil"); n != 50 {
 		t.Errorf("a namespace alone has %d of 100 places, want half", n)
 	}
 	for i := range 20 {
-		tr.SetService(large("shop", i, 10))
+		tr.Set(large("shop", i, 10))
 	}
 	if n := served("shop"); n != 20 {
 		t.Errorf("another one has %d of its 20 Services", n)
 	}
-	tr.SetService(large("shop", 0, 11)) // a change of what is served
+	tr.Set(large("shop", 0, 11)) // a change of what is served
 	if n := served("shop"); n != 20 {
 		t.Errorf("after a change it has %d", n)
 	}
 	for i := range 100 { // what goes makes room for what waits
-		tr.DeleteService(large("evil", i, 10).Name)
+		tr.Delete(large("evil", i, 10))
 	}
 	if n := served("evil"); n < 35 || n > 40 {
 		t.Errorf("of 100 Services that are left %d are served", n)
 	}
 	for i := range 200 {
-		tr.DeleteService(large("evil", i, 10).Name)
+		tr.Delete(large("evil", i, 10))
 	}
 	for i := range 20 {
-		tr.DeleteService(large("shop", i, 10).Name)
+		tr.Delete(large("shop", i, 10))
 	}
 	if served("shop"); tr.budget.used != 0 || len(tr.budget.of)+len(tr.budget.refused) != 0 {
 		t.Errorf("of nothing: %+v", tr.budget)
@@ -102,12 +102,12 @@ func TestSlotsAreEntries(t *testing.T) {
 		tr := routed(t)
 		second := endpointsOf("a", 5)
 		second.Name.Name = "a-2"
-		tr.SetSlice(second)
+		tr.Set(second)
 		tr.Flush()
 		before := tr.budget.used
 		s := serviceOf("a", 0)
 		s.Choice = c.choice
-		tr.SetService(s)
+		tr.Set(s)
 		tr.Flush()
 		if more := tr.budget.used - before; more < c.least-2 || c.least == 0 && more != 0 {
 			t.Errorf("%s: %d entries more", name, more)

@@ -89,9 +89,9 @@ func TestAuthorityRanksBeforeAge(t *testing.T) {
 			victim := in("shop", 5, balanced(service("web", "10.96.0.1", 443), ip))
 			for i := range 2 {
 				if i == order {
-					tr.SetService(c.thief)
+					tr.Set(c.thief)
 				} else {
-					tr.SetService(victim)
+					tr.Set(victim)
 				}
 				tr.Flush()
 			}
@@ -104,7 +104,7 @@ func TestAuthorityRanksBeforeAge(t *testing.T) {
 			if ps := tr.Service(c.thief.Name).Problems; c.said != "" && (len(ps) != 1 || ps[0].Text() != c.said) {
 				t.Errorf("%s: %v, want %s", c.what, ps, c.said)
 			}
-			tr.DeleteService(victim.Name)
+			tr.Delete(victim)
 			tr.Flush()
 			if got := at(tr, c.thief.Name.Namespace, "t"); !strings.HasPrefix(got, ip) {
 				t.Errorf("%s: %q once the other is gone", c.what, got)
@@ -117,9 +117,9 @@ func TestAuthorityRanksBeforeAge(t *testing.T) {
 func TestARefusedExternalIPIsInNobodysWay(t *testing.T) {
 	tr := track.New()
 	tr.SetHost(host("z"))
-	tr.SetService(in("evil", 1, external(service("t", "10.96.0.9", 80), "203.0.113.1")))
-	tr.SetService(in("shop", 5, balanced(service("web", "10.96.0.1", 443), "203.0.113.1")))
-	tr.SetService(in("shop", 6, external(service("acme", "10.96.0.2", 80), "203.0.113.1")))
+	tr.Set(in("evil", 1, external(service("t", "10.96.0.9", 80), "203.0.113.1")))
+	tr.Set(in("shop", 5, balanced(service("web", "10.96.0.1", 443), "203.0.113.1")))
+	tr.Set(in("shop", 6, external(service("acme", "10.96.0.2", 80), "203.0.113.1")))
 	tr.Flush()
 	if got := at(tr, "shop", "acme"); got != "203.0.113.1:80" {
 		t.Errorf("%q", got)
@@ -136,11 +136,13 @@ func TestExternalIPsOfPodsAndNodes(t *testing.T) {
 		want string
 	}{
 		{"nothing has it", func(*track.Tracker) {}, ip + ":80"},
-		{"an endpoint of the same namespace", func(tr *track.Tracker) { tr.SetSlice(sliceIn("evil", "own", ip)) }, ip + ":80"},
-		{"one of another", func(tr *track.Tracker) { tr.SetSlice(sliceIn("shop", "web", "10.244.2.9", ip)) }, "EndpointAddress"},
-		{"of two others", func(tr *track.Tracker) { tr.SetSlice(sliceIn("blog", "web", ip)) }, "EndpointAddress"},
-		{"of one again", func(tr *track.Tracker) { tr.SetSlice(sliceIn("shop", "web", "10.244.2.9")) }, "EndpointAddress"},
-		{"of none", func(tr *track.Tracker) { tr.DeleteSlice(model.SliceName{Namespace: "blog", Name: "web-1"}) }, ip + ":80"},
+		{"an endpoint of the same namespace", func(tr *track.Tracker) { tr.Set(sliceIn("evil", "own", ip)) }, ip + ":80"},
+		{"one of another", func(tr *track.Tracker) { tr.Set(sliceIn("shop", "web", "10.244.2.9", ip)) }, "EndpointAddress"},
+		{"of two others", func(tr *track.Tracker) { tr.Set(sliceIn("blog", "web", ip)) }, "EndpointAddress"},
+		{"of one again", func(tr *track.Tracker) { tr.Set(sliceIn("shop", "web", "10.244.2.9")) }, "EndpointAddress"},
+		{"of none", func(tr *track.Tracker) {
+			tr.Delete(&model.Slice{Name: model.SliceName{Namespace: "blog", Name: "web-1"}})
+		}, ip + ":80"},
 		{"another node", func(tr *track.Tracker) { tr.SetOtherNode("n2", []netip.Addr{netip.MustParseAddr(ip)}) }, "OtherNodeAddress"},
 		{"and another", func(tr *track.Tracker) { tr.SetOtherNode("n3", []netip.Addr{netip.MustParseAddr(ip)}) }, "OtherNodeAddress"},
 		{"one is gone", func(tr *track.Tracker) { tr.SetOtherNode("n2", nil) }, "OtherNodeAddress"},
@@ -151,7 +153,7 @@ func TestExternalIPsOfPodsAndNodes(t *testing.T) {
 		}, ip + ":80"},
 		{"not any more", func(tr *track.Tracker) { tr.SetHost(host("z")) }, "OtherNodeAddress"},
 		{"both nodes are gone", func(tr *track.Tracker) { tr.SetOtherNode("n3", nil) }, ip + ":80"},
-		{"an endpoint once more", func(tr *track.Tracker) { tr.SetSlice(sliceIn("shop", "web", ip)) }, "EndpointAddress"},
+		{"an endpoint once more", func(tr *track.Tracker) { tr.Set(sliceIn("shop", "web", ip)) }, "EndpointAddress"},
 		{"on this node's own address", func(tr *track.Tracker) {
 			h := host("z")
 			h.Guard.NodeIPs = []netip.Addr{netip.MustParseAddr(ip)}
@@ -163,9 +165,9 @@ func TestExternalIPsOfPodsAndNodes(t *testing.T) {
 	tr := track.New()
 	tr.SetHost(host("z"))
 	svc := in("evil", 1, external(service("t", "10.96.0.9", 80), ip))
-	tr.SetService(svc)
+	tr.Set(svc)
 	for i := range 100 { // whom it is nothing to
-		tr.SetService(in("other", 1, external(service(fmt.Sprint("s", i), fmt.Sprint("10.96.1.", i), 80), fmt.Sprint("203.0.113.", i))))
+		tr.Set(in("other", 1, external(service(fmt.Sprint("s", i), fmt.Sprint("10.96.1.", i), 80), fmt.Sprint("203.0.113.", i))))
 	}
 	tr.Flush()
 	for n, step := range steps {
@@ -183,7 +185,7 @@ func TestExternalIPsOfPodsAndNodes(t *testing.T) {
 		for _, s := range steps[:n+1] {
 			s.do(fresh)
 		}
-		fresh.SetService(svc)
+		fresh.Set(svc)
 		fresh.Flush()
 		if got := at(fresh, "evil", "t"); got != step.want {
 			t.Errorf("%s, before the Service: %q, want %q", step.what, got, step.want)
@@ -227,7 +229,7 @@ func TestOverrulesDoNotDependOnOrder(t *testing.T) {
 				for _, ip := range some() {
 					s.Endpoints = append(s.Endpoints, model.SliceEndpoint{Addr: ip})
 				}
-				tr.SetSlice(s)
+				tr.Set(s)
 				all[s.Name] = s
 			default:
 				s := in(ns(), int64(rng.IntN(3)), service(string(rune('a'+rng.IntN(3))), fmt.Sprint("10.96.0.", rng.IntN(9)), uint16(80+rng.IntN(2))))
@@ -239,10 +241,10 @@ func TestOverrulesDoNotDependOnOrder(t *testing.T) {
 					s.ClusterIPs = ips[:1]
 				}
 				if rng.IntN(4) == 0 {
-					tr.DeleteService(s.Name)
+					tr.Delete(s)
 					delete(services, s.Name)
 				} else {
-					tr.SetService(s)
+					tr.Set(s)
 					services[s.Name] = s
 				}
 			}
@@ -257,10 +259,10 @@ func TestOverrulesDoNotDependOnOrder(t *testing.T) {
 			fresh.SetOtherNode(n, ips)
 		}
 		for _, s := range services {
-			fresh.SetService(s)
+			fresh.Set(s)
 		}
 		for _, s := range all {
-			fresh.SetSlice(s)
+			fresh.Set(s)
 		}
 		fresh.Flush()
 		if got, want := held(tr), held(fresh); got != want {
@@ -275,9 +277,9 @@ func shared(n int) *track.Tracker {
 	tr := track.New()
 	tr.SetHost(host("z"))
 	for i := range n {
-		tr.SetService(sharing(i, 0))
+		tr.Set(sharing(i, 0))
 	}
-	tr.SetService(in("shop", 5, service("web", "10.97.0.1", 80)))
+	tr.Set(in("shop", 5, service("web", "10.97.0.1", 80)))
 	tr.Flush()
 	tr.NewProblems()
 	return tr
@@ -302,15 +304,15 @@ func TestSharedExternalIPs(t *testing.T) {
 		do                 func()
 		resolved, problems int
 	}{
-		{"one in the line changes", func() { tr.SetService(sharing(200, 1)) }, 1, 20},
-		{"the holder gives up an address", func() { tr.SetService(sharing(0, 1)) }, 2, 21},
-		{"the holder goes", func() { tr.DeleteService(sharing(0, 0).Name) }, 2, 0},
-		{"it comes again", func() { tr.SetService(sharing(0, 0)) }, 2, 20},
+		{"one in the line changes", func() { tr.Set(sharing(200, 1)) }, 1, 20},
+		{"the holder gives up an address", func() { tr.Set(sharing(0, 1)) }, 2, 21},
+		{"the holder goes", func() { tr.Delete(sharing(0, 0)) }, 2, 0},
+		{"it comes again", func() { tr.Set(sharing(0, 0)) }, 2, 20},
 		{"a load balancer has one of them", func() {
-			tr.SetService(in("shop", 9, balanced(service("lb", "10.97.0.2", 80), "198.18.0.5")))
+			tr.Set(in("shop", 9, balanced(service("lb", "10.97.0.2", 80), "198.18.0.5")))
 		}, 2, 1},
-		{"a victim's endpoint", func() { tr.SetSlice(sliceIn("shop", "web", "10.0.0.1")) }, 1, 0},
-		{"an endpoint at one", func() { tr.SetSlice(sliceIn("shop", "web", "198.18.0.7")) }, 2, 1},
+		{"a victim's endpoint", func() { tr.Set(sliceIn("shop", "web", "10.0.0.1")) }, 1, 0},
+		{"an endpoint at one", func() { tr.Set(sliceIn("shop", "web", "198.18.0.7")) }, 2, 1},
 	} {
 		before := tr.Stats().Resolved
 		step.do()
@@ -344,14 +346,14 @@ func TestALineThatNobodyWinsIsNotWalked(t *testing.T) {
 		{"an edit of one", func() {
 			s := sharing(200, 0)
 			s.SessionAffinity = time.Hour
-			tr.SetService(s)
+			tr.Set(s)
 		}, 0},
 		{"one gives all up", func() {
 			s := sharing(200, 0)
 			s.ExternalIPs = nil
-			tr.SetService(s)
+			tr.Set(s)
 		}, 999},
-		{"and asks again", func() { tr.SetService(sharing(200, 0)) }, 999},
+		{"and asks again", func() { tr.Set(sharing(200, 0)) }, 999},
 	} {
 		before := tr.Stats().Claimants
 		step.do()
@@ -373,14 +375,14 @@ func TestHealthCheckNodePortsAreClaimed(t *testing.T) {
 	h := ownHost()
 	h.NodePorts.Prefixes = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}
 	tr.SetHost(h)
-	tr.SetService(in("evil", 1, external(service("web", "10.96.0.1", 32000), "192.0.2.1")))
+	tr.Set(in("evil", 1, external(service("web", "10.96.0.1", 32000), "192.0.2.1")))
 	tr.Flush()
 	if got := at(tr, "evil", "web"); got != "192.0.2.1:32000" {
 		t.Errorf("alone it has %q", got)
 	}
 	victim := in("shop", 2, balanced(service("lb", "10.96.0.2", 80), "203.0.113.1"))
 	victim.External, victim.HealthCheckNodePort = model.Local, 32000
-	tr.SetService(victim)
+	tr.Set(victim)
 	tr.Flush()
 	if got := at(tr, "evil", "web"); got != "FrontendTaken" {
 		t.Errorf("beside the Service that has the health check node port, it has %q", got)
@@ -388,7 +390,7 @@ func TestHealthCheckNodePortsAreClaimed(t *testing.T) {
 	if ps := tr.Service(victim.Name).Problems; len(ps) > 0 {
 		t.Errorf("and that one has problems: %v", ps)
 	}
-	tr.DeleteService(victim.Name)
+	tr.Delete(victim)
 	tr.Flush()
 	if got := at(tr, "evil", "web"); got != "192.0.2.1:32000" {
 		t.Errorf("after that it has %q", got)
@@ -434,8 +436,8 @@ func BenchmarkSharedExternalIPs(b *testing.B) {
 				i := 0
 				for b.Loop() {
 					i++
-					tr.SetService(c.edit(i))
-					tr.SetSlice(sliceIn("shop", "web", fmt.Sprint("10.0.0.", i%2)))
+					tr.Set(c.edit(i))
+					tr.Set(sliceIn("shop", "web", fmt.Sprint("10.0.0.", i%2)))
 					tr.Flush()
 					tr.NewProblems()
 				}
@@ -453,7 +455,7 @@ func BenchmarkDistinctExternalIPs(b *testing.B) {
 		for i := range 300 {
 			s := sharing(i, 0)
 			s.ExternalIPs = many(fmt.Sprintf("198.%d.%d.0", 18+i/50, i%50*4), 999)
-			tr.SetService(s)
+			tr.Set(s)
 		}
 		tr.Flush()
 	}

@@ -26,13 +26,13 @@ func TestAnEndpointThatDecidesNothing(t *testing.T) {
 		}
 		s := service(fmt.Sprint("s", i), fmt.Sprint("10.96.1.", i), all...)
 		s.ExternalIPs = []netip.Addr{netip.MustParseAddr("198.18.0.1")}
-		tr.SetService(s)
+		tr.Set(s)
 	}
-	tr.SetService(service("flaps", "10.96.2.1", 80))
+	tr.Set(service("flaps", "10.96.2.1", 80))
 	tr.Flush()
 	for _, ips := range [][]string{{"198.18.0.1"}, {}, {"198.18.0.1", "10.0.0.1"}} {
 		before := tr.Stats().Resolved
-		tr.SetSlice(slice("flaps-1", "flaps", 80, ips...))
+		tr.Set(slice("flaps-1", "flaps", 80, ips...))
 		took := growth.Timed(func() { tr.Flush() })
 		n := tr.Stats().Resolved - before
 		t.Logf("%d Services resolved, with %d ports each, in %s", n, ports, took)
@@ -54,12 +54,12 @@ func TestSlicesOfOneAddress(t *testing.T) {
 			same[i] = "10.0.0.1"
 		}
 		for i := range n {
-			tr.SetSlice(slice(fmt.Sprint("s", i), fmt.Sprint("s", i), 80, same...))
+			tr.Set(slice(fmt.Sprint("s", i), fmt.Sprint("s", i), 80, same...))
 		}
 		tr.Flush()
 		return []time.Duration{growth.Timed(func() {
 			for i := range n {
-				tr.DeleteSlice(model.SliceName{Namespace: "ns", Name: fmt.Sprint("s", i)})
+				tr.Delete(&model.Slice{Name: model.SliceName{Namespace: "ns", Name: fmt.Sprint("s", i)}})
 			}
 		})}
 	}

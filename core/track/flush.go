@@ -156,7 +156,7 @@ func OnceAsking(host *model.Host, in *model.Objects, ask Ask) ([]*View, []*model
 		t.KeepListeners(ask)
 	}
 	t.SetHost(host)
-	t.Set(in)
+	t.SetAll(in)
 	t.Flush()
 	all := t.Services()
 	var ports []*model.Port
@@ -206,7 +206,7 @@ func Resume(host *model.Host, all []*View, in *model.Objects, suspects model.Sus
 	t.list, t.lists = make([]*View, 0, len(all)), 1 // the other Tracker has the Views, too
 	t.SetClock(func() time.Time { return now })
 	t.configured, t.host, t.suspects = host, host, suspects
-	t.Set(&model.Objects{Slices: in.Slices, Nodes: in.Nodes})
+	t.SetAll(&model.Objects{Slices: in.Slices, Nodes: in.Nodes})
 	for i := range all {
 		if all[i].Object.Name == resolve.APIService {
 			t.host = resolve.WithAPIServers(host, all[i].Slices)
@@ -228,7 +228,7 @@ func Resume(host *model.Host, all []*View, in *model.Objects, suspects model.Sus
 		t.updateClaims(s)
 	}
 	t.decideClaims()
-	t.Set(&model.Objects{Routes: in.Routes, Grants: in.Grants})
+	t.SetAll(&model.Objects{Routes: in.Routes, Grants: in.Grants})
 	for _, s := range slices.Concat(t.dirty, t.entailed) { // by claims that were resolved before
 		s.dirty, s.entailed = false, false
 		t.change(s).Queued = false

@@ -12,9 +12,43 @@ import (
 	"github.com/tandem-proxy/tandem/core/resolve"
 )
 
-// SetService adds or replaces a Service. One that exceeds a limit is rejected: its
+// Set adds or replaces an object. This machine's Node and ServiceCIDRs are in the host: see SetHost.
+func (t *Tracker) Set(o model.Object) {
+	switch o := o.(type) {
+	case *model.Service:
+		t.setService(o)
+	case *model.Slice:
+		t.setSlice(o)
+	case *model.Node:
+		if o.Name != t.configured.Name {
+			t.SetOtherNode(o.Name, o.IPs)
+		}
+	case *model.Route:
+		t.setRoute(o)
+	case *model.Grant:
+		t.setGrant(o)
+	}
+}
+
+// Delete removes the object of a key, which is all that counts of it.
+func (t *Tracker) Delete(o model.Object) {
+	switch o := o.(type) {
+	case *model.Service:
+		t.deleteService(o.Name)
+	case *model.Slice:
+		t.deleteSlice(o.Name)
+	case *model.Node:
+		t.SetOtherNode(o.Name, nil)
+	case *model.Route:
+		t.deleteRoute(o.Name)
+	case *model.Grant:
+		t.deleteGrant(o.Name)
+	}
+}
+
+// setService adds or replaces a Service. One that exceeds a limit is rejected: its
 // last good object is kept and, where there is none, one without any port.
-func (t *Tracker) SetService(object *model.Service) {
+func (t *Tracker) setService(object *model.Service) {
 	s := t.get(object.Name)
 	s.excess = nil
 	if p, over := resolve.Excess(object); over {
@@ -33,8 +67,8 @@ func (t *Tracker) SetService(object *model.Service) {
 	t.mark(s)
 }
 
-// DeleteService removes a Service. Its slices stay, in case it returns.
-func (t *Tracker) DeleteService(name model.ServiceName) {
+// deleteService removes a Service. Its slices stay, in case it returns.
+func (t *Tracker) deleteService(name model.ServiceName) {
 	s, ok := t.services[name]
 	if !ok || s.Object == nil {
 		return
@@ -44,11 +78,11 @@ func (t *Tracker) DeleteService(name model.ServiceName) {
 	t.mark(s)
 }
 
-// SetSlice adds or replaces a slice, which may have moved to another Service.
-func (t *Tracker) SetSlice(slice *model.Slice) {
+// setSlice adds or replaces a slice, which may have moved to another Service.
+func (t *Tracker) setSlice(slice *model.Slice) {
 	s := t.get(slice.Owner())
 	if old := t.slices.get(slice.Name); old != nil && old.Service != slice.Service {
-		t.DeleteSlice(slice.Name)
+		t.deleteSlice(slice.Name)
 	}
 	before := t.slices.set(slice)
 	v := t.change(s)
@@ -63,8 +97,8 @@ func (t *Tracker) SetSlice(slice *model.Slice) {
 	t.updateAPIServers(s)
 }
 
-// DeleteSlice removes a slice.
-func (t *Tracker) DeleteSlice(name model.SliceName) {
+// deleteSlice removes a slice.
+func (t *Tracker) deleteSlice(name model.SliceName) {
 	before := t.slices.remove(name)
 	if before == nil {
 		return
@@ -120,9 +154,9 @@ func (t *Tracker) setHost(host *model.Host) {
 	slices.SortFunc(t.dirty, func(a, b *service) int { return a.name.Compare(b.name) })
 }
 
-// SetRoute adds or replaces a route.
-func (t *Tracker) SetRoute(route *model.Route) {
-	t.DeleteRoute(route.Name)
+// setRoute adds or replaces a route.
+func (t *Tracker) setRoute(route *model.Route) {
+	t.deleteRoute(route.Name)
 	t.routes.all[route.Name] = route
 	for _, name := range parentsOf(route) {
 		insert(t.routes.parents, name, route)
@@ -136,8 +170,8 @@ func (t *Tracker) SetRoute(route *model.Route) {
 	t.markParents(route)
 }
 
-// DeleteRoute removes a route.
-func (t *Tracker) DeleteRoute(name model.RouteName) {
+// deleteRoute removes a route.
+func (t *Tracker) deleteRoute(name model.RouteName) {
 	route := t.routes.all[name]
 	if route == nil {
 		return
@@ -183,15 +217,15 @@ func (t *Tracker) refer(name model.ServiceName, route *model.Route, may bool) {
 	}
 }
 
-// SetGrant adds or replaces a grant.
-func (t *Tracker) SetGrant(g *model.Grant) {
+// setGrant adds or replaces a grant.
+func (t *Tracker) setGrant(g *model.Grant) {
 	t.routes.grants[g.Name] = g
 	place(t.routes.granted, g.Name.Namespace, g.Name, g)
 	t.grantsChanged(g.Name.Namespace)
 }
 
-// DeleteGrant removes a grant.
-func (t *Tracker) DeleteGrant(name model.GrantName) {
+// deleteGrant removes a grant.
+func (t *Tracker) deleteGrant(name model.GrantName) {
 	delete(t.routes.grants, name)
 	take(t.routes.granted, name.Namespace, name)
 	t.grantsChanged(name.Namespace)
@@ -209,24 +243,10 @@ func (t *Tracker) grantsChanged(namespace string) {
 	}
 }
 
-// Set adds or replaces objects, all but ServiceCIDRs and the Node of this host, which is set.
-func (t *Tracker) Set(in *model.Objects) {
-	for _, n := range in.Nodes {
-		if n.Name != t.configured.Name {
-			t.SetOtherNode(n.Name, n.IPs)
-		}
-	}
-	for _, s := range in.Services {
-		t.SetService(s)
-	}
-	for _, s := range in.Slices {
-		t.SetSlice(s)
-	}
-	for _, g := range in.Grants {
-		t.SetGrant(g)
-	}
-	for _, r := range in.Routes {
-		t.SetRoute(r)
+// SetAll adds or replaces objects.
+func (t *Tracker) SetAll(in *model.Objects) {
+	for o := range in.All() {
+		t.Set(o)
 	}
 }
 

@@ -33,7 +33,7 @@ func manyPorts(t *testing.T, n int) (took []time.Duration) {
 	big := func(ports ...uint16) func(*track.Tracker) {
 		s := service("big", "10.96.0.1", ports...)
 		s.ClusterIPs = append(s.ClusterIPs, netip.MustParseAddr("fd00::1"))
-		return func(tr *track.Tracker) { tr.SetService(s) }
+		return func(tr *track.Tracker) { tr.Set(s) }
 	}
 	tr := track.New()
 	tr.SetHost(host("z"))
@@ -42,9 +42,9 @@ func manyPorts(t *testing.T, n int) (took []time.Duration) {
 		deltas int
 	}{
 		{big(numbers...), 2 * n},
-		{func(tr *track.Tracker) { tr.SetSlice(slice("big-1", "big", 7, "10.0.0.1")) }, 1},
+		{func(tr *track.Tracker) { tr.Set(slice("big-1", "big", 7, "10.0.0.1")) }, 1},
 		{big(numbers[1:]...), 2},
-		{func(tr *track.Tracker) { tr.DeleteService(name("big")) }, 2 * (n - 1)},
+		{func(tr *track.Tracker) { tr.Delete(&model.Service{Name: name("big")}) }, 2 * (n - 1)},
 	} {
 		var deltas, told int
 		took = append(took, growth.Timed(func() {
@@ -74,8 +74,8 @@ func BenchmarkFirstFlush(b *testing.B) {
 				tr := track.New()
 				tr.SetHost(host("z"))
 				for i := range services {
-					tr.SetService(services[i])
-					tr.SetSlice(all[i])
+					tr.Set(services[i])
+					tr.Set(all[i])
 				}
 				b.StartTimer()
 				if got := len(tr.Flush()); got != n {
@@ -91,15 +91,15 @@ func BenchmarkFirstFlush(b *testing.B) {
 func TestAServiceBeyondTheLimits(t *testing.T) {
 	tr := track.New()
 	tr.SetHost(host("z"))
-	tr.SetService(service("a", "10.96.0.1", 80))
-	tr.SetService(service("b", "10.96.0.2", 80))
-	tr.SetSlice(slice("a-1", "a", 80, "10.0.0.1"))
+	tr.Set(service("a", "10.96.0.1", 80))
+	tr.Set(service("b", "10.96.0.2", 80))
+	tr.Set(slice("a-1", "a", 80, "10.0.0.1"))
 	want(t, tr, "+ns/a:p80 10.0.0.1; +ns/b:p80")
 
 	over := service("a", "10.96.0.1", 80, 81)
 	over.ExternalIPs = many("198.18.0.0", 40_000)
-	tr.SetService(over)
-	tr.SetSlice(slice("a-1", "a", 80, "10.0.0.2"))
+	tr.Set(over)
+	tr.Set(slice("a-1", "a", 80, "10.0.0.2"))
 	want(t, tr, "~ns/a:p80 10.0.0.2")
 	const text = "Service ns/a: 40001 addresses, limit 1000 (its last valid version is served): exceeds the limits of one Service, or of its namespace; split the Service"
 	if ps := tr.Service(name("a")).Problems; len(ps) != 1 || ps[0].String() != text {
@@ -108,24 +108,24 @@ func TestAServiceBeyondTheLimits(t *testing.T) {
 
 	over = service("c", "10.96.0.3", 80)
 	over.ExternalIPs = append(many("198.18.0.0", 40_000), netip.MustParseAddr("10.96.0.2"))
-	tr.SetService(over)
+	tr.Set(over)
 	want(t, tr, "")
-	tr.SetService(over) // and again
+	tr.Set(over) // and again
 	want(t, tr, "")
 	const nothing = "Service ns/c: 40002 addresses, limit 1000 (nothing of it is served): exceeds the limits of one Service, or of its namespace; split the Service"
 	if s := tr.Service(name("c")); len(s.Problems) != 1 || s.Object == nil || len(s.Object.ExternalIPs) > 0 || s.Problems[0].String() != nothing {
 		t.Errorf("problems %v, and the object is kept", s.Problems)
 	}
-	tr.SetService(service("c", "10.96.0.3", 80))
-	tr.SetService(service("a", "10.96.0.1", 81))
+	tr.Set(service("c", "10.96.0.3", 80))
+	tr.Set(service("a", "10.96.0.1", 81))
 	want(t, tr, "+ns/a:p81; +ns/c:p80; -ns/a:p80")
 	for _, n := range []string{"a", "c"} {
 		if ps := tr.Service(name(n)).Problems; n == "c" && len(ps) > 0 {
 			t.Errorf("%s still has problems: %v", n, ps)
 		}
 	}
-	tr.DeleteService(name("a"))
-	tr.DeleteService(name("c"))
+	tr.Delete(&model.Service{Name: name("a")})
+	tr.Delete(&model.Service{Name: name("c")})
 	want(t, tr, "-ns/a:p81; -ns/c:p80")
 }
 
@@ -148,7 +148,7 @@ func TestManyServicesConcerned(t *testing.T) {
 			tr = track.New()
 			tr.SetHost(host("z"))
 			for i := range n {
-				tr.SetService(service(fmt.Sprintf("s%05d", i), "10.96.0.1", uint16(1+i)))
+				tr.Set(service(fmt.Sprintf("s%05d", i), "10.96.0.1", uint16(1+i)))
 			}
 			tr.Flush()
 			built[n] = tr

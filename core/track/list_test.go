@@ -47,19 +47,19 @@ func TestListsStay(t *testing.T) {
 		n := fmt.Sprint("s", random.IntN(12))
 		switch random.IntN(9) {
 		case 0:
-			tr.DeleteService(name(n))
+			tr.Delete(&model.Service{Name: name(n)})
 			delete(there, name(n))
 		case 1, 2:
 			s := service(n, fmt.Sprintf("10.96.0.%d", random.IntN(20)), 80) // an address may be another's
 			if random.IntN(3) == 0 {
 				s.Choice.SlowStart = 20 * time.Second
 			}
-			tr.SetService(s)
+			tr.Set(s)
 			there[name(n)] = true
 		case 3, 4:
-			tr.SetSlice(slice(fmt.Sprint("e", random.IntN(30)), n, 80, fmt.Sprintf("10.0.0.%d", random.IntN(9)), fmt.Sprintf("10.0.1.%d", turn%250)))
+			tr.Set(slice(fmt.Sprint("e", random.IntN(30)), n, 80, fmt.Sprintf("10.0.0.%d", random.IntN(9)), fmt.Sprintf("10.0.1.%d", turn%250)))
 		case 5:
-			tr.DeleteSlice(model.SliceName{Namespace: "ns", Name: fmt.Sprint("e", random.IntN(30))})
+			tr.Delete(&model.Slice{Name: model.SliceName{Namespace: "ns", Name: fmt.Sprint("e", random.IntN(30))}})
 		case 6:
 			tr.SetSuspects(model.Suspects{netip.AddrFrom4([4]byte{10, 0, 0, byte(random.IntN(9))}): {}})
 		case 7:
@@ -85,8 +85,8 @@ func TestListsStay(t *testing.T) {
 		all = append(all, keep(list), keep(tr.Named(name(n))), keep(tr.Concerned(model.TCP, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, byte(random.IntN(20))}), 80))))
 		if random.IntN(20) == 0 {
 			again := track.Resume(host("a"), list, &model.Objects{}, nil, now)
-			again.SetSlice(slice("e1", n, 80, "10.0.2.1"))
-			again.DeleteService(name("s1"))
+			again.Set(slice("e1", n, 80, "10.0.2.1"))
+			again.Delete(&model.Service{Name: name("s1")})
 			again.Flush()
 		}
 	}
@@ -111,8 +111,8 @@ func TestWhatAListCosts(t *testing.T) {
 	tr.SetHost(host("a"))
 	for i := range services {
 		n := fmt.Sprint("s", i)
-		tr.SetService(service(n, fmt.Sprintf("10.%d.%d.%d", 96+i>>16, byte(i>>8), byte(i)), 80))
-		tr.SetSlice(slice(n+"-1", n, 80, "10.0.0.1"))
+		tr.Set(service(n, fmt.Sprintf("10.%d.%d.%d", 96+i>>16, byte(i>>8), byte(i)), 80))
+		tr.Set(slice(n+"-1", n, 80, "10.0.0.1"))
 	}
 	tr.Flush()
 	cost := func(f func()) (bytes, objects uint64) {
@@ -137,7 +137,7 @@ func TestWhatAListCosts(t *testing.T) {
 		t.Errorf("a list of %d: %d bytes in %d objects", len(list), bytes, objects)
 	}
 	change := func() {
-		tr.SetSlice(slice("s1-1", "s1", 80, "10.0.0.2"))
+		tr.Set(slice("s1-1", "s1", 80, "10.0.0.2"))
 		tr.Flush()
 	}
 	alone, _ := least(change)

@@ -52,8 +52,8 @@ func TestOwnAddresses(t *testing.T) {
 			t.Errorf("%s: b has %q, want %q", what, got, b)
 		}
 	}
-	tr.SetService(in("ns", 1, external(service("a", "10.96.0.1", 80), "192.0.2.1")))
-	tr.SetService(in("ns", 2, external(service("b", "10.96.0.2", 81), "192.0.2.1")))
+	tr.Set(in("ns", 1, external(service("a", "10.96.0.1", 80), "192.0.2.1")))
+	tr.Set(in("ns", 2, external(service("b", "10.96.0.2", 81), "192.0.2.1")))
 	flushed("at first", "192.0.2.1:80", "NodeAddress")
 
 	s.at = map[netip.AddrPort]string{netip.MustParseAddrPort("192.0.2.1:80"): "sidecar"}
@@ -71,7 +71,7 @@ func TestOwnAddresses(t *testing.T) {
 		t.Errorf("audit that fails: changed %t, %v", changed, err)
 	}
 	flushed("what cannot be read stays", "NodeAddress", "192.0.2.1:81")
-	tr.SetService(in("ns", 3, external(service("c", "10.96.0.3", 82), "192.0.2.1")))
+	tr.Set(in("ns", 3, external(service("c", "10.96.0.3", 82), "192.0.2.1")))
 	tr.Flush()
 	if got := at(tr, "ns", "c"); got != "NodeAddress" {
 		t.Errorf("what is not known to be free is not served: %q", got)
@@ -94,8 +94,8 @@ func TestAddressBecomesOwn(t *testing.T) {
 	before := ownHost()
 	before.IPs, before.Guard.NodeIPs, before.Guard.FixedIPs = nil, nil, nil
 	tr.SetHost(before)
-	tr.SetService(in("ns", 1, external(service("a", "10.96.0.1", 80), "192.0.2.1")))
-	tr.SetService(in("ns", 1, external(service("b", "10.96.0.2", 81), "192.0.2.1")))
+	tr.Set(in("ns", 1, external(service("a", "10.96.0.1", 80), "192.0.2.1")))
+	tr.Set(in("ns", 1, external(service("b", "10.96.0.2", 81), "192.0.2.1")))
 	tr.Flush()
 	if s.asked > 0 {
 		t.Errorf("asked about %d places of others", s.asked)
@@ -117,18 +117,18 @@ func TestOwnAddressesCostTheirChange(t *testing.T) {
 		tr.KeepListeners(s.ask)
 		tr.SetHost(ownHost())
 		for i := range n {
-			tr.SetService(in("ns", 1, external(service(fmt.Sprint("s", i), fmt.Sprintf("10.96.%d.%d", 1+i/250, i%250), uint16(11000+i)), "192.0.2.1")))
+			tr.Set(in("ns", 1, external(service(fmt.Sprint("s", i), fmt.Sprintf("10.96.%d.%d", 1+i/250, i%250), uint16(11000+i)), "192.0.2.1")))
 		}
 		tr.Flush()
 		s.asked = 0
 		before := tr.Stats().Resolved
-		tr.SetService(in("ns", 1, external(service("new", "10.97.0.1", 80), "192.0.2.1")))
-		tr.SetService(in("ns", 1, service("plain", "10.97.0.2", 80)))
+		tr.Set(in("ns", 1, external(service("new", "10.97.0.1", 80), "192.0.2.1")))
+		tr.Set(in("ns", 1, service("plain", "10.97.0.2", 80)))
 		tr.Flush()
 		if got := tr.Stats().Resolved - before; got != 2 || s.asked != 1 {
 			t.Errorf("%d Services: %d resolved, %d places asked about", n, got, s.asked)
 		}
-		tr.DeleteService(name("new"))
+		tr.Delete(&model.Service{Name: name("new")})
 		tr.Flush()
 		s.asked = 0
 		if _, err := tr.Recheck(); err != nil || s.asked != n {
@@ -150,10 +150,10 @@ func TestRecheckAsksInTurns(t *testing.T) {
 			numbers[p] = uint16(1000 + i*ports + p)
 		}
 		svc := in("evil", 1, external(service(fmt.Sprint("s", i), fmt.Sprintf("10.97.%d.%d", i/250, 1+i%250), numbers...), "192.0.2.1"))
-		tr.SetService(svc)
+		tr.Set(svc)
 	}
-	tr.SetService(in("shop", 2, external(service("web", "10.96.0.1", 80), "192.0.2.1")))
-	tr.SetService(in("shop", 2, external(service("db", "10.96.0.2", 81), "192.0.2.1")))
+	tr.Set(in("shop", 2, external(service("web", "10.96.0.1", 80), "192.0.2.1")))
+	tr.Set(in("shop", 2, external(service("db", "10.96.0.2", 81), "192.0.2.1")))
 	tr.Flush()
 	of := func(name string) string { tr.Flush(); return at(tr, "shop", name) }
 	first := netip.MustParseAddrPort("192.0.2.1:1000")

@@ -22,8 +22,8 @@ func routed(t *testing.T) *Tracker {
 	tr := New()
 	tr.SetHost(&model.Host{Name: "node-1"})
 	for i, name := range []string{"a", "b", "c"} {
-		tr.SetService(serviceOf(name, byte(i)))
-		tr.SetSlice(endpointsOf(name, i))
+		tr.Set(serviceOf(name, byte(i)))
+		tr.Set(endpointsOf(name, i))
 	}
 	tr.Flush()
 	return tr
@@ -85,13 +85,13 @@ func TestRoutesTouchTheirParents(t *testing.T) {
 			t.Errorf("%s: %d Services were resolved, want %d", what, n, resolved)
 		}
 	}
-	tr.SetRoute(routeOf("a", "b", "c"))
+	tr.Set(routeOf("a", "b", "c"))
 	is("a route", "a: 1=0.33 2=0.67", 1)
-	tr.SetSlice(endpointsOf("c", 7))
+	tr.Set(endpointsOf("c", 7))
 	is("an endpoint of a backend", "a: 1=0.33 7=0.67; c: 7=1.00", 2)
-	tr.SetSlice(endpointsOf("a", 8))
+	tr.Set(endpointsOf("a", 8))
 	is("an endpoint of the parent, which nobody uses", "", 1)
-	tr.DeleteService(model.ServiceName{Namespace: "ns", Name: "c"})
+	tr.Delete(&model.Service{Name: model.ServiceName{Namespace: "ns", Name: "c"}})
 	before := tr.Flush()
 	if len(before) != 2 {
 		t.Errorf("a backend is gone: %d changes", len(before))
@@ -99,14 +99,14 @@ func TestRoutesTouchTheirParents(t *testing.T) {
 	if n := len(tr.Service(model.ServiceName{Namespace: "ns", Name: "a"}).Problems); n != 1 {
 		t.Errorf("%d problems", n)
 	}
-	tr.SetRoute(routeOf("a", "a"))
+	tr.Set(routeOf("a", "a"))
 	is("itself", "a: 8=1.00", 1)
-	tr.SetRoute(routeOf("b", "a"))
+	tr.Set(routeOf("b", "a"))
 	is("a second route", "b: 8=1.00", 1)
-	tr.SetSlice(endpointsOf("b", 9))
+	tr.Set(endpointsOf("b", 9))
 	is("an endpoint of what is a parent alone", "", 1)
-	tr.DeleteRoute(routeOf("a").Name)
-	tr.DeleteRoute(routeOf("b").Name)
+	tr.Delete(routeOf("a"))
+	tr.Delete(routeOf("b"))
 	is("no routes", "a: 8=1.00; b: 9=1.00", 2) // of a the reason alone
 	if n := len(tr.routes.all) + len(tr.routes.parents) + len(tr.routes.backends); n != 0 {
 		t.Errorf("%d entries are left of routes that are gone", n)
@@ -119,15 +119,15 @@ func TestMostRoutesOfABackend(t *testing.T) {
 	tr := routed(t)
 	named := func(i int) *model.Route {
 		parent := fmt.Sprintf("p%02d", i)
-		tr.SetService(serviceOf(parent, byte(100+i)))
+		tr.Set(serviceOf(parent, byte(100+i)))
 		return routeOf(parent, "c")
 	}
 	for i := range resolve.MaxRoutesOf + 1 {
-		tr.SetRoute(named(resolve.MaxRoutesOf - i)) // the youngest by name first
+		tr.Set(named(resolve.MaxRoutesOf - i)) // the youngest by name first
 	}
 	tr.Flush()
 	before := tr.Stats().Resolved
-	tr.SetSlice(endpointsOf("c", 7))
+	tr.Set(endpointsOf("c", 7))
 	if got := strings.Count(changes(tr), "7=1.00"); got != resolve.MaxRoutesOf+1 {
 		t.Errorf("%d Services have the new endpoint, want its own and those of %d routes", got, resolve.MaxRoutesOf)
 	}
@@ -138,7 +138,7 @@ func TestMostRoutesOfABackend(t *testing.T) {
 	if all := tr.Service(last).Problems; len(all) != 1 || !strings.Contains(all[0].Detail, fmt.Sprintf("at most %d routes with %d parentRefs", resolve.MaxRoutesOf, resolve.MaxParentsOf)) {
 		t.Errorf("problems of the youngest: %v", all)
 	}
-	tr.DeleteRoute(named(0).Name)
+	tr.Delete(named(0))
 	if got := changes(tr); !strings.Contains(got, last.Name+": 7=1.00") {
 		t.Errorf("when one has gone: %s", got)
 	}
@@ -152,14 +152,14 @@ func TestRoutesWithoutAGrantTakeNoPlace(t *testing.T) {
 	for i := range resolve.MaxRoutesOf {
 		parent := serviceOf(fmt.Sprintf("x%02d", i), byte(100+i))
 		parent.Name.Namespace = "foreign"
-		tr.SetService(parent)
+		tr.Set(parent)
 		r := routeOf(parent.Name.Name, "c")
 		r.Name.Namespace = "foreign"
-		tr.SetRoute(r)
+		tr.Set(r)
 	}
 	own := routeOf("a", "c")
 	own.Created = time.Unix(1, 0) // the youngest: the others have no age
-	tr.SetRoute(own)
+	tr.Set(own)
 	tr.Flush()
 	is := func(what, want string, resolved uint64) {
 		t.Helper()
@@ -171,25 +171,25 @@ func TestRoutesWithoutAGrantTakeNoPlace(t *testing.T) {
 			t.Errorf("%s: %d Services were resolved, want %d", what, n, resolved)
 		}
 	}
-	tr.SetSlice(endpointsOf("c", 7))
+	tr.Set(endpointsOf("c", 7))
 	is("without a grant", "a: 7=1.00; c: 7=1.00", 2)
 	grant := &model.Grant{Name: model.GrantName{Namespace: "ns", Name: "g"}, From: []model.GrantFrom{{Proto: model.TCP, Namespace: "foreign"}}, All: true}
-	tr.SetGrant(grant)
+	tr.Set(grant)
 	is("with a grant", "x00: 7=1.00; x01: 7=1.00", resolve.MaxRoutesOf)
 	last := model.ServiceName{Namespace: "foreign", Name: fmt.Sprintf("x%02d", resolve.MaxRoutesOf-1)}
 	if all := tr.Service(last).Problems; len(all) != 1 || !strings.Contains(all[0].Detail, "namespaces share them") {
 		t.Errorf("problems of the one without a place: %v", all)
 	}
-	tr.SetSlice(endpointsOf("c", 8))
+	tr.Set(endpointsOf("c", 8))
 	is("an endpoint", "a: 8=1.00; c: 8=1.00; x00: 8=1.00", resolve.MaxRoutesOf+1)
-	tr.DeleteRoute(own.Name)
+	tr.Delete(own)
 	is("its own has gone", "a: ", 2)
 	if all := tr.Service(last).Problems; len(all) != 0 {
 		t.Errorf("problems of the one that has its place: %v", all)
 	}
-	tr.SetRoute(own)
+	tr.Set(own)
 	is("and is back", "a: 8=1.00; "+last.Name+": reject", 2)
-	tr.DeleteGrant(grant.Name)
+	tr.Delete(grant)
 	is("without it again", "x00: reject", resolve.MaxRoutesOf)
 }
 
@@ -205,7 +205,7 @@ func TestNamespacesShareTheRoutesOfABackend(t *testing.T) {
 					s := serviceOf(fmt.Sprintf("p%02d-%02d", i, j), 0)
 					s.Name.Namespace = namespace
 					s.ClusterIPs[0] = netip.AddrFrom4([4]byte{10, 97 + namespace[0]%8, byte(i), byte(j)})
-					tr.SetService(s)
+					tr.Set(s)
 					if r == nil {
 						r = routeOf(s.Name.Name, "c")
 						r.Name.Namespace, r.Created = namespace, time.Unix(age, 0)
@@ -213,12 +213,12 @@ func TestNamespacesShareTheRoutesOfABackend(t *testing.T) {
 					}
 					r.Parents = append(r.Parents, model.RouteParent{Service: s.Name.Name})
 				}
-				tr.SetRoute(r)
+				tr.Set(r)
 			}
 			for _, namespace := range []string{"evil", "shop"} {
 				grant.From = append(grant.From, model.GrantFrom{Proto: model.TCP, Namespace: namespace})
 			}
-			tr.SetGrant(grant)
+			tr.Set(grant)
 			for i := range resolve.MaxRoutesOf {
 				add("evil", i, parents, 0)
 			}
@@ -247,16 +247,16 @@ func TestRoutesWithManyParents(t *testing.T) {
 		for j := range 32 {
 			s := serviceOf(fmt.Sprintf("p%02d-%02d", i, j), 0)
 			s.ClusterIPs[0] = netip.AddrFrom4([4]byte{10, 97, byte(i), byte(j)})
-			tr.SetService(s)
+			tr.Set(s)
 			if j > 0 {
 				r.Parents = append(r.Parents, model.RouteParent{Service: s.Name.Name})
 			}
 		}
-		tr.SetRoute(r)
+		tr.Set(r)
 	}
 	tr.Flush()
 	before := tr.Stats().Resolved
-	tr.SetSlice(endpointsOf("c", 7))
+	tr.Set(endpointsOf("c", 7))
 	tr.Flush()
 	if n := tr.Stats().Resolved - before; n != resolve.MaxParentsOf+1 {
 		t.Errorf("%d Services were resolved, want %d", n, resolve.MaxParentsOf+1)
@@ -275,28 +275,28 @@ func TestRoutesComeAndGo(t *testing.T) {
 	for n := range 70 {
 		s := serviceOf(parent(n), byte(100+n))
 		services = append(services, s)
-		tr.SetService(s)
+		tr.Set(s)
 	}
 	other := serviceOf("d", 99)
 	other.Name.Namespace = "other"
 	slice := endpointsOf("d", 99)
 	slice.Name.Namespace = "other"
-	tr.SetService(other)
-	tr.SetSlice(slice)
+	tr.Set(other)
+	tr.Set(slice)
 	for range 2000 {
 		name := fmt.Sprintf("r%02d", random.IntN(60))
 		switch random.IntN(5) {
 		case 0:
-			tr.DeleteRoute(model.RouteName{Proto: model.TCP, Namespace: "ns", Name: name})
+			tr.Delete(&model.Route{Name: model.RouteName{Proto: model.TCP, Namespace: "ns", Name: name}})
 			delete(in, name)
 		case 1:
 			g := &model.Grant{Name: model.GrantName{Namespace: "other", Name: name[:2]}, From: []model.GrantFrom{{Proto: model.TCP, Namespace: "ns"}}, All: true}
 			if grants[name[:2]] = g; random.IntN(2) == 0 {
-				tr.DeleteGrant(g.Name)
+				tr.Delete(g)
 				delete(grants, name[:2])
 				break
 			}
-			tr.SetGrant(g)
+			tr.Set(g)
 		default:
 			r := routeOf(parent(random.IntN(70)), "c", "b")
 			r.Name.Name = name
@@ -306,7 +306,7 @@ func TestRoutesComeAndGo(t *testing.T) {
 			if random.IntN(3) == 0 {
 				r.Backends[1].Service = other.Name
 			}
-			tr.SetRoute(r)
+			tr.Set(r)
 			in[name] = r
 		}
 		if random.IntN(20) > 0 {
@@ -314,7 +314,7 @@ func TestRoutesComeAndGo(t *testing.T) {
 		}
 		tr.Flush()
 		fresh := routed(t)
-		fresh.Set(&model.Objects{
+		fresh.SetAll(&model.Objects{
 			Services: append(services[:len(services):len(services)], other), Slices: []*model.Slice{slice},
 			Routes: slices.Collect(maps.Values(in)), Grants: slices.Collect(maps.Values(grants)),
 		})
@@ -327,10 +327,10 @@ func TestRoutesComeAndGo(t *testing.T) {
 		}
 	}
 	for name := range in {
-		tr.DeleteRoute(model.RouteName{Proto: model.TCP, Namespace: "ns", Name: name})
+		tr.Delete(&model.Route{Name: model.RouteName{Proto: model.TCP, Namespace: "ns", Name: name}})
 	}
 	for name := range grants {
-		tr.DeleteGrant(model.GrantName{Namespace: "other", Name: name})
+		tr.Delete(&model.Grant{Name: model.GrantName{Namespace: "other", Name: name}})
 	}
 	if r := &tr.routes; len(r.all)+len(r.parents)+len(r.backends)+len(r.needing)+len(r.granted)+len(r.grants) != 0 {
 		t.Errorf("left: %+v", *r)
@@ -351,7 +351,7 @@ func shares(p *model.Port) (all []string) {
 // Failover probes what connections really reach.
 func TestRemoteOfRoute(t *testing.T) {
 	tr := routed(t)
-	tr.SetRoute(routeOf("a", "b"))
+	tr.Set(routeOf("a", "b"))
 	tr.Flush()
 	got := fmt.Sprint(tr.RemoteOf(netip.MustParseAddrPort("10.96.0.0:80"), model.ServiceName{}))
 	if !strings.Contains(got, "10.0.0.1:8080") {
@@ -364,8 +364,8 @@ func TestSuspectBehindRoute(t *testing.T) {
 	tr := routed(t)
 	two := endpointsOf("b", 1)
 	two.Endpoints = append(two.Endpoints, endpointsOf("b", 5).Endpoints...)
-	tr.SetSlice(two)
-	tr.SetRoute(routeOf("a", "b"))
+	tr.Set(two)
+	tr.Set(routeOf("a", "b"))
 	tr.Flush()
 	tr.SetSuspects(model.Suspects{two.Endpoints[1].Addr: {}})
 	if got, want := changes(tr), "a: 1=1.00; b: 1=1.00"; got != want {
@@ -378,8 +378,8 @@ func TestQueued(t *testing.T) {
 	tr := routed(t)
 	name := model.ServiceName{Namespace: "ns", Name: "a"}
 	for _, change := range []func(){
-		func() { tr.SetSlice(endpointsOf("a", 5)) },
-		func() { tr.SetRoute(routeOf("a", "b")) },
+		func() { tr.Set(endpointsOf("a", 5)) },
+		func() { tr.Set(routeOf("a", "b")) },
 	} {
 		if tr.Service(name).Queued {
 			t.Error("queued without a change")
@@ -402,11 +402,11 @@ func TestManyRoutesOfAParent(t *testing.T) {
 	for i := range n {
 		route := routeOf("a", "b", "c")
 		route.Name.Name, route.Created = fmt.Sprintf("r%04d", i), time.Unix(int64(n-i), 0)
-		tr.SetRoute(route)
+		tr.Set(route)
 	}
 	tr.Flush()
 	before := tr.Stats()
-	tr.SetSlice(endpointsOf("b", 7))
+	tr.Set(endpointsOf("b", 7))
 	if got := changes(tr); !strings.Contains(got, "a: ") {
 		t.Errorf("changes: %s", got)
 	}
@@ -436,17 +436,17 @@ func BenchmarkManyRoutesOfAParent(b *testing.B) {
 	tr := New()
 	tr.SetHost(&model.Host{Name: "node-1"})
 	for i, name := range []string{"a", "b"} {
-		tr.SetService(serviceOf(name, byte(i)))
+		tr.Set(serviceOf(name, byte(i)))
 	}
 	for i := range 3000 {
 		route := routeOf("a", "b")
 		route.Name.Name = fmt.Sprintf("r%04d", i)
-		tr.SetRoute(route)
+		tr.Set(route)
 	}
 	i := 0
 	for b.Loop() {
 		i++
-		tr.SetSlice(endpointsOf("b", i%2))
+		tr.Set(endpointsOf("b", i%2))
 		tr.Flush()
 	}
 }

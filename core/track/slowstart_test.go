@@ -27,18 +27,18 @@ func TestSettled(t *testing.T) {
 	settled("without a host", false)
 	tr.SetHost(&model.Host{Name: "here"})
 	settled("nothing", true)
-	tr.SetService(&model.Service{
+	tr.Set(&model.Service{
 		Name: model.ServiceName{Namespace: "default", Name: "s0"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
 		Ports: []model.ServicePort{{Proto: model.TCP, Port: 80}}, Choice: model.Choice{SlowStart: 20 * time.Second},
 	})
 	settled("a Service", false)
 	slice := slowSlice("s0", 2)
-	tr.SetSlice(slice)
+	tr.Set(slice)
 	settled("a slice", false)
 	settled("nothing more", true)
 	tr.SetSuspects(model.Suspects{slice.Endpoints[0].Addr: time.Time{}})
 	settled("a suspect", false)
-	tr.SetSlice(slowSlice("s0", 3))
+	tr.Set(slowSlice("s0", 3))
 	settled("a new endpoint", false)
 	settled("at its first step", true)
 	now = tr.Next()
@@ -60,15 +60,15 @@ func TestSlowStart(t *testing.T) {
 			Name: model.ServiceName{Namespace: "default", Name: fmt.Sprint("s", i)}, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(i + 1)})},
 			Ports: []model.ServicePort{{Proto: model.TCP, Port: 80}}, Choice: model.Choice{SlowStart: 20 * time.Second},
 		}
-		tr.SetService(svc)
-		tr.SetSlice(slowSlice(svc.Name.Name, 2))
+		tr.Set(svc)
+		tr.Set(slowSlice(svc.Name.Name, 2))
 	}
 	tr.Flush()
 	if next := tr.Next(); !next.IsZero() {
 		t.Fatalf("the next step is due at %v, and nothing is new", next)
 	}
 	now = now.Add(time.Minute)
-	tr.SetSlice(slowSlice("s7", 3))
+	tr.Set(slowSlice("s7", 3))
 	start := now
 	var shares []int
 	for range 20 {
@@ -94,14 +94,14 @@ func TestSlowStart(t *testing.T) {
 	if took := now.Sub(start); took != 20*time.Second {
 		t.Errorf("it took %v", took)
 	}
-	tr.SetSlice(slowSlice("s7", 2)) // and when it goes and comes again it is new again
+	tr.Set(slowSlice("s7", 2)) // and when it goes and comes again it is new again
 	tr.Flush()
-	tr.SetSlice(slowSlice("s7", 3))
+	tr.Set(slowSlice("s7", 3))
 	tr.Flush()
 	if tr.Next().IsZero() {
 		t.Error("an endpoint that came back is not new")
 	}
-	tr.DeleteService(model.ServiceName{Namespace: "default", Name: "s7"})
+	tr.Delete(&model.Service{Name: model.ServiceName{Namespace: "default", Name: "s7"}})
 	tr.Flush()
 	if !tr.Next().IsZero() {
 		t.Error("a step of a Service that is gone is due")
@@ -123,13 +123,13 @@ func TestAStepRewritesFewSlots(t *testing.T) {
 		tr := track.New()
 		tr.SetClock(func() time.Time { return now })
 		tr.SetHost(&model.Host{Name: "here"})
-		tr.SetService(&model.Service{
+		tr.Set(&model.Service{
 			Name: model.ServiceName{Namespace: "default", Name: "s"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
 			Ports: []model.ServicePort{{Proto: model.TCP, Port: 80}}, Choice: model.Choice{SlowStart: 10 * time.Second},
 		})
-		tr.SetSlice(slowSlice("s", c.endpoints-1))
+		tr.Set(slowSlice("s", c.endpoints-1))
 		tr.Flush()
-		tr.SetSlice(slowSlice("s", c.endpoints))
+		tr.Set(slowSlice("s", c.endpoints))
 		var old *model.Pool
 		for steps := 1; ; steps++ {
 			pool := old
@@ -170,10 +170,10 @@ func TestComebackBesideMany(t *testing.T) {
 	tr := track.New()
 	tr.SetClock(func() time.Time { return now })
 	tr.SetHost(host("a"))
-	tr.SetService(service("s", "10.96.0.1", 80))
+	tr.Set(service("s", "10.96.0.1", 80))
 	many := slowSlice("s", 100)
 	many.Name.Namespace, many.Ports[0].Name = "ns", "p80"
-	tr.SetSlice(many)
+	tr.Set(many)
 	back := many.Endpoints[7].Addr
 	tr.SetSuspects(model.Suspects{back: time.Time{}})
 	tr.Flush()

@@ -24,17 +24,17 @@ func suspects(ips ...string) model.Suspects {
 func TestSuspectsArePassedOver(t *testing.T) {
 	tr := track.New()
 	tr.SetHost(host("a"))
-	tr.SetService(service("a", "10.96.0.1", 80))
-	tr.SetSlice(slice("a-1", "a", 80, "10.0.0.1", "10.0.0.2", "10.0.0.3"))
-	tr.SetService(service("b", "10.96.0.2", 80))
-	tr.SetSlice(slice("b-1", "b", 80, "10.0.0.4", "10.0.0.5"))
+	tr.Set(service("a", "10.96.0.1", 80))
+	tr.Set(slice("a-1", "a", 80, "10.0.0.1", "10.0.0.2", "10.0.0.3"))
+	tr.Set(service("b", "10.96.0.2", 80))
+	tr.Set(slice("b-1", "b", 80, "10.0.0.4", "10.0.0.5"))
 	tr.Flush()
 	before := tr.Stats().Resolved
 	tr.SetSuspects(suspects("10.0.0.2", "10.0.0.99"))
 	want(t, tr, "~ns/a:p80 10.0.0.1 10.0.0.3")
 	tr.SetSuspects(suspects("10.0.0.2", "10.0.0.5"))
 	want(t, tr, "~ns/b:p80 10.0.0.4")
-	tr.SetSlice(slice("a-1", "a", 80, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.6")) // says nothing new of it
+	tr.Set(slice("a-1", "a", 80, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.6")) // says nothing new of it
 	want(t, tr, "~ns/a:p80 10.0.0.1 10.0.0.3 10.0.0.6")
 	tr.SetSuspects(nil)
 	want(t, tr, "~ns/a:p80 10.0.0.1 10.0.0.3 10.0.0.6 10.0.0.2; ~ns/b:p80 10.0.0.4 10.0.0.5")
@@ -50,8 +50,8 @@ func TestComeback(t *testing.T) {
 	tr := track.New()
 	tr.SetClock(func() time.Time { return now })
 	tr.SetHost(host("a"))
-	tr.SetService(service("a", "10.96.0.1", 80))
-	tr.SetSlice(slice("a-1", "a", 80, "10.0.0.1", "10.0.0.2"))
+	tr.Set(service("a", "10.96.0.1", 80))
+	tr.Set(slice("a-1", "a", 80, "10.0.0.1", "10.0.0.2"))
 	tr.SetSuspects(suspects("10.0.0.2"))
 	tr.Flush()
 	tr.SetSuspects(model.Suspects{netip.MustParseAddr("10.0.0.2"): now.Add(-4 * time.Second)}) // it may answer since
@@ -91,17 +91,17 @@ func TestASourceChangesSuspects(t *testing.T) {
 		change func(*track.Tracker)
 		want   bool
 	}{
-		{"the same again", func(tr *track.Tracker) { tr.SetSlice(set(func(*model.Slice) {})) }, false},
-		{"another endpoint", func(tr *track.Tracker) { tr.SetSlice(set(func(s *model.Slice) { s.Endpoints[0].State = 0 })) }, false},
-		{"a condition", func(tr *track.Tracker) { tr.SetSlice(set(func(s *model.Slice) { s.Endpoints[1].State = 0 })) }, true},
-		{"the node", func(tr *track.Tracker) { tr.SetSlice(set(func(s *model.Slice) { s.Endpoints[1].Node = "new" })) }, true},
-		{"gone", func(tr *track.Tracker) { tr.SetSlice(set(func(s *model.Slice) { s.Endpoints = s.Endpoints[:1] })) }, true},
-		{"the slice gone", func(tr *track.Tracker) { tr.DeleteSlice(model.SliceName{Namespace: "ns", Name: "a-1"}) }, true},
+		{"the same again", func(tr *track.Tracker) { tr.Set(set(func(*model.Slice) {})) }, false},
+		{"another endpoint", func(tr *track.Tracker) { tr.Set(set(func(s *model.Slice) { s.Endpoints[0].State = 0 })) }, false},
+		{"a condition", func(tr *track.Tracker) { tr.Set(set(func(s *model.Slice) { s.Endpoints[1].State = 0 })) }, true},
+		{"the node", func(tr *track.Tracker) { tr.Set(set(func(s *model.Slice) { s.Endpoints[1].Node = "new" })) }, true},
+		{"gone", func(tr *track.Tracker) { tr.Set(set(func(s *model.Slice) { s.Endpoints = s.Endpoints[:1] })) }, true},
+		{"the slice gone", func(tr *track.Tracker) { tr.Delete(&model.Slice{Name: model.SliceName{Namespace: "ns", Name: "a-1"}}) }, true},
 	} {
 		tr := track.New()
 		tr.SetHost(host("a"))
-		tr.SetService(service("a", "10.96.0.1", 80))
-		tr.SetSlice(set(func(*model.Slice) {}))
+		tr.Set(service("a", "10.96.0.1", 80))
+		tr.Set(set(func(*model.Slice) {}))
 		tr.SetSuspects(suspects("10.0.0.2"))
 		tr.Flush()
 		c.change(tr)
@@ -120,13 +120,13 @@ func TestRemote(t *testing.T) {
 	tr.SetHost(host("a"))
 	svc := service("a", "10.96.0.1", 80)
 	svc.Type, svc.Ports[0].NodePort = model.NodePort, 30080
-	tr.SetService(svc)
+	tr.Set(svc)
 	from := slice("a-1", "a", 80, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
 	for i, node := range []string{"here", "there", "there", ""} {
 		from.Endpoints[i].Node = node
 	}
 	from.Endpoints[2].State = 0
-	tr.SetSlice(from)
+	tr.Set(from)
 	tr.Flush()
 	for _, at := range []string{"10.96.0.1:80", "192.0.2.1:30080"} {
 		if got := fmt.Sprint(tr.RemoteOf(netip.MustParseAddrPort(at), model.ServiceName{})); got != "[{10.0.0.2:8080 there ns/a} {10.0.0.4:8080  ns/a}]" {
@@ -149,14 +149,14 @@ func TestSuspectsCostTheirSlices(t *testing.T) {
 	silent := model.Suspects{}
 	for n := range 20 {
 		name, ip := fmt.Sprint("s", n), fmt.Sprint("10.0.0.", n+1)
-		tr.SetService(service(name, fmt.Sprint("10.96.0.", n+1), 80))
-		tr.SetSlice(slice(name+"-1", name, 80, ip, "10.0.1.1"))
+		tr.Set(service(name, fmt.Sprint("10.96.0.", n+1), 80))
+		tr.Set(slice(name+"-1", name, 80, ip, "10.0.1.1"))
 		silent[netip.MustParseAddr(ip)] = time.Time{}
 	}
 	for n := range 1000 {
 		other := fmt.Sprint("other", n)
-		tr.SetService(service(other, fmt.Sprintf("10.97.%d.%d", n/250, n%250), 80))
-		tr.SetSlice(slice(other+"-1", other, 80, "10.0.1.1"))
+		tr.Set(service(other, fmt.Sprintf("10.97.%d.%d", n/250, n%250), 80))
+		tr.Set(slice(other+"-1", other, 80, "10.0.1.1"))
 	}
 	tr.Flush()
 	tr.SetSuspects(silent)
@@ -167,7 +167,7 @@ func TestSuspectsCostTheirSlices(t *testing.T) {
 	before := tr.Stats()
 	for n := range 20 {
 		name := fmt.Sprint("s", n)
-		tr.SetSlice(slice(name+"-1", name, 80, "10.0.1.1"))
+		tr.Set(slice(name+"-1", name, 80, "10.0.1.1"))
 	}
 	tr.Flush()
 	if now := tr.Stats(); now.Suspected > before.Suspected || now.Resolved-before.Resolved != 20 || len(tr.ChangedSuspects()) != 20 {

@@ -3,7 +3,7 @@
 // Package track holds the inputs, knows which Services a change touches, and
 // turns a flush of changes into the Deltas of desired state.
 //
-//	SetService, SetSlice, SetHost ... ──▶ dirty Services ──Flush──▶ resolve ──▶ []model.Delta
+//	Set, Delete, SetHost ... ──▶ dirty Services ──Flush──▶ resolve ──▶ []model.Delta
 //
 // An event costs a few map operations; a flush costs the dirty Services and
 // nothing else. Events may come in any order, repeatedly, and in contradiction:

@@ -76,41 +76,41 @@ func want(t *testing.T, tr *track.Tracker, line string) {
 
 func TestLife(t *testing.T) {
 	tr := track.New()
-	tr.SetSlice(slice("a-1", "a", 80, "10.0.0.1")) // before its Service, and before the host
-	tr.SetService(service("a", "10.96.0.1", 80))
+	tr.Set(slice("a-1", "a", 80, "10.0.0.1")) // before its Service, and before the host
+	tr.Set(service("a", "10.96.0.1", 80))
 	want(t, tr, "")
 	tr.SetHost(host("z"))
 	want(t, tr, "+ns/a:p80 10.0.0.1")
-	tr.SetService(service("a", "10.96.0.1", 80)) // the same again
-	tr.SetSlice(slice("a-1", "a", 80, "10.0.0.1"))
+	tr.Set(service("a", "10.96.0.1", 80)) // the same again
+	tr.Set(slice("a-1", "a", 80, "10.0.0.1"))
 	want(t, tr, "")
-	tr.SetSlice(slice("a-2", "a", 80, "10.0.0.2"))
+	tr.Set(slice("a-2", "a", 80, "10.0.0.2"))
 	want(t, tr, "~ns/a:p80 10.0.0.1 10.0.0.2")
-	tr.DeleteSlice(model.SliceName{Namespace: "ns", Name: "a-1"})
-	tr.SetService(service("a", "10.96.0.1", 80, 443))
+	tr.Delete(&model.Slice{Name: model.SliceName{Namespace: "ns", Name: "a-1"}})
+	tr.Set(service("a", "10.96.0.1", 80, 443))
 	want(t, tr, "+ns/a:p443; ~ns/a:p80 10.0.0.2")
-	tr.DeleteService(name("a"))
+	tr.Delete(&model.Service{Name: name("a")})
 	want(t, tr, "-ns/a:p443; -ns/a:p80")
-	tr.SetService(service("a", "10.96.0.1", 80)) // its slices were kept
+	tr.Set(service("a", "10.96.0.1", 80)) // its slices were kept
 	want(t, tr, "+ns/a:p80 10.0.0.2")
-	tr.DeleteService(name("a"))
-	tr.SetService(service("a", "10.96.0.1", 80)) // gone and back within a flush
+	tr.Delete(&model.Service{Name: name("a")})
+	tr.Set(service("a", "10.96.0.1", 80)) // gone and back within a flush
 	want(t, tr, "")
 }
 
 func TestEndpointMovesBetweenSlicesAndSlicesBetweenServices(t *testing.T) {
 	tr := track.New()
 	tr.SetHost(host("z"))
-	tr.SetService(service("a", "10.96.0.1", 80))
-	tr.SetService(service("b", "10.96.0.2", 80))
-	tr.SetSlice(slice("s1", "a", 80, "10.0.0.1"))
-	tr.SetSlice(slice("s2", "a", 80))
+	tr.Set(service("a", "10.96.0.1", 80))
+	tr.Set(service("b", "10.96.0.2", 80))
+	tr.Set(slice("s1", "a", 80, "10.0.0.1"))
+	tr.Set(slice("s2", "a", 80))
 	want(t, tr, "+ns/a:p80 10.0.0.1; +ns/b:p80")
-	tr.SetSlice(slice("s2", "a", 80, "10.0.0.1")) // in both for a moment
+	tr.Set(slice("s2", "a", 80, "10.0.0.1")) // in both for a moment
 	want(t, tr, "")
-	tr.SetSlice(slice("s1", "a", 80))
+	tr.Set(slice("s1", "a", 80))
 	want(t, tr, "")
-	tr.SetSlice(slice("s2", "b", 80, "10.0.0.1")) // relabelled
+	tr.Set(slice("s2", "b", 80, "10.0.0.1")) // relabelled
 	want(t, tr, "~ns/a:p80; ~ns/b:p80 10.0.0.1")
 }
 
@@ -118,24 +118,24 @@ func TestAddressConflicts(t *testing.T) {
 	tr := track.New()
 	tr.SetHost(host("z"))
 	a, b, c := service("a", "10.96.0.1", 80), service("b", "10.96.0.1", 80), service("c", "10.96.0.1", 80)
-	tr.SetService(b)
-	tr.SetService(c)
+	tr.Set(b)
+	tr.Set(c)
 	want(t, tr, "+ns/b:p80; +ns/c:p80 frontless")
 	if p := tr.Services()[1].Problems; len(p) != 1 || p[0].Why != model.WhyFrontendTaken || !strings.Contains(p[0].Detail, "belongs to Service ns/b") {
 		t.Errorf("problems: %v", p)
 	}
-	tr.SetService(a) // comes last, but before b by name
+	tr.Set(a) // comes last, but before b by name
 	want(t, tr, "+ns/a:p80; ~ns/b:p80 frontless")
 	old := *c
 	old.Created = time.Unix(1, 0) // known to be old: before those of unknown age
-	tr.SetService(&old)
+	tr.Set(&old)
 	want(t, tr, "~ns/a:p80 frontless; ~ns/c:p80")
-	tr.DeleteService(name("c"))
+	tr.Delete(&model.Service{Name: name("c")})
 	want(t, tr, "-ns/c:p80; ~ns/a:p80")
-	tr.SetService(service("a", "10.96.0.9", 80)) // moves away
+	tr.Set(service("a", "10.96.0.9", 80)) // moves away
 	want(t, tr, "~ns/a:p80; ~ns/b:p80")
-	tr.DeleteService(name("b"))
-	tr.DeleteService(name("a"))
+	tr.Delete(&model.Service{Name: name("b")})
+	tr.Delete(&model.Service{Name: name("a")})
 	want(t, tr, "-ns/a:p80; -ns/b:p80")
 }
 
@@ -149,14 +149,14 @@ func TestConflictsDoNotDependOnOrder(t *testing.T) {
 		for range 40 {
 			n := string(rune('a' + rng.IntN(5)))
 			if rng.IntN(3) == 0 {
-				tr.DeleteService(name(n))
+				tr.Delete(&model.Service{Name: name(n)})
 				delete(present, n)
 			} else {
 				s := service(n, fmt.Sprint("10.96.0.", 1+rng.IntN(2)), 80)
 				if rng.IntN(2) == 0 {
 					s.Created = time.Unix(int64(rng.IntN(3)), 0)
 				}
-				tr.SetService(s)
+				tr.Set(s)
 				present[n] = s
 			}
 			if rng.IntN(3) == 0 {
@@ -167,7 +167,7 @@ func TestConflictsDoNotDependOnOrder(t *testing.T) {
 		fresh := track.New()
 		fresh.SetHost(host("z"))
 		for _, s := range present {
-			fresh.SetService(s)
+			fresh.Set(s)
 		}
 		fresh.Flush()
 		if got, want := fronts(tr), fronts(fresh); got != want {
@@ -190,13 +190,13 @@ func TestHostChangesTouchWhatTheyMust(t *testing.T) {
 	tr.SetHost(host("z"))
 	for i := range 50 {
 		n := fmt.Sprint("s", i)
-		tr.SetService(service(n, fmt.Sprint("10.96.0.", i), 80))
-		tr.SetSlice(slice(n, n, 80, "10.0.0.1", "10.0.0.2"))
+		tr.Set(service(n, fmt.Sprint("10.96.0.", i), 80))
+		tr.Set(slice(n, n, 80, "10.0.0.1", "10.0.0.2"))
 	}
 	hinted := slice("s7", "s7", 80, "10.0.0.1", "10.0.0.2")
 	hinted.Endpoints[0].Hints = &model.Hints{Zones: []string{"z"}}
 	hinted.Endpoints[1].Hints = &model.Hints{Zones: []string{"y"}}
-	tr.SetSlice(hinted)
+	tr.Set(hinted)
 	tr.Flush()
 	before := tr.Stats().Resolved
 	tr.SetHost(host("y"))
@@ -222,12 +222,12 @@ func TestCostFollowsChange(t *testing.T) {
 		tr.SetHost(host("z"))
 		for i := range services {
 			n := fmt.Sprint("s", i)
-			tr.SetService(service(n, netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}).String(), 80))
-			tr.SetSlice(slice(n, n, 80, "10.0.0.1"))
+			tr.Set(service(n, netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}).String(), 80))
+			tr.Set(slice(n, n, 80, "10.0.0.1"))
 		}
 		tr.Flush()
 		before := tr.Stats()
-		tr.SetSlice(slice("s5", "s5", 80, "10.0.0.2"))
+		tr.Set(slice("s5", "s5", 80, "10.0.0.2"))
 		tr.Flush()
 		after := tr.Stats()
 		return track.Stats{Resolved: after.Resolved - before.Resolved, Deltas: after.Deltas - before.Deltas}
@@ -247,12 +247,12 @@ func TestSlotsAreCarried(t *testing.T) {
 		}
 		return []netip.AddrPort{netip.MustParseAddrPort("10.0.0.3:8080"), netip.MustParseAddrPort("10.0.0.1:8080")}
 	})
-	tr.SetService(service("a", "10.96.0.1", 80))
-	tr.SetSlice(slice("s", "a", 80, "10.0.0.1", "10.0.0.2", "10.0.0.3"))
+	tr.Set(service("a", "10.96.0.1", 80))
+	tr.Set(slice("s", "a", 80, "10.0.0.1", "10.0.0.2", "10.0.0.3"))
 	want(t, tr, "+ns/a:p80 10.0.0.3 10.0.0.1 10.0.0.2") // as installed, the new one at the end
-	tr.SetSlice(slice("s", "a", 80, "10.0.0.1", "10.0.0.2", "10.0.0.4"))
+	tr.Set(slice("s", "a", 80, "10.0.0.1", "10.0.0.2", "10.0.0.4"))
 	want(t, tr, "~ns/a:p80 10.0.0.4 10.0.0.1 10.0.0.2") // in the hole
-	tr.SetSlice(slice("s", "a", 80, "10.0.0.1", "10.0.0.2"))
+	tr.Set(slice("s", "a", 80, "10.0.0.1", "10.0.0.2"))
 	want(t, tr, "~ns/a:p80 10.0.0.2 10.0.0.1") // the last one in the hole
 }
 
@@ -265,8 +265,8 @@ func TestPolicyTouchesWhatItDecides(t *testing.T) {
 		n := fmt.Sprint("s", i)
 		s := service(n, fmt.Sprint("10.96.0.", i), 80)
 		s.ExternalIPs = []netip.Addr{netip.MustParseAddr(fmt.Sprint("203.0.113.", i))}
-		tr.SetService(s)
-		tr.SetSlice(slice(n, n, 80, fmt.Sprint("10.0.0.", i)))
+		tr.Set(s)
+		tr.Set(slice(n, n, 80, fmt.Sprint("10.0.0.", i)))
 	}
 	tr.Flush()
 	before := tr.Stats().Resolved
@@ -296,9 +296,9 @@ func TestPolicyTouchesWhatItDecides(t *testing.T) {
 	resolved("the way back", 2)
 	api := slice("kubernetes", "kubernetes", 443, "203.0.113.3")
 	api.Name.Namespace = "default"
-	tr.SetSlice(api)
+	tr.Set(api)
 	want(t, tr, "~ns/s3:p80 10.0.0.3")
-	tr.DeleteSlice(api.Name)
+	tr.Delete(api)
 	want(t, tr, "~ns/s3:p80 10.0.0.3")
 	resolved("an API server that came and went", 2)
 }
@@ -310,10 +310,10 @@ func TestRefusedClusterIPWithoutPorts(t *testing.T) {
 	h := host("z")
 	h.Guard.NodeIPs = []netip.Addr{netip.MustParseAddr("192.0.2.200")}
 	tr.SetHost(h)
-	tr.SetService(service("a", "192.0.2.200"))
+	tr.Set(service("a", "192.0.2.200"))
 	b := service("b", "10.96.0.2", 80)
 	b.Type, b.LoadBalancerIPs = model.LoadBalancer, h.Guard.NodeIPs
-	tr.SetService(b)
+	tr.Set(b)
 	tr.Flush()
 	got := tr.Service(name("b"))
 	if len(got.Problems) > 0 || len(got.Ports) != 1 || len(got.Ports[0].Frontends) != 2 {
@@ -347,11 +347,11 @@ func TestRanksDoNotDependOnOrder(t *testing.T) {
 				tr.SetHost(last)
 			}
 			if rng.IntN(3) == 0 {
-				tr.DeleteService(name(n))
+				tr.Delete(&model.Service{Name: name(n)})
 				delete(present, n)
 			} else {
 				s := randomRanks(rng, n)
-				tr.SetService(s)
+				tr.Set(s)
 				present[n] = s
 			}
 			if rng.IntN(3) == 0 {
@@ -362,7 +362,7 @@ func TestRanksDoNotDependOnOrder(t *testing.T) {
 		fresh := track.New()
 		fresh.SetHost(last)
 		for _, s := range present {
-			fresh.SetService(s)
+			fresh.Set(s)
 		}
 		fresh.Flush()
 		if got, want := held(tr), held(fresh); got != want {

@@ -34,44 +34,44 @@ func TestTriggers(t *testing.T) {
 			t.Errorf("%s: %q, want %q", what, got, want)
 		}
 	}
-	tr.SetService(service("a", "10.96.0.1", 80))
-	tr.SetService(service("b", "10.96.0.2", 80))
-	tr.SetSlice(at("a-1", "a", 1))
+	tr.Set(service("a", "10.96.0.1", 80))
+	tr.Set(service("b", "10.96.0.2", 80))
+	tr.Set(at("a-1", "a", 1))
 	expect("nobody follows", "")
 	tr.CollectTriggers(start)
-	tr.SetSlice(at("a-1", "a", -1))
+	tr.Set(at("a-1", "a", -1))
 	expect("older than the start", "")
-	tr.SetSlice(at("a-1", "a", 2))
-	tr.SetSlice(at("a-1", "a", 3))
-	tr.SetSlice(at("b-1", "b", 4))
+	tr.Set(at("a-1", "a", 2))
+	tr.Set(at("a-1", "a", 3))
+	tr.Set(at("b-1", "b", 4))
 	expect("three changes", "a2 a3 b4")
-	tr.SetSlice(at("b-1", "b", 4))
+	tr.Set(at("b-1", "b", 4))
 	expect("the same again", "")
-	tr.SetSlice(at("x-1", "x", 5))
+	tr.Set(at("x-1", "x", 5))
 	expect("of no Service", "")
-	tr.SetSlice(at("a-1", "a", 6))
-	tr.SetSlice(at("b-1", "b", 6))
-	tr.DeleteSlice(model.SliceName{Namespace: "ns", Name: "a-1"})
+	tr.Set(at("a-1", "a", 6))
+	tr.Set(at("b-1", "b", 6))
+	tr.Delete(&model.Slice{Name: model.SliceName{Namespace: "ns", Name: "a-1"}})
 	expect("deleted", "b6")
 	for i := range 10000 {
-		tr.SetSlice(at("b-1", "b", 10+i))
+		tr.Set(at("b-1", "b", 10+i))
 	}
 	tr.Flush()
 	if n := len(tr.Triggered()); n != 4096 {
 		t.Errorf("%d triggers of a flood", n)
 	}
-	tr.SetSlice(at("b-1", "b", 1))
+	tr.Set(at("b-1", "b", 1))
 	expect("after the flood", "b1")
 }
 
 func TestServicesByName(t *testing.T) {
 	tr := track.New()
 	tr.SetHost(host("z"))
-	tr.SetService(service("a", "10.96.0.1", 80))
-	tr.SetService(service("b", "10.96.0.2", 80))
+	tr.Set(service("a", "10.96.0.1", 80))
+	tr.Set(service("b", "10.96.0.2", 80))
 	tr.Flush()
-	tr.SetService(service("b", "10.96.0.3", 80))
-	tr.DeleteService(name("a"))
+	tr.Set(service("b", "10.96.0.3", 80))
+	tr.Delete(&model.Service{Name: name("a")})
 	tr.Flush()
 	var got []string
 	for n, s := range tr.Flushed() {

@@ -88,7 +88,8 @@ func TestAxe(t *testing.T) {
 // as gives the page the size of a window and a theme.
 func (p *page) as(window [2]int, theme string) {
 	p.t.Helper()
-	p.ask("Emulation.setDeviceMetricsOverride", map[string]any{"width": window[0], "height": window[1], "deviceScaleFactor": 1, "mobile": false}, nil)
+	p.ask("Emulation.setDeviceMetricsOverride", map[string]any{"width": window[0], "height": window[1], "deviceScaleFactor": 1, "mobile": window[0] < 600}, nil)
+	p.ask("Emulation.setScrollbarsHidden", map[string]any{"hidden": true}, nil)
 	p.ask("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": theme}}}, nil)
 }
 

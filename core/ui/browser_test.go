@@ -10,73 +10,181 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/tandem-proxy/tandem/core/history"
+	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/ui"
 )
 
-// A real browser draws every page, on a phone, a laptop and a wide screen, light and
-// dark, and says nothing of refused style, script or errors. The pictures are kept in
-// TANDEM_SCREENSHOTS, where that names a folder.
+// Windows that pages are looked at in, as width and height.
+func windows() map[string][2]int {
+	return map[string][2]int{"phone": {390, 844}, "broad phone": {500, 900}, "laptop": {1366, 860}, "wide": {2200, 1200}}
+}
+
+// A real browser draws every page, on a phone, a laptop and a wide screen, light and dark, and says nothing of refused
+// style, script or errors; nothing but what scrolls by itself is wider than the window. Where TANDEM_SCREENSHOTS names
+// a folder, the pictures are kept there, of a page that is taller than the window also the whole.
 func TestInABrowser(t *testing.T) {
 	browser, err := exec.LookPath("chromium")
 	if err != nil {
 		t.Skip("chromium is not installed: ci/setup/run installs it for make verify")
 	}
-	dir := os.Getenv("TANDEM_SCREENSHOTS")
-	sizes, themes, more := map[string]string{"phone": "500,900", "laptop": "1366,860", "wide": "2200,1200"}, []string{"light", "dark"}, []int{1, 5000}
+	dir, themes, more := os.Getenv("TANDEM_SCREENSHOTS"), []string{"light", "dark"}, []int{1, 5000}
 	if dir == "" { // one of each is enough to know
-		dir = t.TempDir()
-		sizes, themes, more = map[string]string{"laptop": "1366,860"}, []string{"light"}, nil
+		themes, more = themes[:1], nil
 	}
-	addresses := map[string]string{}
+	type shown struct{ page, at, path string }
+	var all []shown
 	serve := func(pages http.Handler, at map[string]string) {
 		server := httptest.NewServer(pages)
 		t.Cleanup(server.Close)
 		for page, path := range at {
-			addresses[page] = server.URL + path
+			all = append(all, shown{page, server.URL, path})
 		}
 	}
-	serve(ui.Handler(source(world(300))), map[string]string{"overview": "/ui", "service": "/ui/service/shop/checkout-0", "traffic": "/ui/traffic", "endpoints": "/ui/traffic?service=data/payments-34", "history": "/ui/history", "explain": "/ui/explain?from=outside&to=shop/checkout-0:80", "manual": "/ui/docs/", "modes": "/ui/docs/modes"})
-	serve(newFleet(40, 120).handler(), map[string]string{"cluster": "/ui", "cluster-node": "/node/node-8/ui"})
+	serve(ui.Handler(source(world(300))), map[string]string{
+		"overview": "/ui", "service": "/ui/service/shop/checkout-0", "traffic": "/ui/traffic", "endpoints": "/ui/traffic?service=data/payments-34", "history": "/ui/history", "explain": "/ui/explain?from=outside&to=shop/checkout-0:80",
+		"trace": "/ui/explain?trace=1&from=outside&to=shop/checkout-0:80", "manual": "/ui/docs/", "modes": "/ui/docs/modes",
+	})
+	serve(newFleet(40, 120).handler(), map[string]string{"cluster": "/ui", "cluster-node": "/node/node-8/ui", "cluster-silent": "/node/node-3/ui"})
 	for _, n := range more {
 		serve(ui.Handler(source(world(n))), map[string]string{fmt.Sprint("overview-", n): "/ui", fmt.Sprint("traffic-", n): "/ui/traffic", fmt.Sprint("history-", n): "/ui/history"})
 	}
-	for page, address := range addresses {
-		for size, window := range sizes {
+	serve(ui.Handler(rough()), map[string]string{
+		"rough": "/ui", "rough-service": "/ui/service/shop/checkout-0", "rough-traffic": "/ui/traffic?service=shop/checkout-0", "rough-history": "/ui/history", "rough-explain": "/ui/explain?from=outside&to=shop/checkout-0:80",
+	})
+	p := openPage(t, browser)
+	p.listen()
+	for _, s := range all {
+		for size, window := range windows() {
 			for _, theme := range themes {
-				name := fmt.Sprintf("%s-%s-%s", page, size, theme)
+				name := fmt.Sprintf("%s-%s-%s", s.page, size, theme)
 				t.Run(name, func(t *testing.T) {
-					screenshot(t, browser, address, filepath.Join(dir, name+".png"), window, theme)
+					p.t, p.said = t, nil
+					p.as(window, theme)
+					p.open(s.at, s.path)
+					if got := p.evaluate(tooWide); got != "" {
+						t.Errorf("wider than the window: %s", got)
+					}
+					if got := p.evaluate(overlapping); got != "" {
+						t.Errorf("texts of the picture overlap: %s", got)
+					}
+					if got := p.evaluate(apart); got != "" {
+						t.Errorf("buttons of a form are in two rows: %s", got)
+					}
+					if dir != "" {
+						p.draw(filepath.Join(dir, name), window)
+					}
+					for _, line := range p.said {
+						if own := strings.Contains(line, `"source":"network"`); !own || !strings.Contains(line, "/favicon.ico") && !strings.Contains(line, s.path+`"`) { // no answer is an error of the page's own
+							t.Errorf("%s: %s", s.path, line)
+						}
+					}
 				})
 			}
 		}
 	}
+	p.t = t
 }
 
-func screenshot(t *testing.T, browser, address, file, window, theme string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
-	defer cancel()
-	args := []string{
-		"--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run", "--enable-logging=stderr", "--v=0",
-		"--user-data-dir=" + t.TempDir(), "--window-size=" + window, "--screenshot=" + file,
-	}
-	if theme == "dark" {
-		args = append(args, "--blink-settings=preferredColorScheme=0")
-	}
-	out, err := exec.CommandContext(ctx, browser, append(args, address)...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s: %v\n%s", address, err, out)
-	}
-	for line := range strings.Lines(string(out)) {
-		if strings.Contains(line, "CONSOLE") {
-			t.Errorf("%s: %s", address, line)
+// rough is a source of the longest names, addresses and reasons that there are.
+func rough() ui.Source {
+	name := strings.Repeat("long-", 12) + "end" // 63 characters
+	in := world(40)
+	for i := range in.Status.Services {
+		s := &in.Status.Services[i]
+		if i%5 == 2 {
+			s.Name = name + "/" + name
+		}
+		if i%5 > 2 {
+			s.Problems = append(s.Problems, question.Problem{Reason: "AddressConflict", Detail: "external IP 2001:db8:1234:5678:9abc:def0:1234:5678 is held by Service " + name + "/" + name + ", which is older", Where: "/etc/tandem/manifests/" + name + ".yaml:12"})
+		}
+		for range i % 7 {
+			s.Frontends = append(s.Frontends, question.Frontend{Port: name, Kind: "load balancer IP", Address: "[2001:db8:1234:5678:9abc:def0:1234:5678]:30080", Proto: "sctp", Why: "ClusterEndpoints"})
 		}
 	}
-	if info, err := os.Stat(file); err != nil || info.Size() < 10_000 {
-		t.Errorf("%s: no picture: %v\n%s", address, err, out)
+	in.Status.Node, in.Status.Healthy, in.Status.Reasons = name, false, []string{"endpointslices: up to date 95 s ago: Get \"https://api." + name + ".example:6443/apis/discovery.k8s.io/v1/endpointslices\": connection refused"}
+	in.Status.Inputs[0].Unlisted = true
+	from := source(in)
+	services, changes, top := from.Services, from.Changes, from.Top
+	from.Services = func(ctx context.Context, r question.ServicesRequest) (question.Services, error) {
+		all, err := services(ctx, r)
+		for i := range all.Services {
+			s := &all.Services[i]
+			for _, f := range s.Frontends {
+				f.Address, f.Kind, f.Family, f.Proto, f.Why = "[2001:db8:1234:5678:9abc:def0:1234:5678]:30080", "load balancer IP", "IPv6", "sctp", "balanced over ready endpoints of this node, since the policy is Local"
+				f.Sources = []string{"2001:db8:1234:5678::/64", "198.51.100.0/24", "203.0.113.0/24"}
+				s.Frontends = append(s.Frontends, f)
+			}
+			for _, e := range s.Endpoints {
+				e.Address, e.Protocol, e.Pod, e.Node = "[fd00:10:244:1234:5678:9abc:def0:1234]:8080", "sctp", name+"-5d9c7b8f6d-x2x4z", name
+				s.Endpoints = append(s.Endpoints, e)
+			}
+		}
+		return all, err
+	}
+	from.Changes = func(ctx context.Context, f history.Filter) (history.Document, error) {
+		d, err := changes(ctx, f)
+		d.Entries = slices.Clone(d.Entries)
+		for i := range d.Entries {
+			e := &d.Entries[i]
+			e.Detail = "endpoint [fd00:10:244:1234:5678:9abc:def0:1234]:8080 added, 10.244.1.3:8080 not ready"
+			if i%4 == 1 {
+				e.Object, e.Service = name+"/"+name+"-x2x4z", name+"/"+name
+			}
+			if i%6 == 5 {
+				e.Sync = nil
+			}
+		}
+		return d, err
+	}
+	from.Top = func(ctx context.Context, r question.TopRequest) (question.Top, error) {
+		all, err := top(ctx, r)
+		for i := range all.Services {
+			s := &all.Services[i]
+			s.Endpoints = append(s.Endpoints, question.TopAddress{Address: "[fd00:10:244:1234:5678:9abc:def0:1234]:8080", Proto: "tcp", Pod: name + "-5d9c7b8f6d-x2x4z", New: 12_345_678_901})
+		}
+		return all, err
+	}
+	return from
+}
+
+// tooWide are the elements that reach out of the window at its right and do not scroll by themselves.
+const tooWide = `[...document.querySelectorAll("body *")].filter(e =>
+	e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".scroll, pre") && e.checkVisibility()).map(e => e.outerHTML.slice(0, 200)).join("\n")`
+
+// overlapping are texts of a box in a Service's picture that cover each other, and apart are buttons beside each other
+// in a form that are not in one row.
+const (
+	overlapping = `[...document.querySelectorAll(".picture g")].filter(g => {
+		const [a, b] = [...g.querySelectorAll("text")].map(e => e.getBoundingClientRect());
+		return a && b && a.right + 2 > b.left;
+	}).map(g => g.textContent).join("\n")`
+	apart = `[...document.querySelectorAll("form button + button")].filter(b => b.offsetTop !== b.previousElementSibling.offsetTop).map(b => b.textContent).join("\n")`
+)
+
+// draw writes the picture of the window, and where the page is taller also that of the whole page.
+func (p *page) draw(file string, window [2]int) {
+	p.t.Helper()
+	height, err := strconv.Atoi(p.evaluate("document.documentElement.scrollHeight"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	heights := map[string]int{".png": window[1]}
+	if height > window[1] {
+		heights["-whole.png"] = min(height, 10_000)
+	}
+	for suffix, height := range heights {
+		var picture struct{ Data []byte }
+		p.ask("Page.captureScreenshot", map[string]any{
+			"captureBeyondViewport": true, "clip": map[string]any{"x": 0, "y": 0, "width": window[0], "height": height, "scale": 1},
+		}, &picture)
+		if err := os.WriteFile(file+suffix, picture.Data, 0o644); err != nil {
+			p.t.Fatal(err)
+		}
 	}
 }

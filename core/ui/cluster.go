@@ -174,9 +174,9 @@ func clusterOf(s shell, reports []question.NodeReport, query, state, sort string
 	slices.SortStableFunc(rows, func(a, b nodeRow) int { return compareNodes(a, b, sort) })
 	v.Columns = []column{
 		{Title: "Node", Link: "name"},
+		{Title: "State", Link: "state"},
 		{Title: "Version", Link: "version"},
 		{Title: "Mode", Link: "mode"},
-		{Title: "State", Link: "state"},
 		{Title: "Lag", Link: "lag", Number: true},
 		{Title: "Drift repaired", Link: "drift", Number: true},
 		{Title: "Services", Number: true},

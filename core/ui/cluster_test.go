@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/tandem-proxy/tandem/core/history"
+	"github.com/tandem-proxy/tandem/core/oracle"
 	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/ui"
 )
@@ -148,6 +150,41 @@ func TestPagesOfACluster(t *testing.T) {
 			t.Errorf("%s: %d to %s, want %s", path, w.Code, w.Header().Get("Location"), to)
 		}
 	}
+}
+
+// A node that is too old for what a page asks has answered that: the page says so, with its version, and not that there is no answer.
+func TestPagesOfAnOlderNode(t *testing.T) {
+	for name, refusal := range map[string]error{
+		"of a query":     question.Refusal(`unknown query "changes": is the running tandem another version?`),
+		"of a parameter": question.Refusal(`query top: json: unknown field "open"`),
+		"of all queries": question.Refusal("404 page not found"),
+	} {
+		old := source(world(20))
+		old.Services = refuse[question.ServicesRequest, question.Services](refusal)
+		old.Changes = refuse[history.Filter, history.Document](refusal)
+		old.Explain = refuse[oracle.Question, question.Explanation](refusal)
+		old.Top = refuse[question.TopRequest, question.Top](refusal)
+		old.Trace = refuse[oracle.Question, question.Trace](refusal)
+		ancient := old
+		ancient.Status = refuse[question.Filter, question.Status](refusal)
+		h := ui.ClusterHandler(ui.Cluster{Node: func(_ context.Context, node string) (ui.Source, error) {
+			return map[string]ui.Source{"old": old, "ancient": ancient}[node], nil
+		}})
+		for _, page := range []string{"", "/service/shop/checkout-0", "/traffic", "/history", "/explain?from=host&to=shop/checkout-0:80", "/explain?from=host&to=shop/checkout-0:80&trace=1"} {
+			for node, version := range map[string]string{"old": "v1.0.0", "ancient": "of an unknown version"} {
+				w := get(h, "/node/"+node+"/ui"+page)
+				text := w.Body.String()
+				if says := fmt.Sprintf("node %s runs tandem %s, which does not know what this page asks", node, version); w.Code != http.StatusNotFound || !strings.Contains(text, says) || strings.Contains(strings.ToLower(text), "no answer") {
+					t.Errorf("%s, %s of %s: %d without %q\n%s", name, page, node, w.Code, says, text)
+				}
+			}
+		}
+	}
+}
+
+// refuse answers a question with an error.
+func refuse[P, A any](err error) func(context.Context, P) (A, error) {
+	return func(context.Context, P) (a A, _ error) { return a, err }
 }
 
 // references are the addresses that a page leads to.

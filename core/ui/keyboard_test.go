@@ -26,6 +26,7 @@ type page struct {
 	from    *bufio.Reader
 	session string
 	asked   int
+	said    []string // in the console, as events: see listen
 }
 
 // openPage starts a browser with an empty page of a laptop's size.
@@ -67,7 +68,15 @@ func openPage(t *testing.T, browser string) *page {
 	return p
 }
 
-// ask sends a command and waits for its answer; events are left out.
+// listen has what the browser says of pages kept in said: errors, and what their policy refuses.
+func (p *page) listen() {
+	p.t.Helper()
+	for _, domain := range []string{"Log", "Runtime"} {
+		p.ask(domain+".enable", nil, nil)
+	}
+}
+
+// ask sends a command and waits for its answer.
 func (p *page) ask(method string, params map[string]any, answer any) {
 	p.t.Helper()
 	if err := p.try(method, params, answer); err != nil {
@@ -90,9 +99,15 @@ func (p *page) try(method string, params map[string]any, answer any) error {
 			ID     int
 			Result json.RawMessage
 			Error  *struct{ Message string }
+			Method string
+			Params json.RawMessage
 		}
 		if text, err = p.from.ReadBytes(0); err == nil {
 			err = json.Unmarshal(text[:len(text)-1], &m)
+		}
+		switch m.Method {
+		case "Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown":
+			p.said = append(p.said, string(m.Params))
 		}
 		switch {
 		case err != nil || m.ID != p.asked:
@@ -250,7 +265,7 @@ func TestLive(t *testing.T) {
 	p := openPage(t, browser)
 	p.open(server.URL, "/ui?sort=name")
 	name := p.evaluate("document.querySelectorAll('#rows tr')[7].querySelector('a').textContent")
-	const shown = "document.querySelectorAll('#rows tr')[7].lastElementChild.textContent"
+	const shown = "document.querySelectorAll('#rows tr')[7].children[1].textContent"
 	p.await(shown, "Programmed")
 	p.evaluate("document.querySelectorAll('#rows a')[7].focus(), scrollTo(0, 300), document.getElementById('q').value = 'typed'")
 	state.Store("Failing")

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/question"
@@ -22,8 +23,8 @@ const (
 	mostFans  = 8  // the tables have them all
 	mostDrawn = 24 // frontends, and endpoints, of a fan
 	rowHeight = 34
-	boxWidth  = 250
-	spacing   = 200
+	boxWidth  = 275
+	spacing   = 150
 	caption   = 22 // above a fan
 )
 
@@ -130,17 +131,22 @@ func curve(b *strings.Builder, class string, x1, y1, x2, y2, width float64) {
 
 func box(b *strings.Builder, class string, x int, y float64, text, detail string) {
 	title := ""
-	if short := shorten(text); short != text {
+	if short := shorten(text, room(detail)); short != text {
 		title, text = "<title>"+html.EscapeString(text)+"</title>", short
 	}
 	fmt.Fprintf(b, `<g class="%s">%s<rect x="%d" y="%.1f" width="%d" height="26" rx="6"/><text x="%d" y="%.1f">%s</text><text class="detail" x="%d" y="%.1f" text-anchor="end">%s</text></g>`,
 		class, title, x, y-13, boxWidth, x+10, y+4.5, html.EscapeString(text), x+boxWidth-10, y+4.5, html.EscapeString(detail))
 }
 
-// shorten cuts a text in its middle to what a box has room for: addresses of one range differ
-// at their end.
-func shorten(text string) string {
-	const longest, end = 24, 15 // the last group of an IPv6 address, a port and a protocol
+// room is how many characters of an address fit beside a detail, from the widths of both fonts.
+func room(detail string) int {
+	const address, other, around = 7.9, 6.3, 30
+	return max(18, int((boxWidth-around-other*float64(utf8.RuneCountInString(detail)))/address))
+}
+
+// shorten cuts a text in its middle: addresses of one range differ at their end.
+func shorten(text string, longest int) string {
+	const end = 15 // the last group of an IPv6 address, a port and a protocol
 	runes := []rune(text)
 	if len(runes) <= longest {
 		return text

@@ -18,13 +18,16 @@ func TestLongTextsOfBoxes(t *testing.T) {
 		"10.244.1.2:8080", "[2001:db8:1234:5678:9abc:def0:1234:5678]:30080/tcp", "[2001:db8:1234:5678:9abc:def0:1234:5679]:30080/tcp",
 		"default/äöüßäöüßäöüßäöüßäöüß", "default/äöüßäöüßäöüßäöüßäöüä",
 	} {
-		short := shorten(text)
-		if n := utf8.RuneCountInString(short); !utf8.ValidString(short) || n > 24 || (short == text) != (utf8.RuneCountInString(text) <= 24) || seen[short] {
-			t.Errorf("%s becomes %q", text, short)
+		for _, detail := range []string{"ready", "node port", "load balancer IP"} {
+			most := room(detail)
+			short := shorten(text, most)
+			if n := utf8.RuneCountInString(short); !utf8.ValidString(short) || n > most || (short == text) != (utf8.RuneCountInString(text) <= most) || seen[detail+short] {
+				t.Errorf("%s becomes %q beside %s", text, short, detail)
+			}
+			seen[detail+short] = true
 		}
-		seen[short] = true
 		var b strings.Builder
-		box(&b, "endpoint", 0, 0, text, "")
+		box(&b, "endpoint", 0, 0, text, "load balancer IP")
 		if !strings.Contains(b.String(), ">"+text+"<") {
 			t.Errorf("%s is not there as a whole: %s", text, b.String())
 		}

@@ -5,7 +5,6 @@ package ui
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -122,11 +121,6 @@ func (p *pages) traffic(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	seen, err := p.looks.at(r.Context(), subject{r.PathValue("node"), v.Service}, func(ctx context.Context) (question.Top, error) { return from.Top(ctx, only) })
-	if errors.Is(err, question.ErrOlder) {
-		s.Err = fmt.Errorf("node %s runs tandem %s, which has no page of traffic: a newer version has", s.Subject, s.Status.Version)
-		p.render(w, http.StatusNotFound, "silent.html", s)
-		return
-	}
 	if err != nil {
 		p.silent(w, s, err)
 		return

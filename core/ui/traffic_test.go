@@ -95,7 +95,7 @@ func TestTrafficSorted(t *testing.T) {
 		}
 	}
 	page := get(h, "/ui/traffic?service=shop/checkout-0").Body.String()
-	for _, want := range []string{"1 endpoints with connections", "10.244.0.1:8080/tcp", "checkout-x", `href="/ui/service/shop/checkout-0"`} {
+	for _, want := range []string{"1 endpoint with connections", "10.244.0.1:8080/tcp", "checkout-x", `href="/ui/service/shop/checkout-0"`} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %q in\n%s", want, page)
 		}
@@ -156,12 +156,6 @@ func TestTrafficOfNodes(t *testing.T) {
 	}
 	if w := get(ui.Handler(from), "/ui/traffic"); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "busy with other queries") {
 		t.Errorf("%d: %s", w.Code, w.Body)
-	}
-	from.Top = func(context.Context, question.TopRequest) (question.Top, error) { // as a version before this page says
-		return question.Top{}, question.Refusal(`query top: json: unknown field "open"`)
-	}
-	if w := get(ui.Handler(from), "/ui/traffic"); w.Code != http.StatusNotFound || !strings.Contains(w.Body.String(), "which has no page of traffic") || strings.Contains(strings.ToLower(w.Body.String()), "no answer") {
-		t.Errorf("of an older version: %d: %s", w.Code, w.Body)
 	}
 	if w := get(newFleet(9, 40).handler(), "/node/node-8/ui/traffic"); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `href="/node/node-8/ui/traffic?service=`) {
 		t.Errorf("%d: %s", w.Code, w.Body)

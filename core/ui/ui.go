@@ -17,6 +17,7 @@ import (
 	"cmp"
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"html/template"
 	"maps"
@@ -192,10 +193,24 @@ func (p *pages) begin(w http.ResponseWriter, r *http.Request, title, here string
 	return from, s, true
 }
 
-// silent is the page in the place of one without an answer.
+// silent is the page in the place of one without an answer. A node that is too old for a page has answered that.
 func (p *pages) silent(w http.ResponseWriter, s shell, err error) {
+	if errors.Is(err, question.ErrOlder) {
+		s.Err, s.Health = s.older(), cmp.Or(s.Health, "not known")
+		p.render(w, http.StatusNotFound, "silent.html", s)
+		return
+	}
 	s.Title, s.Err, s.Healthy, s.Health = "No answer", err, false, "no answer"
 	p.render(w, http.StatusServiceUnavailable, "silent.html", s)
+}
+
+// older says that a node's tandem does not know what a page asks.
+func (s *shell) older() error {
+	version := "of an unknown version"
+	if s.Status != nil {
+		version = s.Status.Version
+	}
+	return fmt.Errorf("node %s runs tandem %s, which does not know what this page asks: a newer version does", s.Subject, version)
 }
 
 // recent is how many changes the first page is made of: the others are on their own.
@@ -411,7 +426,7 @@ func overviewOf(s shell, changes history.Document, query, state, sort string, pa
 	}
 	v.count(question.Pending, counts)
 	slices.SortStableFunc(found, func(a, b ranked) int { return cmp.Compare(a.key, b.key) }) // by name already
-	v.Columns = []column{{Title: "Service", Link: "name"}, {Title: "Frontends", Link: "frontends"}, {Title: "Ready", Link: "ready", Number: true}, {Title: "Not ready", Number: true}, {Title: "State", Link: "state"}}
+	v.Columns = []column{{Title: "Service", Link: "name"}, {Title: "State", Link: "state"}, {Title: "Frontends", Link: "frontends"}, {Title: "Ready", Link: "ready", Number: true}, {Title: "Not ready", Number: true}}
 	for i := range v.Columns {
 		if c := &v.Columns[i]; c.Link != "" {
 			c.Sorted = c.Link == cmp.Or(sort, "state")
@@ -588,7 +603,10 @@ func (p *pages) explain(w http.ResponseWriter, r *http.Request) {
 			v.Explanation = &e
 		}
 	}
-	if v.Wrong != nil {
+	switch {
+	case errors.Is(v.Wrong, question.ErrOlder):
+		v.Wrong, code = s.older(), http.StatusNotFound
+	case v.Wrong != nil:
 		code = http.StatusBadRequest
 	}
 	p.render(w, code, "explain.html", v)

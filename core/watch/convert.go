@@ -11,11 +11,46 @@ import (
 	"unique"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/watch/gateway"
 )
+
+// Convert returns what an object of a Kubernetes type means, with its problems: nil for one that means nothing, such as
+// a headless Service, or of which nothing can be used.
+func Convert(o any) (model.Object, []model.Problem) {
+	switch o := o.(type) {
+	case *corev1.Service:
+		return converted(Service(o))
+	case *discoveryv1.EndpointSlice:
+		return converted(Slice(o))
+	case *corev1.Node:
+		return converted(Node(o))
+	case *networkingv1.ServiceCIDR:
+		return converted(ServiceCIDR(o))
+	case *gateway.TCPRoute:
+		return converted(TCPRoute(o))
+	case *gateway.UDPRoute:
+		return converted(UDPRoute(o))
+	case *gateway.ReferenceGrant:
+		return converted(ReferenceGrant(o))
+	}
+	return nil, nil
+}
+
+func converted[T any, P interface {
+	*T
+	model.Object
+}](v P, problems []model.Problem,
+) (model.Object, []model.Problem) {
+	if v == nil {
+		return nil, problems
+	}
+	return v, problems
+}
 
 // faults collects the problems of one object.
 type faults struct {

@@ -15,7 +15,7 @@ func TestSyncedBetweenNodeAndItsBookmark(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newRecord()
 		d := newDispatcher(s, "node-1", defaultLimits())
-		nodes := ownNode(s, "node-1")
+		nodes := ownNode("node-1")
 		for _, resource := range []string{"services", "endpointslices", "servicecidrs"} {
 			d.listed(&kind{resource: resource})
 		}

@@ -24,24 +24,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/watch/gateway"
 )
 
-// Sink receives what a Source reads. Its methods are called by several goroutines,
-// one at a time, and should not block: while they do, the API server waits.
-type Sink interface {
-	model.Sink
-
-	// Problems replaces the problems of all objects.
-	Problems([]model.Problem)
-
-	// Unread states which kinds could not be read yet. It precedes the first Synced, and
-	// follows when that changes.
-	Unread(model.Unread)
-
-	// Synced is called once all Services and EndpointSlices have been passed on, and
-	// the Node and all else if they are to be had soon, and again when whole
-	// changes: it states whether something could be understood of each.
-	Synced(whole bool)
-}
-
 // name names an object of any kind.
 type name struct{ namespace, name string }
 
@@ -57,20 +39,12 @@ type kind struct {
 	// come and go.
 	fallbacks []schema.GroupVersion
 	item      func() runtime.Object
-	set       func(runtime.Object) outcome // passes the object to the sink
-	remove    func(name)                   // passes the removal to the sink
+	object    reflect.Type            // of an item, once read has seen one
+	named     func(name) model.Object // of the kind, with nothing but a name
+	// moot objects cannot mean anything for a Service, as they are, where nothing of them can be used. Of other
+	// kinds nobody knows what they mean, and what they may have left in the data plane is kept.
+	moot bool
 }
-
-// outcome is what became of an object. One that is not served, and has problems, is rejected: nobody knows
-// what it means, and what it may have left in the data plane is kept. But one that is moot cannot
-// mean anything for a Service, as it is.
-type outcome struct {
-	served   bool // the sink has it
-	problems []model.Problem
-	moot     bool
-}
-
-func (o outcome) rejected() bool { return !o.served && !o.moot && len(o.problems) > 0 }
 
 // groupResource returns the name that people know a kind by, such as
 // "endpointslices.discovery.k8s.io".
@@ -88,144 +62,105 @@ func (k *kind) key() string {
 	return k.resource
 }
 
-// setter makes a kind's set of a converter for its type. Anything else that a
-// server might send is refused.
-func setter[T runtime.Object](set func(T) outcome) func(runtime.Object) outcome {
-	return func(o runtime.Object) outcome {
-		if object, ok := o.(T); ok {
-			return set(object)
-		}
-		return outcome{problems: []model.Problem{{Object: "API server", Why: model.WhyInvalid, Detail: fmt.Sprintf("sent a %T", o)}}}
+// read returns what an object means, as Convert. Any of another type that a server might send is refused.
+func (k *kind) read(o runtime.Object) (model.Object, []model.Problem) {
+	if k.object == nil {
+		k.object = reflect.TypeOf(k.item())
 	}
+	if reflect.TypeOf(o) != k.object {
+		return nil, []model.Problem{{Object: "API server", Why: model.WhyInvalid, Detail: fmt.Sprintf("sent a %T", o)}}
+	}
+	meaning, problems := Convert(o)
+	if k.others {
+		problems = nil
+	}
+	return meaning, problems
 }
 
 // services are those with a virtual IP that no other proxy was asked to serve.
 // kube-proxy reads ExternalName Services, too.
-func services(sink Sink) kind {
+func services() kind {
 	return kind{
 		resource: "services", version: corev1.SchemeGroupVersion,
 		label: "!" + LabelProxyName,
 		newer: "spec.clusterIP!=" + corev1.ClusterIPNone + ",spec.type!=" + string(corev1.ServiceTypeExternalName),
 		item:  func() runtime.Object { return &corev1.Service{} },
-		set: setter(func(o *corev1.Service) outcome {
-			s, problems := Service(o)
-			if s != nil {
-				sink.SetService(s)
-			}
-			return outcome{served: s != nil, problems: problems}
-		}),
-		remove: func(n name) { sink.DeleteService(model.ServiceName{Namespace: n.namespace, Name: n.name}) },
+		named: func(n name) model.Object {
+			return &model.Service{Name: model.ServiceName{Namespace: n.namespace, Name: n.name}}
+		},
 	}
 }
 
 // endpointSlices are those of Services with a virtual IP, as in kube-proxy.
-func endpointSlices(sink Sink) kind {
+func endpointSlices() kind {
 	return kind{
 		resource: "endpointslices", version: discoveryv1.SchemeGroupVersion,
 		label: "!" + corev1.IsHeadlessService,
 		item:  func() runtime.Object { return &discoveryv1.EndpointSlice{} },
-		set: setter(func(o *discoveryv1.EndpointSlice) outcome {
-			s, problems := Slice(o)
-			if s != nil {
-				sink.SetSlice(s)
-			}
-			return outcome{served: s != nil, problems: problems}
-		}),
-		remove: func(n name) { sink.DeleteSlice(model.SliceName{Namespace: n.namespace, Name: n.name}) },
+		named: func(n name) model.Object {
+			return &model.Slice{Name: model.SliceName{Namespace: n.namespace, Name: n.name}}
+		},
 	}
 }
 
 // ownNode is this machine's Node. If it is deleted its last state is kept, but load
 // balancer health checks fail.
-func ownNode(sink Sink, nodeName string) kind {
-	var last *model.Node
+func ownNode(nodeName string) kind {
 	return kind{
 		resource: "nodes", version: corev1.SchemeGroupVersion,
 		field: "metadata.name=" + nodeName,
 		item:  func() runtime.Object { return &corev1.Node{} },
-		set: setter(func(o *corev1.Node) outcome {
-			n, problems := Node(o)
-			last = n
-			sink.SetNode(n)
-			return outcome{served: true, problems: problems}
-		}),
-		remove: func(name) {
-			gone := *last
-			gone.Leaving = true
-			sink.SetNode(&gone)
-		},
 	}
 }
 
 // otherNodes are all Nodes but this machine's, whose addresses external IPs are not to take. What is wrong with
 // them is reported by the proxies that run there.
-func otherNodes(sink Sink, nodeName string) kind {
+func otherNodes(nodeName string) kind {
 	return kind{
 		resource: "nodes", version: corev1.SchemeGroupVersion, optional: true, others: true,
 		field: "metadata.name!=" + nodeName,
 		item:  func() runtime.Object { return &corev1.Node{} },
-		set: setter(func(o *corev1.Node) outcome {
-			n, _ := Node(o)
-			sink.SetNode(&model.Node{Name: n.Name, IPs: n.IPs})
-			return outcome{served: true}
-		}),
-		remove: func(n name) { sink.DeleteNode(n.name) },
+		named: func(n name) model.Object { return &model.Node{Name: n.name} },
 	}
 }
 
 // serviceCIDRs are the ranges that cluster IPs are taken from (KEP-1880). They
 // may be missing, before Kubernetes 1.33: then there are none. Without the permission they
 // are unknown.
-func serviceCIDRs(sink Sink) kind {
+func serviceCIDRs() kind {
 	return kind{
 		resource: "servicecidrs", version: networkingv1.SchemeGroupVersion, optional: true,
-		item: func() runtime.Object { return &networkingv1.ServiceCIDR{} },
-		set: setter(func(o *networkingv1.ServiceCIDR) outcome {
-			c, problems := ServiceCIDR(o)
-			sink.SetServiceCIDR(c)
-			return outcome{served: true, problems: problems}
-		}),
-		remove: func(n name) { sink.DeleteServiceCIDR(n.name) },
+		item:  func() runtime.Object { return &networkingv1.ServiceCIDR{} },
+		named: func(n name) model.Object { return &model.ServiceCIDR{Name: n.name} },
 	}
 }
 
 // routes are the kinds of the Gateway API that are followed where they are requested.
 // They are custom resources: they may be missing, and come and go.
-func routes(sink Sink) []kind {
-	set := func(r *model.Route, problems []model.Problem) outcome {
-		if r != nil {
-			sink.SetRoute(r)
+func routes() []kind {
+	named := func(p model.Proto) func(name) model.Object {
+		return func(n name) model.Object {
+			return &model.Route{Name: model.RouteName{Proto: p, Namespace: n.namespace, Name: n.name}}
 		}
-		return outcome{served: r != nil, problems: problems, moot: r == nil} // no Service of its namespace is its parent
-	}
-	remove := func(p model.Proto) func(name) {
-		return func(n name) { sink.DeleteRoute(model.RouteName{Proto: p, Namespace: n.namespace, Name: n.name}) }
 	}
 	versions, grants := gateway.RouteVersions(), gateway.GrantVersions()
 	return []kind{
 		{
-			resource: "referencegrants", version: grants[0], fallbacks: grants[1:], optional: true,
+			resource: "referencegrants", version: grants[0], fallbacks: grants[1:], optional: true, moot: true, // one grants nothing
 			item: func() runtime.Object { return &gateway.ReferenceGrant{} },
-			set: setter(func(o *gateway.ReferenceGrant) outcome {
-				g, problems := ReferenceGrant(o)
-				if g != nil {
-					sink.SetGrant(g)
-				}
-				return outcome{served: g != nil, problems: problems, moot: g == nil} // it grants nothing
-			}),
-			remove: func(n name) { sink.DeleteGrant(model.GrantName{Namespace: n.namespace, Name: n.name}) },
+			named: func(n name) model.Object {
+				return &model.Grant{Name: model.GrantName{Namespace: n.namespace, Name: n.name}}
+			},
 		},
 		{
-			resource: "tcproutes", version: versions[0], fallbacks: versions[1:], optional: true,
-			item:   func() runtime.Object { return &gateway.TCPRoute{} },
-			set:    setter(func(o *gateway.TCPRoute) outcome { return set(TCPRoute(o)) }),
-			remove: remove(model.TCP),
+			resource: "tcproutes", version: versions[0], fallbacks: versions[1:], optional: true, moot: true, // no Service of its namespace is its parent
+			item:  func() runtime.Object { return &gateway.TCPRoute{} },
+			named: named(model.TCP),
 		},
 		{
-			resource: "udproutes", version: versions[0], fallbacks: versions[1:], optional: true,
-			item:   func() runtime.Object { return &gateway.UDPRoute{} },
-			set:    setter(func(o *gateway.UDPRoute) outcome { return set(UDPRoute(o)) }),
-			remove: remove(model.UDP),
+			resource: "udproutes", version: versions[0], fallbacks: versions[1:], optional: true, moot: true,
+			item:  func() runtime.Object { return &gateway.UDPRoute{} },
+			named: named(model.UDP),
 		},
 	}
 }

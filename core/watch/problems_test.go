@@ -16,7 +16,7 @@ import (
 // counted, and named when what is corrected makes room.
 func TestProblemsOfManyObjectsAreBounded(t *testing.T) {
 	d := newDispatcher(nil, "here", defaultLimits())
-	d.hasNode = true
+	d.own = &model.Node{}
 	const objects = 20 * mostProblems
 	key := func(n int) objectKey { return objectKey{"services", name{"ns", fmt.Sprint("s", n)}} }
 	invalid := func(n int) []model.Problem {
@@ -122,11 +122,11 @@ func TestProblemsOfNamespacesShareThePlaces(t *testing.T) {
 // under the Service that they are about.
 func TestNamesOfObjectsThatWaited(t *testing.T) {
 	d := newDispatcher(nil, "n", defaultLimits())
-	d.hasNode = true
+	d.own = &model.Node{}
 	full := objectKey{"services", name{"ns", "full"}}
 	d.note(full, make([]model.Problem, mostProblems), false)
 	var want []model.Problem
-	for _, k := range append(routes(nil), services(nil), endpointSlices(nil), ownNode(nil, "n"), serviceCIDRs(nil)) {
+	for _, k := range append(routes(), services(), endpointSlices(), ownNode("n"), serviceCIDRs()) {
 		first := model.Problem{Object: reflect.TypeOf(k.item()).Elem().Name() + " ns/a", Of: model.ServiceName{Namespace: "ns", Name: "a"}, Why: model.WhyBadAddress, Detail: "address"}
 		d.note(objectKey{k.resource, name{"ns", "a"}}, []model.Problem{first}, false)
 		first.Detail = "details omitted until the object changes"

@@ -47,7 +47,8 @@ type Source struct {
 	nodeName  string
 	log       *slog.Logger
 	limits    limits
-	sink      target
+	allowed   config.ExternalIPs
+	external  *latch // there is an external IP that might be another node's
 	followers []*follower
 	reviews   rest.Interface
 	uids      *uids
@@ -70,16 +71,15 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 	if kubeconfig := Path(c.API.Kubeconfig); c.API.Kubeconfig != "" && WorldWritable(kubeconfig) {
 		log.Warn("kubeconfig is world-writable; run chmod o-w", "kubeconfig", kubeconfig)
 	}
-	s := &Source{client: client, nodeName: c.NodeName, log: log, limits: defaultLimits(), uids: &uids{of: map[objectKey]types.UID{}}}
+	s := &Source{client: client, nodeName: c.NodeName, log: log, limits: defaultLimits(), allowed: c.ExternalIPs, external: newLatch(), uids: &uids{of: map[objectKey]types.UID{}}}
 	if s.reviews, err = client.rest(corev1.SchemeGroupVersion, flowcontrol.NewTokenBucketRateLimiter(reviewRate, reviewBurst)); err != nil {
 		return nil, err
 	}
 	j := newFailureLog(log)
 	lists := make(chan struct{}, 1)
-	s.sink = target{external: newLatch(), allowed: c.ExternalIPs}
-	kinds := []kind{services(&s.sink), endpointSlices(&s.sink), ownNode(&s.sink, c.NodeName), serviceCIDRs(&s.sink), otherNodes(&s.sink, c.NodeName)}
+	kinds := []kind{services(), endpointSlices(), ownNode(c.NodeName), serviceCIDRs(), otherNodes(c.NodeName)}
 	if c.GatewayRoutes {
-		kinds = append(kinds, routes(&s.sink)...)
+		kinds = append(kinds, routes()...)
 	}
 	for _, k := range kinds {
 		var clients []rest.Interface
@@ -97,23 +97,19 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 	return s, nil
 }
 
-// target forwards to the sink that Run is given, since the kinds are made before, in Open. It notes whether
-// there is an external IP that might be another node's.
+// target is the sink that Run is given, which notes whether other Nodes matter.
 type target struct {
-	Sink
-	external *latch
-	allowed  config.ExternalIPs
+	model.Sink
+	source *Source
 }
 
-var _ Sink = (*target)(nil)
-
-func (t *target) SetService(s *model.Service) {
-	if !t.allowed.Only && slices.ContainsFunc(s.ExternalIPs, func(ip netip.Addr) bool {
-		return !slices.ContainsFunc(t.allowed.Allowed, func(p netip.Prefix) bool { return p.Contains(ip) })
+func (t *target) Set(o model.Object) {
+	if s, is := o.(*model.Service); is && !t.source.allowed.Only && slices.ContainsFunc(s.ExternalIPs, func(ip netip.Addr) bool {
+		return !slices.ContainsFunc(t.source.allowed.Allowed, func(p netip.Prefix) bool { return p.Contains(ip) })
 	}) {
-		t.external.open()
+		t.source.external.open()
 	}
-	t.Sink.SetService(s)
+	t.Sink.Set(o)
 }
 
 // EventWriter returns what writes Events to the same server.
@@ -125,16 +121,12 @@ func (s *Source) EventWriter() (*EventWriter, error) {
 	return w, err
 }
 
-// Client returns the client, for other users of the same server.
-func (s *Source) Client() *Client { return s.client }
-
 // Run follows the API server until ctx ends, then it returns nil. Whatever
 // happens to the server or the connection, it retries, and nothing that the
 // sink has is removed because of it.
-func (s *Source) Run(ctx context.Context, sink Sink) error {
+func (s *Source) Run(ctx context.Context, sink model.Sink) error {
 	defer s.client.Close()
-	s.sink.Sink = sink
-	d := newDispatcher(sink, s.nodeName, s.limits)
+	d := newDispatcher(&target{sink, s}, s.nodeName, s.limits)
 	var group sync.WaitGroup
 	for _, f := range s.followers {
 		f.dispatcher, f.limits = d, s.limits
@@ -158,20 +150,20 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 // five minutes. A start does not wait for that, once all Services are known.
 func (s *Source) needsOthers(ctx context.Context, d *dispatcher, f *follower) bool {
 	select {
-	case <-s.sink.external.ch:
+	case <-s.external.ch:
 		return true
 	case <-d.services.ch:
 	case <-ctx.Done():
 		return false
 	}
 	select {
-	case <-s.sink.external.ch: // the last of them may have one
+	case <-s.external.ch: // the last of them may have one
 		return true
 	default:
 		d.listed(&f.kind)
 	}
 	select {
-	case <-s.sink.external.ch:
+	case <-s.external.ch:
 		return true
 	case <-ctx.Done():
 		return false
@@ -182,7 +174,7 @@ func (s *Source) needsOthers(ctx context.Context, d *dispatcher, f *follower) bo
 func (s *Source) Resources() []Resource {
 	var all []Resource
 	for _, f := range s.followers {
-		if f.others && !s.sink.external.isOpen() {
+		if f.others && !s.external.isOpen() {
 			continue
 		}
 		all = append(all, f.status.resource())
@@ -207,7 +199,7 @@ func (s *Source) Stale(now time.Time) []string {
 // sink, collects the problems of all objects, and decides when to call Synced. It is
 // safe for concurrent use.
 type dispatcher struct {
-	sink     Sink
+	sink     model.Sink
 	nodeName string
 	limits   limits
 
@@ -217,8 +209,8 @@ type dispatcher struct {
 
 	mu         sync.Mutex // also held during calls of the sink
 	problems   problems
-	rejected   map[objectKey]bool // objects without any usable version
-	hasNode    bool
+	rejected   map[objectKey]bool   // objects without any usable version
+	own        *model.Node          // this machine's; nil while there is none
 	nodeRead   bool                 // it is known whether there is one
 	lastSynced *bool                // the last Synced; nil before the first
 	unread     map[string]readiness // by resource: of all but Services and EndpointSlices
@@ -253,7 +245,7 @@ func (g *latch) isOpen() bool {
 	}
 }
 
-func newDispatcher(sink Sink, nodeName string, l limits) *dispatcher {
+func newDispatcher(sink model.Sink, nodeName string, l limits) *dispatcher {
 	return &dispatcher{
 		sink: sink, nodeName: nodeName, limits: l,
 		services: newLatch(), slices: newLatch(), node: newLatch(), optional: map[string]*latch{}, changed: make(chan struct{}, 1),
@@ -267,31 +259,44 @@ func newDispatcher(sink Sink, nodeName string, l limits) *dispatcher {
 func (d *dispatcher) put(k *kind, n name, o runtime.Object, before bool) (served, known bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	out := k.set(o)
-	rejected := out.rejected()
-	if before && !out.served && !rejected { // no longer served, such as a Service that became headless
-		k.remove(n)
+	meaning, problems := k.read(o)
+	usable := meaning != nil
+	if usable {
+		d.sink.Set(meaning)
 	}
-	served = out.served || before && rejected
-	d.note(objectKey{k.key(), n}, out.problems, rejected && !served)
-	if out.served && k.key() == "nodes" && !d.hasNode {
-		d.hasNode, d.nodeRead = true, true
-		d.node.open()
-		d.signal()
+	rejected := !usable && !k.moot && len(problems) > 0
+	if before && !usable && !rejected { // no longer served, such as a Service that became headless
+		d.sink.Delete(k.named(n))
 	}
-	return served, served || len(out.problems) > 0
+	served = usable || before && rejected
+	d.note(objectKey{k.key(), n}, problems, rejected && !served)
+	if own, is := meaning.(*model.Node); is && !k.others {
+		if d.own == nil {
+			d.nodeRead = true
+			d.node.open()
+			d.signal()
+		}
+		d.own = own
+	}
+	return served, served || len(problems) > 0
 }
 
 // drop removes an object from the sink.
 func (d *dispatcher) drop(k *kind, n name, served bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if served {
-		k.remove(n)
+	own := k.key() == "nodes"
+	switch {
+	case served && own:
+		gone := *d.own
+		gone.Leaving = true
+		d.sink.Set(&gone)
+	case served:
+		d.sink.Delete(k.named(n))
 	}
 	d.note(objectKey{k.key(), n}, nil, false)
-	if k.key() == "nodes" {
-		d.hasNode = false
+	if own {
+		d.own = nil
 		d.signal()
 	}
 }
@@ -438,7 +443,7 @@ func (d *dispatcher) list() []model.Problem {
 			Object: "API server", Why: model.WhyInvalid, Detail: fmt.Sprintf("%d more problems with its objects", more),
 		})
 	}
-	if !d.hasNode {
+	if d.own == nil {
 		missing := model.Problem{Object: "Node " + shown(d.nodeName), Why: model.WhyNoNode, Detail: "not read from the API server"}
 		if d.nodeRead { // a node without a Node gets no traffic, as with kube-proxy
 			missing.Unfit = true

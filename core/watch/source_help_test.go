@@ -51,18 +51,29 @@ func newRecord() *record {
 	return &record{others: map[string]*model.Node{}, services: map[model.ServiceName]*model.Service{}, slices: map[model.SliceName]*model.Slice{}, cidrs: map[string]*model.ServiceCIDR{}, routes: map[model.RouteName]*model.Route{}, grants: map[model.GrantName]*model.Grant{}}
 }
 
-func (r *record) SetService(s *model.Service) {
+func (r *record) Set(o model.Object) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.services[s.Name] = s
-	r.set()
-}
-
-func (r *record) SetSlice(s *model.Slice) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.slices[s.Name] = s
-	r.set()
+	switch o := o.(type) {
+	case *model.Service:
+		r.services[o.Name] = o
+		r.set()
+	case *model.Slice:
+		r.slices[o.Name] = o
+		r.set()
+	case *model.Node:
+		if o.Name == thisNode {
+			r.node = o
+		} else {
+			r.others[o.Name] = o
+		}
+	case *model.ServiceCIDR:
+		r.cidrs[o.Name] = o
+	case *model.Route:
+		r.routes[o.Name] = o
+	case *model.Grant:
+		r.grants[o.Name] = o
+	}
 }
 
 func (r *record) set() {
@@ -71,46 +82,26 @@ func (r *record) set() {
 	}
 }
 
-func (r *record) DeleteService(n model.ServiceName) {
+func (r *record) Delete(o model.Object) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.services, n)
-	r.deletes = append(r.deletes, "service "+n.String())
-}
-
-func (r *record) DeleteSlice(n model.SliceName) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.slices, n)
-	r.deletes = append(r.deletes, "slice "+n.String())
-}
-
-func (r *record) SetNode(n *model.Node) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if n.Name == thisNode {
-		r.node = n
-	} else {
-		r.others[n.Name] = n
+	switch o := o.(type) {
+	case *model.Service:
+		delete(r.services, o.Name)
+		r.deletes = append(r.deletes, "service "+o.Name.String())
+	case *model.Slice:
+		delete(r.slices, o.Name)
+		r.deletes = append(r.deletes, "slice "+o.Name.String())
+	case *model.Node:
+		delete(r.others, o.Name)
+	case *model.ServiceCIDR:
+		delete(r.cidrs, o.Name)
+	case *model.Route:
+		delete(r.routes, o.Name)
+		r.deletes = append(r.deletes, o.Name.String())
+	case *model.Grant:
+		delete(r.grants, o.Name)
 	}
-}
-
-func (r *record) DeleteNode(name string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.others, name)
-}
-
-func (r *record) SetServiceCIDR(c *model.ServiceCIDR) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.cidrs[c.Name] = c
-}
-
-func (r *record) DeleteServiceCIDR(name string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.cidrs, name)
 }
 
 // ranges returns what a ServiceCIDR has; nil where there is none.
@@ -121,31 +112,6 @@ func (r *record) ranges(name string) []netip.Prefix {
 		return c.CIDRs
 	}
 	return nil
-}
-
-func (r *record) SetRoute(o *model.Route) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.routes[o.Name] = o
-}
-
-func (r *record) DeleteRoute(n model.RouteName) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.routes, n)
-	r.deletes = append(r.deletes, n.String())
-}
-
-func (r *record) SetGrant(o *model.Grant) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.grants[o.Name] = o
-}
-
-func (r *record) DeleteGrant(n model.GrantName) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.grants, n)
 }
 
 func (r *record) Problems(ps []model.Problem) {

@@ -302,13 +302,13 @@ func TestClientAndRequests(t *testing.T) {
 		}
 	}
 	w.run().synced()
-	rest, err := w.source.Client().REST(corev1.SchemeGroupVersion)
+	rest, err := w.source.client.REST(corev1.SchemeGroupVersion)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var list corev1.NodeList
 	options := &metav1.ListOptions{FieldSelector: "metadata.name=node-1"}
-	if err := rest.Get().Resource("nodes").VersionedParams(options, w.source.Client().Codec()).Do(t.Context()).Into(&list); err != nil {
+	if err := rest.Get().Resource("nodes").VersionedParams(options, w.source.client.Codec()).Do(t.Context()).Into(&list); err != nil {
 		t.Fatal(err)
 	}
 	if len(list.Items) != 1 {

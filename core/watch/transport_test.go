@@ -133,9 +133,11 @@ type goroutines struct {
 	sets chan string
 }
 
-func (g *goroutines) SetService(s *model.Service) {
-	g.record.SetService(s)
-	g.sets <- goroutine()
+func (g *goroutines) Set(o model.Object) {
+	g.record.Set(o)
+	if _, is := o.(*model.Service); is {
+		g.sets <- goroutine()
+	}
 }
 
 // goroutine names the one that calls it.

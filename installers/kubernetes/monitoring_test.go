@@ -27,7 +27,7 @@ func scraped(t *testing.T) map[string]bool {
 	m := metrics.New(metrics.Sources{
 		Version:  "test",
 		Status:   func() engine.Status { return engine.Status{} },
-		Ages:     func() map[string]time.Duration { return map[string]time.Duration{"services": 0} },
+		Ages:     func() map[string]float64 { return map[string]float64{"services": 0} },
 		Failover: func() (metrics.Failover, bool) { return metrics.Failover{}, true },
 	})
 	m.Problem(model.Problem{}) // its series begin with the first one

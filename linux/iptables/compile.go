@@ -52,12 +52,7 @@ type Compiler struct {
 
 // NewCompiler returns a compiler.
 func NewCompiler(o Options) *Compiler {
-	c := &Compiler{options: o, families: o.Families, branches: branchCache{known: map[branchID]*branch{}}}
-	if len(c.families) == 0 {
-		both := model.Families()
-		c.families = both[:]
-	}
-	return c
+	return &Compiler{options: o, families: model.FamiliesOr(o.Families), branches: branchCache{known: map[branchID]*branch{}}}
 }
 
 func (c *Compiler) Equal(a, b Value) bool { return a == b }

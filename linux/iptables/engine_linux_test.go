@@ -105,11 +105,11 @@ func (k *kernel) loop() *loop {
 // serve adds a Service with one endpoint.
 func (l *loop) serve(i int) {
 	n := model.ServiceName{Namespace: "default", Name: fmt.Sprint("late-", i)}
-	l.SetService(&model.Service{
+	l.Set(&model.Service{
 		Name: n, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 1, byte(i)})},
 		Ports: []model.ServicePort{{Proto: model.TCP, Port: 80}},
 	})
-	l.SetSlice(&model.Slice{
+	l.Set(&model.Slice{
 		Name: model.SliceName(n), Service: n.Name, Ports: []model.SlicePort{{Proto: model.TCP, Port: 8080}},
 		Endpoints: []model.SliceEndpoint{{Addr: netip.AddrFrom4([4]byte{10, 128, 1, byte(i)}), State: model.Ready | model.Serving}},
 	})

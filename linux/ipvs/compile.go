@@ -42,13 +42,7 @@ func optionsOf(c *config.Config) Options {
 	return Options{Mark: 1 << c.MasqueradeBit, Scheduler: c.IPVS.Scheduler, Weighted: true}
 }
 
-func (o Options) families() []model.Family {
-	if len(o.Families) > 0 {
-		return o.Families
-	}
-	both := model.Families()
-	return both[:]
-}
+func (o Options) families() []model.Family { return model.FamiliesOr(o.Families) }
 
 func (o Options) scheduler() string { return cmp.Or(o.Scheduler, "rr") }
 

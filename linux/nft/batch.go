@@ -89,10 +89,18 @@ func (b *batch) take(op int) uint32 {
 	return b.next - 1
 }
 
-// open message for the op of a key.
+// message begins one for the op of a key, with the name of the table, as all have it.
 func (b *batch) message(kind, flags uint16, op int, k Key) {
 	b.family = k.Family
 	b.Begin(subsystem<<8|kind, flags, b.take(op), netlink.FamilyOf(k.Family), 0)
+	b.Text(attrTable, b.table.Name)
+}
+
+// named writes a message about a part of the table, by the attribute for its name.
+func (b *batch) named(kind uint16, op int, k Key, attr uint16) {
+	b.message(kind, 0, op, k)
+	b.Text(attr, k.Name())
+	b.End()
 }
 
 // sort groups the element ops by family and set.
@@ -141,7 +149,6 @@ func (b *batch) elementList(ops []Op, list []int32, del bool) (n int) {
 		kind, flags = msgDelSetElem, 0
 	}
 	b.message(kind, flags, -1, first)
-	b.Text(attrTable, b.table.Name)
 	b.Text(attrElementsSet, first.Set.Name)
 	at := b.Nest(attrElementsList)
 	for n < len(list) && len(b.Buf)-at < maxElements {
@@ -166,12 +173,9 @@ func (b *batch) remove(ops []Op) {
 			}
 			switch kind {
 			case KindSet:
-				b.message(msgDelSet, 0, i, o.Key)
-				b.Text(attrTable, b.table.Name)
-				b.Text(attrSetName, o.Key.Name())
-				b.End()
+				b.named(msgDelSet, i, o.Key, attrSetName)
 			case KindChain:
-				b.delChain(i, o.Key)
+				b.named(msgDelChain, i, o.Key, attrChainName)
 			case KindTable:
 				b.delTable(i, o.Key.Family)
 			}
@@ -238,7 +242,6 @@ func (b *batch) tables(ops []Op) {
 		}
 		// Exclusive: an existing table belongs to another program.
 		b.message(msgNewTable, netlink.FlagCreate|netlink.FlagExclusive, i, o.Key)
-		b.Text(attrTable, b.table.Name)
 		if b.table.flags != 0 {
 			b.Uint32(attrTableFlags, b.table.flags)
 		}
@@ -251,7 +254,6 @@ func (b *batch) tables(ops []Op) {
 
 func (b *batch) delTable(op int, f model.Family) {
 	b.message(msgDelTable, 0, op, TableKey(f))
-	b.Text(attrTable, b.table.Name)
 	b.End()
 }
 
@@ -259,10 +261,7 @@ func (b *batch) delTable(op int, f model.Family) {
 func (b *batch) flush(ops []Op) {
 	for i, o := range ops {
 		if o.Key.Kind == KindChain && o.Verb != ledger.Create {
-			b.message(msgDelRule, 0, i, o.Key)
-			b.Text(attrTable, b.table.Name)
-			b.Text(attrRuleChain, o.Key.Name())
-			b.End()
+			b.named(msgDelRule, i, o.Key, attrRuleChain)
 		}
 	}
 }
@@ -276,7 +275,7 @@ func (b *batch) declare(ops []Op) {
 			b.newSet(i, o)
 		case o.Key.Kind == KindChain:
 			if o.Verb == ledger.Replace && o.Old.Body.Chain.Hook != o.New.Body.Chain.Hook {
-				b.delChain(i, o.Key)
+				b.named(msgDelChain, i, o.Key, attrChainName)
 			}
 			b.newChain(i, o)
 		}
@@ -286,7 +285,6 @@ func (b *batch) declare(ops []Op) {
 func (b *batch) newSet(i int, o Op) {
 	def, sh := b.table.named[o.Key.Name()], o.New.Body.Set
 	b.message(msgNewSet, netlink.FlagCreate, i, o.Key)
-	b.Text(attrTable, b.table.Name)
 	b.Text(attrSetName, o.Key.Name())
 	b.Uint32(attrSetFlags, sh.flags)
 	b.Uint32(attrSetKeyType, sh.keyType)
@@ -327,24 +325,21 @@ func (b *batch) newChain(i int, o Op) {
 		flags |= netlink.FlagExclusive // an existing chain would keep its rules, before these
 	}
 	b.message(msgNewChain, flags, i, o.Key)
-	b.Text(attrTable, b.table.Name)
 	b.Text(attrChainName, o.Key.Name())
 	if h.Type != "" {
-		at := b.Nest(attrChainHook)
-		b.Uint32(attrHookPoint, uint32(h.Point))
-		b.Uint32(attrHookPriority, uint32(h.Priority))
-		b.NestEnd(at)
-		b.Uint32(attrChainPolicy, h.Policy)
-		b.Text(attrChainType, h.Type)
+		b.hook(h)
 	}
 	b.End()
 }
 
-func (b *batch) delChain(i int, k Key) {
-	b.message(msgDelChain, 0, i, k)
-	b.Text(attrTable, b.table.Name)
-	b.Text(attrChainName, k.Name())
-	b.End()
+// hook writes where packets meet a chain.
+func (e *encoder) hook(h Hook) {
+	at := e.Nest(attrChainHook)
+	e.Uint32(attrHookPoint, uint32(h.Point))
+	e.Uint32(attrHookPriority, uint32(h.Priority))
+	e.NestEnd(at)
+	e.Uint32(attrChainPolicy, h.Policy)
+	e.Text(attrChainType, h.Type)
 }
 
 func (b *batch) rules(ops []Op) {
@@ -354,7 +349,6 @@ func (b *batch) rules(ops []Op) {
 		}
 		for _, r := range o.New.Body.Chain.Rules {
 			b.message(msgNewRule, netlink.FlagCreate|netlink.FlagAppend, i, o.Key)
-			b.Text(attrTable, b.table.Name)
 			b.Text(attrRuleChain, o.Key.Name())
 			list := b.Nest(attrRuleExpressions)
 			for _, s := range r.Statements {

@@ -52,15 +52,11 @@ var _ dataplane.Driver[Key, Value] = (*Driver)(nil)
 // in the network namespace that the calling thread is in. Close it after use; what
 // it has programmed stays.
 func Open(t *Table, families ...model.Family) (*Driver, error) {
-	if len(families) == 0 {
-		both := model.Families()
-		families = both[:]
-	}
 	sock, err := openSocket()
 	if err != nil {
 		return nil, err
 	}
-	d := &Driver{table: t, families: families, many: manyElements - 1, sock: sock, batch: newBatch(t), lost: true}
+	d := &Driver{table: t, families: model.FamiliesOr(families), many: manyElements - 1, sock: sock, batch: newBatch(t), lost: true}
 	for i := range d.readers {
 		if d.readers[i], err = openSocket(); err != nil {
 			return nil, errors.Join(err, d.Close())

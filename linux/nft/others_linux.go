@@ -149,12 +149,8 @@ func (b *plainBatch) message(kind, flags uint16) {
 func (b *plainBatch) chain(name string, h Hook) {
 	b.message(msgNewChain, netlink.FlagCreate|netlink.FlagExclusive)
 	b.Text(attrChainName, name)
-	at := b.Nest(attrChainHook)
-	b.Uint32(attrHookPoint, uint32(h.Point))
-	b.Uint32(attrHookPriority, uint32(h.Priority))
-	b.NestEnd(at)
-	b.Uint32(attrChainPolicy, PolicyAccept)
-	b.Text(attrChainType, h.Type)
+	h.Policy = PolicyAccept
+	b.hook(h)
 	b.End()
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/monitor"
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
@@ -108,13 +109,6 @@ const (
 	RulesDo                     // IPVS decides, too
 	NoneReport                  // rules of iptables-legacy decide
 )
-
-// Traced is a frontend whose rejected packets are shown. The address of a node port is unspecified.
-type Traced struct {
-	Tenant string
-	Proto  model.Proto
-	At     netip.AddrPort
-}
 
 // Rejected is a packet that went no further.
 type Rejected struct {
@@ -209,14 +203,13 @@ func (r *Rejections) Close() error {
 	return errors.Join(append(errs, r.driver.Close())...)
 }
 
-// Trace sets which packets are reported, and returns how many frontends are left out.
-func (r *Rejections) Trace(ctx context.Context, all []Traced) (leftOut int, err error) {
-	leftOut = max(0, len(all)-MostTraced)
-	return leftOut, r.commit(ctx, r.objects(all[:len(all)-leftOut]))
+// Trace sets the frontends whose packets are reported; those beyond MostTraced are left out.
+func (r *Rejections) Trace(ctx context.Context, all []monitor.Frontend) error {
+	return r.commit(ctx, r.objects(all[:min(len(all), MostTraced)]))
 }
 
 // objects are those of the tables for some frontends.
-func (r *Rejections) objects(all []Traced) map[Key]Value {
+func (r *Rejections) objects(all []monitor.Frontend) map[Key]Value {
 	want := map[Key]Value{}
 	put := func(k Key, v Value) { want[k] = v }
 	for _, f := range model.Families() {
@@ -244,10 +237,10 @@ func (r *Rejections) objects(all []Traced) map[Key]Value {
 	}
 	number := map[string]int{}
 	for _, t := range all {
-		n, known := number[t.Tenant]
+		n, known := number[t.Namespace]
 		if !known {
 			n = min(len(number), MostTenants-1)
-			number[t.Tenant] = n
+			number[t.Namespace] = n
 		}
 		k := AddrPortKey(r.frontends, t.Proto, t.At)
 		if t.At.Addr().IsUnspecified() {
@@ -422,8 +415,7 @@ func HasChain(ctx context.Context, table, chain string) bool {
 		return false
 	}
 	defer sock.Close()
-	families := model.Families()
-	return slices.ContainsFunc(families[:], func(f model.Family) bool {
+	return slices.ContainsFunc(model.Families(), func(f model.Family) bool {
 		return request(ctx, sock, msgGetChain, 0, netlink.FamilyOf(f), func(w *netlink.Writer) {
 			w.Text(attrTable, table)
 			w.Text(attrChainName, chain)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/monitor"
 )
 
 // What reports rejected packets is removed with its sockets, as the kernel closes them when a process is killed.
@@ -46,7 +47,10 @@ func TestRejectionsEndWithTheirProcess(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.Trace(t.Context(), []Traced{{"shop", model.TCP, netip.MustParseAddrPort("10.96.0.11:80")}, {"shop", model.TCP, netip.MustParseAddrPort("[::]:30080")}}); err != nil {
+		if err := r.Trace(t.Context(), []monitor.Frontend{
+			{Namespace: "shop", Proto: model.TCP, At: netip.MustParseAddrPort("10.96.0.11:80")},
+			{Namespace: "shop", Proto: model.TCP, At: netip.MustParseAddrPort("[::]:30080")},
+		}); err != nil {
 			t.Error(err)
 		}
 		if err := Sweep(t.Context()); err != nil { // as another process does

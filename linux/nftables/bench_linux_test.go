@@ -229,14 +229,14 @@ func TestFeaturesThatAreOffAllocateNothing(t *testing.T) {
 		}
 		return s
 	}
-	tr.SetService(&model.Service{
+	tr.Set(&model.Service{
 		Name: model.ServiceName{Namespace: "ns", Name: "s"}, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, 1})},
 		Ports: []model.ServicePort{{Proto: model.TCP, Port: 80}},
 	})
 	both := [2]*model.Slice{slice(5), slice(6)}
 	if got := testing.AllocsPerRun(1000, func() {
 		n++
-		tr.SetSlice(both[n%2])
+		tr.Set(both[n%2])
 		b.Update(tr.Flush())
 	}); got > mostOfAChange {
 		t.Errorf("a change makes %g allocations, at most %d are expected", got, mostOfAChange)

@@ -37,13 +37,7 @@ type Options struct {
 	Count, CountEndpoints bool
 }
 
-func (o Options) families() []model.Family {
-	if len(o.Families) > 0 {
-		return o.Families
-	}
-	both := model.Families()
-	return both[:]
-}
+func (o Options) families() []model.Family { return model.FamiliesOr(o.Families) }
 
 // Compiler turns ports into objects (dataplane.Compiler). It is safe for concurrent use.
 type Compiler struct {

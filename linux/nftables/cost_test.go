@@ -91,20 +91,20 @@ func costs(t *testing.T, services int) (all []cost) {
 		return cost{after.Resolved - before.Resolved, after.Deltas - before.Deltas, compiler.emitted - emitted, kernel.Commits - commits, kernel.Ops - ops}
 	}
 	for i := range services {
-		tr.SetService(service(i))
-		tr.SetSlice(slice(i, 1, 2, 3))
+		tr.Set(service(i))
+		tr.Set(slice(i, 1, 2, 3))
 	}
-	tr.SetSlice(slice(9, 1, 2, 3, 4)) // so that all pick chains that follow are there
+	tr.Set(slice(9, 1, 2, 3, 4)) // so that all pick chains that follow are there
 	step()
 	for _, change := range []func(){
-		func() { tr.SetSlice(slice(5, 1, 2, 9)) },
-		func() { tr.SetSlice(slice(5, 1, 2, 9, 4)) },
-		func() { tr.SetSlice(slice(5, 1, 2, 4)) },
+		func() { tr.Set(slice(5, 1, 2, 9)) },
+		func() { tr.Set(slice(5, 1, 2, 9, 4)) },
+		func() { tr.Set(slice(5, 1, 2, 4)) },
 		func() {
-			tr.SetSlice(slice(services, 1, 2, 3))
-			tr.SetService(service(services))
+			tr.Set(slice(services, 1, 2, 3))
+			tr.Set(service(services))
 		},
-		func() { tr.DeleteService(service(services).Name) },
+		func() { tr.Delete(service(services)) },
 	} {
 		change()
 		all = append(all, step())
@@ -119,7 +119,7 @@ func TestWhatAnExplanationCosts(t *testing.T) {
 	tr := track.New()
 	host := &model.Host{Name: "here", IPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
 	tr.SetHost(host)
-	tr.SetService(&model.Service{
+	tr.Set(&model.Service{
 		Name: model.ServiceName{Namespace: "ns", Name: "a"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
 		Ports: []model.ServicePort{{Proto: model.TCP, Port: 80}},
 	})
@@ -127,7 +127,7 @@ func TestWhatAnExplanationCosts(t *testing.T) {
 	for i := range byte(5) {
 		slice.Endpoints = append(slice.Endpoints, model.SliceEndpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 0, i}), Node: "there", State: model.Ready | model.Serving})
 	}
-	tr.SetSlice(slice)
+	tr.Set(slice)
 	var ports []*model.Port
 	for _, d := range tr.Flush() {
 		ports = append(ports, d.New)

@@ -30,11 +30,7 @@ var (
 // NewCompiler returns a compiler for some families; none means both. Packets from
 // relays carry the fwmark bit mark.
 func NewCompiler(mark uint32, families ...model.Family) *Compiler {
-	if len(families) == 0 {
-		both := model.Families()
-		families = both[:]
-	}
-	return &Compiler{mark: mark, families: families}
+	return &Compiler{mark: mark, families: model.FamiliesOr(families)}
 }
 
 // ServiceCIDRs: of nftables only a digest of the rules is read back.

@@ -63,7 +63,7 @@ func feed(e *engine.Engine) {
 		if i == figureServices-1 {
 			name, port = model.ServiceName{Namespace: "kube-system", Name: "kube-dns"}, 53
 		}
-		e.SetService(&model.Service{
+		e.Set(&model.Service{
 			Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr(vip(i))},
 			Ports: []model.ServicePort{{Proto: model.TCP, Port: port}},
 		})
@@ -71,7 +71,7 @@ func feed(e *engine.Engine) {
 		for _, a := range []string{address(2 * i % figureEndpoints), address((2*i + 1) % figureEndpoints), address((4000 + i) % figureEndpoints)} {
 			s.Endpoints = append(s.Endpoints, model.SliceEndpoint{Addr: netip.MustParseAddr(a), Node: "other", State: model.Ready | model.Serving})
 		}
-		e.SetSlice(s)
+		e.Set(s)
 	}
 	e.Synced(true)
 }

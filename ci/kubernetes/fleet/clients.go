@@ -46,23 +46,13 @@ func (c *Client) tandem(ctx context.Context) error {
 // sink drops all changes except those of the mark.
 type sink struct{ client *Client }
 
-func (*sink) SetService(*model.Service)         {}
-func (*sink) DeleteService(model.ServiceName)   {}
-func (*sink) DeleteSlice(model.SliceName)       {}
-func (*sink) SetNode(*model.Node)               {}
-func (*sink) SetRoute(*model.Route)             {}
-func (*sink) DeleteRoute(model.RouteName)       {}
-func (*sink) SetGrant(*model.Grant)             {}
-func (*sink) DeleteGrant(model.GrantName)       {}
-func (*sink) SetServiceCIDR(*model.ServiceCIDR) {}
-func (*sink) DeleteServiceCIDR(string)          {}
-func (*sink) DeleteNode(string)                 {}
-func (*sink) Problems([]model.Problem)          {}
-func (s *sink) Unread(model.Unread)             {}
-func (s *sink) Synced(bool)                     { s.client.synced.Store(true) }
+func (*sink) Delete(model.Object)      {}
+func (*sink) Problems([]model.Problem) {}
+func (s *sink) Unread(model.Unread)    {}
+func (s *sink) Synced(bool)            { s.client.synced.Store(true) }
 
-func (s *sink) SetSlice(slice *model.Slice) {
-	if slice.Name.Namespace+"/"+slice.Name.Name == s.client.Mark {
+func (s *sink) Set(o model.Object) {
+	if slice, is := o.(*model.Slice); is && slice.Name.String() == s.client.Mark {
 		s.client.saw(slice.Version)
 	}
 }

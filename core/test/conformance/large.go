@@ -196,17 +196,17 @@ func (s Suite[K, V]) live(t *testing.T, l Large) (took []time.Duration) {
 	// Each slice is an event of its own, and others' events come between two of them.
 	stored := time.Duration(0)
 	for _, slice := range l.Slices {
-		stored = max(stored, growth.Timed(func() { tracker.SetSlice(slice) }))
+		stored = max(stored, growth.Timed(func() { tracker.Set(slice) }))
 	}
 	took = append(took, stored)
 	t.Logf("one slice of %d stored: at most %s", len(l.Slices), stored)
-	step("made", func() { tracker.SetService(l.Service) })
+	step("made", func() { tracker.Set(l.Service) })
 	step("an endpoint replaced", func() {
 		slice := *l.Slices[0]
 		slice.Endpoints = append([]model.SliceEndpoint{}, slice.Endpoints...)
 		slice.Endpoints[0].Addr = netip.MustParseAddr("10.99.0.1")
-		tracker.SetSlice(&slice)
+		tracker.Set(&slice)
 	})
-	step("gone", func() { tracker.DeleteService(l.Service.Name) })
+	step("gone", func() { tracker.Delete(l.Service) })
 	return took
 }

@@ -83,11 +83,11 @@ func (w Random) Change(rng *rand.Rand) Random {
 	case n == 1:
 		w.Host = withRanges(w.Host, rng)
 	case n < 5:
-		w.Services = replace(w.Services, randomService(rng, i), serviceKey)
+		w.Services = replace(w.Services, randomService(rng, i))
 	case n < 7:
 		w.Services = without(rng, w.Services)
 	case n < 17:
-		w.Slices = replace(w.Slices, randomSlice(rng, i, j), sliceKey)
+		w.Slices = replace(w.Slices, randomSlice(rng, i, j))
 	default:
 		w.Slices = without(rng, w.Slices)
 	}
@@ -114,8 +114,8 @@ func (w Random) objects() *model.Objects {
 	return &model.Objects{Services: w.Services, Slices: w.Slices, Routes: w.Routes}
 }
 
-func replace[T any, K comparable](all []T, x T, key func(T) K) []T {
-	if i := slices.IndexFunc(all, func(o T) bool { return key(o) == key(x) }); i >= 0 {
+func replace[T model.Object](all []T, x T) []T {
+	if i := slices.IndexFunc(all, func(o T) bool { return o.Key() == x.Key() }); i >= 0 {
 		all[i] = x
 		return all
 	}

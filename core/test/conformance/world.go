@@ -4,7 +4,6 @@ package conformance
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"testing/fstest"
 	"time"
@@ -80,17 +79,17 @@ func keepUnreadable(last model.Objects, r manifests.Result) model.Objects {
 		bad[p.File] = true
 	}
 	now := r.Objects
-	now.Services = keepOld(now.Services, last.Services, bad, serviceKey, func(s *model.Service) string { return s.Where })
-	now.Slices = keepOld(now.Slices, last.Slices, bad, sliceKey, func(s *model.Slice) string { return s.Where })
-	now.Nodes = keepOld(now.Nodes, last.Nodes, bad, func(n *model.Node) string { return n.Name }, func(n *model.Node) string { return n.Where })
-	now.ServiceCIDRs = keepOld(now.ServiceCIDRs, last.ServiceCIDRs, bad, func(c *model.ServiceCIDR) string { return c.Name }, func(c *model.ServiceCIDR) string { return c.Where })
-	now.Routes = keepOld(now.Routes, last.Routes, bad, routeKey, func(r *model.Route) string { return r.Where })
-	now.Grants = keepOld(now.Grants, last.Grants, bad, grantKey, func(g *model.Grant) string { return g.Where })
+	now.Services = keepOld(now.Services, last.Services, bad, func(s *model.Service) string { return s.Where })
+	now.Slices = keepOld(now.Slices, last.Slices, bad, func(s *model.Slice) string { return s.Where })
+	now.Nodes = keepOld(now.Nodes, last.Nodes, bad, func(n *model.Node) string { return n.Where })
+	now.ServiceCIDRs = keepOld(now.ServiceCIDRs, last.ServiceCIDRs, bad, func(c *model.ServiceCIDR) string { return c.Where })
+	now.Routes = keepOld(now.Routes, last.Routes, bad, func(r *model.Route) string { return r.Where })
+	now.Grants = keepOld(now.Grants, last.Grants, bad, func(g *model.Grant) string { return g.Where })
 	return now
 }
 
-func keepOld[T any, K comparable](now, last []T, bad map[string]bool, key func(T) K, where func(T) string) []T {
-	for _, old := range missing(last, now, key) {
+func keepOld[T model.Object](now, last []T, bad map[string]bool, where func(T) string) []T {
+	for _, old := range missing(last, now) {
 		at := where(old)
 		if i := strings.LastIndexByte(at, ':'); i >= 0 && bad[at[:i]] {
 			now = append(now, old)
@@ -100,45 +99,37 @@ func keepOld[T any, K comparable](now, last []T, bad map[string]bool, key func(T
 }
 
 // missing returns what is in a and has no equal key in b.
-func missing[T any, K comparable](a, b []T, key func(T) K) (gone []T) {
-	has := map[K]bool{}
+func missing[T model.Object](a, b []T) (gone []T) {
+	has := map[model.Key]bool{}
 	for _, x := range b {
-		has[key(x)] = true
+		has[x.Key()] = true
 	}
 	for _, x := range a {
-		if !has[key(x)] {
+		if !has[x.Key()] {
 			gone = append(gone, x)
 		}
 	}
 	return gone
 }
 
-func serviceKey(s *model.Service) model.ServiceName { return s.Name }
-func sliceKey(s *model.Slice) model.SliceName       { return s.Name }
-func routeKey(r *model.Route) model.RouteName       { return r.Name }
-func grantKey(g *model.Grant) model.GrantName       { return g.Name }
-
 // Feed passes the difference between two sets of objects to a tracker.
 func Feed(t *track.Tracker, old, now *model.Objects) {
-	feed(others(old.Nodes), others(now.Nodes), func(n *model.Node) string { return n.Name },
-		func(name string) { t.SetOtherNode(name, nil) }, func(n *model.Node) { t.SetOtherNode(n.Name, n.IPs) })
-	feed(old.Routes, now.Routes, routeKey, t.DeleteRoute, t.SetRoute)
-	feed(old.Grants, now.Grants, grantKey, t.DeleteGrant, t.SetGrant)
-	feed(old.Slices, now.Slices, sliceKey, t.DeleteSlice, t.SetSlice)
-	feed(old.Services, now.Services, serviceKey, t.DeleteService, t.SetService)
-}
-
-// others are all nodes but that of the scenarios.
-func others(all []*model.Node) []*model.Node {
-	return slices.DeleteFunc(slices.Clone(all), func(n *model.Node) bool { return n.Name == NodeName })
-}
-
-func feed[T any, K comparable](old, now []*T, key func(*T) K, remove func(K), set func(*T)) {
-	for _, o := range missing(old, now, key) {
-		remove(key(o))
+	was, is := map[model.Key]model.Object{}, map[model.Key]model.Object{}
+	for o := range old.All() {
+		was[o.Key()] = o
 	}
-	for _, o := range missing(now, old, func(o *T) *T { return o }) {
-		set(o)
+	for o := range now.All() {
+		is[o.Key()] = o
+	}
+	for o := range old.All() {
+		if is[o.Key()] == nil {
+			t.Delete(o)
+		}
+	}
+	for o := range now.All() {
+		if was[o.Key()] != o {
+			t.Set(o)
+		}
 	}
 }
 
