@@ -71,6 +71,9 @@ type figure struct {
 	Warn               bool
 }
 
+// Long reports whether a value is a text that does not fit a line of its tile in the size of numbers.
+func (f figure) Long() bool { return len(f.Value) > 9 }
+
 // clusterProblem is a problem with the nodes that have it.
 type clusterProblem struct {
 	*question.ClusterProblem
