@@ -516,7 +516,7 @@ func (k *cluster) short(ctx context.Context, to session, p pod, each func(questi
 	node, name := p.Spec.NodeName, p.Metadata.Name
 	defer func() {
 		if err != nil {
-			n = question.Node{Node: node, Pod: name, Err: err.Error()}
+			n = question.Unanswered(node, name, err)
 		}
 	}()
 	only := question.Short()
@@ -594,20 +594,14 @@ func writeNodes(s *screen, nodes []question.Node) {
 	}}
 	for _, n := range nodes {
 		if n.Err != "" {
-			t.add(n.Node, n.Pod, "-", "-", "unknown", "-", "-", "-", "-", "-", n.Err)
+			t.add(n.Node, n.Pod, "-", "-", n.State(), "-", "-", "-", "-", "-", n.Err)
 			continue
 		}
-		health, note := "healthy", ""
-		if !n.Healthy {
-			health = "not healthy"
-		}
-		if len(n.Reasons) > 0 {
-			note = strings.Join(n.Reasons, "; ")
-		}
+		note := strings.Join(n.Reasons, "; ")
 		if n.Differs {
 			note = "differs from most: kubectl tandem diff"
 		}
-		t.add(n.Node, n.Pod, n.Version, n.Mode, health, fmt.Sprintf("%.1fs", n.Lag), strconv.FormatUint(n.Drift, 10), strconv.Itoa(n.Services), strconv.Itoa(n.Failing), n.Hash, note)
+		t.add(n.Node, n.Pod, n.Version, n.Mode, n.State(), fmt.Sprintf("%.1fs", n.Lag), strconv.FormatUint(n.Drift, 10), strconv.Itoa(n.Services), strconv.Itoa(n.Failing), n.Hash, note)
 	}
 	s.table(t)
 }

@@ -146,6 +146,24 @@ func TestKubectlPlugin(t *testing.T) {
 	}
 }
 
+// Help and mistakes name a verb as it was typed: of kubectl.
+func TestPluginIsCalledAsItIsTyped(t *testing.T) {
+	_, help, _ := kubectl(t, "services", "--help")
+	_, all, _ := kubectl(t, "--help")
+	code, _, mistake := kubectl(t, "services", "--nowhere")
+	for want, text := range map[string]string{
+		"\n  kubectl tandem services [NAMESPACE/NAME] [flags]\n": help, "\n  kubectl tandem [command]\n": all, "\"kubectl tandem [command] --help\"": all,
+		"See 'kubectl tandem services --help'.": mistake,
+	} {
+		if code != exitUsage || !strings.Contains(text, want) || strings.Contains(text, "tandem kubectl") {
+			t.Errorf("exit code %d, want %q in\n%s", code, want, text)
+		}
+	}
+	if _, help, _ := tandem(t, "kubectl", "services", "--help"); !strings.Contains(help, "\n  tandem kubectl services [") {
+		t.Error(help)
+	}
+}
+
 // A node that does not answer is named with the reason and what to do, and is no
 // reason to keep silent about the others.
 func TestKubectlPluginWithAnUnreachableNode(t *testing.T) {

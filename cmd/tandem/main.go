@@ -49,6 +49,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if calledKubeProxy(args[0]) {
 		root.Version = kubeProxyVersion(versionText())
 	}
+	if called(args[0]) == kubectlPlugin {
+		root.Annotations = map[string]string{asPlugin: "kubectl tandem"}
+	}
 	root.SetArgs(line)
 	if len(line) > 0 && line[0] != "run" {
 		collectLate()
@@ -70,7 +73,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "tandem: %s\n", printable.Lines(err.Error()))
 	}
 	if code == exitUsage {
-		fmt.Fprintf(stderr, "See '%s --help'.\n", reached.CommandPath())
+		fmt.Fprintf(stderr, "See '%s --help'.\n", asCalled(reached, reached.CommandPath()))
 	}
 	return code
 }
@@ -101,6 +104,17 @@ func calledKubeProxy(program string) bool { return called(program) == "kube-prox
 
 // called is the name that the program was called by.
 func called(program string) string { return strings.TrimSuffix(filepath.Base(program), ".exe") }
+
+// asPlugin is the annotation of the root that is called by kubectl: what kubectl's user types.
+const asPlugin = "plugin"
+
+// asCalled is the line of a command as its user types it.
+func asCalled(c *cobra.Command, line string) string {
+	if typed, plugin := c.Root().Annotations[asPlugin]; plugin {
+		return strings.Replace(line, "tandem kubectl", typed, 1)
+	}
+	return line
+}
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
@@ -374,10 +388,10 @@ func plainHelp(c *cobra.Command) error {
 	s := newScreen(c.OutOrStdout())
 	s.printf("Usage:\n")
 	if c.Runnable() {
-		s.printf("  %s\n", c.UseLine())
+		s.printf("  %s\n", asCalled(c, c.UseLine()))
 	}
 	if c.HasAvailableSubCommands() {
-		s.printf("  %s [command]\n", c.CommandPath())
+		s.printf("  %s [command]\n", asCalled(c, c.CommandPath()))
 	}
 	if c.HasExample() {
 		s.printf("\nExamples:\n%s\n", c.Example)
@@ -394,7 +408,7 @@ func plainHelp(c *cobra.Command) error {
 	s.flags("Flags", c.LocalFlags())
 	s.flags("Global Flags", c.InheritedFlags())
 	if c.HasAvailableSubCommands() {
-		s.printf("\nUse \"%s [command] --help\" for more information about a command.\n", c.CommandPath())
+		s.printf("\nUse \"%s [command] --help\" for more information about a command.\n", asCalled(c, c.CommandPath()))
 	}
 	return s.flush()
 }

@@ -216,9 +216,9 @@ func stateColor(state string) string {
 	switch strings.ToLower(state) {
 	case "programmed", "healthy", "ok", "ready", "applied":
 		return green
-	case "partial", "note", "warn", "warning", "pending", "draining":
+	case "partial", "note", "warn", "warning", "pending", "draining", "differs", "older version":
 		return yellow
-	case "failing", "fail", "failed", "not healthy", "rejected", "lacking", "foreign":
+	case "failing", "fail", "failed", "not healthy", "no answer", "rejected", "lacking", "foreign":
 		return red
 	}
 	return ""

@@ -251,7 +251,7 @@ func (s *survey) report(to session, p pod) (r question.NodeReport) {
 		return err
 	})
 	if err != nil {
-		r = question.NodeReport{Node: question.Node{Node: node, Pod: name, Err: err.Error()}}
+		r = question.NodeReport{Node: question.Unanswered(node, name, err)}
 	}
 	return r
 }

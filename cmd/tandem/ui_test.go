@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -62,17 +63,8 @@ func (s *survey) states(t *testing.T) (all []string, err error) {
 	t.Helper()
 	reports, err := s.reports(t.Context())
 	question.CompareReports(reports)
-	for _, r := range reports {
-		state := "healthy"
-		switch {
-		case r.Err != "":
-			state = "silent"
-		case r.Version == "":
-			state = "waiting"
-		case r.Differs:
-			state = "differs"
-		}
-		all = append(all, r.Node.Node+" "+state)
+	for i := range reports {
+		all = append(all, reports[i].Node.Node+" "+reports[i].State())
 	}
 	return all, err
 }
@@ -103,7 +95,7 @@ func TestSurveyFollowsTheNodes(t *testing.T) {
 	w.mu.Unlock()
 	b.become(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { http.Error(rw, "out of order", http.StatusConflict) }))
 	s.due()
-	want("a healthy", "b silent", "c healthy")
+	want("a healthy", "b no answer", "c healthy")
 	b.become(node("b", "h2"))
 	s.due()
 	want("a healthy", "b differs", "c healthy")
@@ -140,6 +132,18 @@ func TestOlderNodesAreKnown(t *testing.T) {
 	}
 	if w.asked["a exec"] == 0 || w.asked["a proxy"] == 0 {
 		t.Errorf("not by both ways: %v", w.asked)
+	}
+	s := surveyOf(t, w)
+	s.due()
+	states, err := s.states(t)
+	if want := []string{"a older version", "b older version", "c older version", "d no answer"}; err != nil || !slices.Equal(states, want) {
+		t.Errorf("%q, %v", states, err)
+	}
+	_, out, _ := kubectl(t, "status", "--kubeconfig", w.kubeconfig)
+	for _, want := range []string{`a +- +- +older version`, `b +- +- +older version`, `d +- +- +no answer`} {
+		if !regexp.MustCompile(`(?m)^` + want).MatchString(out) {
+			t.Errorf("no %s:\n%s", want, out)
+		}
 	}
 }
 

@@ -33,6 +33,47 @@ type Node struct {
 	Hash     string    `json:"desiredHash,omitempty"`
 	Differs  bool      `json:"differs"` // from what most nodes have
 	Err      string    `json:"error,omitempty"`
+	Older    bool      `json:"older,omitempty"` // why there is no status: its version does not know the question
+}
+
+// Unanswered is a node that has given no status, and why.
+func Unanswered(node, pod string, err error) Node {
+	return Node{Node: node, Pod: pod, Err: err.Error(), Older: errors.Is(err, ErrOlder)}
+}
+
+// The states of a node, in the order of urgency.
+const (
+	NodeSilent    = "no answer"
+	NodeOlder     = "older version"
+	NodeUnhealthy = "not healthy"
+	NodeFailing   = "failing" // Services are
+	NodeDiffers   = "differs"
+	NodeWaiting   = "waiting" // it has not been asked
+	NodeHealthy   = "healthy"
+)
+
+// NodeStates are all of them, in this order.
+func NodeStates() []string {
+	return []string{NodeSilent, NodeOlder, NodeUnhealthy, NodeFailing, NodeDiffers, NodeWaiting, NodeHealthy}
+}
+
+// State is the most urgent state that a node is in.
+func (n *Node) State() string {
+	switch {
+	case n.Older:
+		return NodeOlder
+	case n.Err != "":
+		return NodeSilent
+	case n.Version == "":
+		return NodeWaiting
+	case !n.Healthy:
+		return NodeUnhealthy
+	case n.Failing > 0:
+		return NodeFailing
+	case n.Differs:
+		return NodeDiffers
+	}
+	return NodeHealthy
 }
 
 // NodeService is what is used of a Service of a node.

@@ -38,9 +38,9 @@ type Status struct {
 	Reasons  []string   `json:"reasons,omitempty"` // why not, and what is out of date
 	SyncedAt *time.Time `json:"syncedAt,omitempty" nodes:"-"`
 	Syncs    uint64     `json:"syncs" nodes:"-"`
-	Objects  int        `json:"objects"`          // in the data plane
-	Writes   uint64     `json:"writes" nodes:"-"` // objects created, replaced or deleted since the start
-	Drift    uint64     `json:"drift" nodes:"-"`  // objects repaired since the start
+	Objects  int        `json:"objects" nodes:"-"` // in the data plane
+	Writes   uint64     `json:"writes" nodes:"-"`  // objects created, replaced or deleted since the start
+	Drift    uint64     `json:"drift" nodes:"-"`   // objects repaired since the start
 
 	// Hash is that of all Services: nodes that know the same have the same. Inputs is
 	// how up to date that is.

@@ -73,6 +73,9 @@ func TestInABrowser(t *testing.T) {
 					if got := p.evaluate(overlapping); got != "" {
 						t.Errorf("texts of the picture overlap: %s", got)
 					}
+					if got := p.evaluate(spilling); got != "" {
+						t.Errorf("a tile or the picture is too narrow for what is in it: %s", got)
+					}
 					if got := p.evaluate(apart); got != "" {
 						t.Errorf("buttons of a form are in two rows: %s", got)
 					}
@@ -157,10 +160,14 @@ func rough() ui.Source {
 const tooWide = `[...document.querySelectorAll("body *")].filter(e =>
 	e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".scroll, pre") && e.checkVisibility()).map(e => e.outerHTML.slice(0, 200)).join("\n")`
 
+// spilling are the figures whose text reaches out of their tile, and pictures of a Service that scroll sideways.
+const spilling = `[...document.querySelectorAll(".figures div *, .scroll:has(.picture)")].filter(e => e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0).map(e => e.textContent.slice(0, 200)).join("\n")`
+
 // overlapping are texts of a box in a Service's picture that cover each other, and apart are buttons beside each other
 // in a form that are not in one row.
 const (
 	overlapping = `[...document.querySelectorAll(".picture g")].filter(g => {
+		if (!g.checkVisibility()) return false;
 		const [a, b] = [...g.querySelectorAll("text")].map(e => e.getBoundingClientRect());
 		return a && b && a.right + 2 > b.left;
 	}).map(g => g.textContent).join("\n")`

@@ -71,6 +71,9 @@ type figure struct {
 	Warn               bool
 }
 
+// Long reports whether a value is a text that does not fit a line of its tile in the size of numbers.
+func (f figure) Long() bool { return len(f.Value) > 9 }
+
 // clusterProblem is a problem with the nodes that have it.
 type clusterProblem struct {
 	*question.ClusterProblem
@@ -85,40 +88,17 @@ type nodeRow struct {
 	Link, State, Note string
 }
 
-// The states of a node as the page has them, in the order of urgency.
-const (
-	nodeSilent    = "no answer"
-	nodeUnhealthy = "not healthy"
-	nodeFailing   = "failing" // Services are
-	nodeDiffers   = "differs"
-	nodeWaiting   = "waiting"
-	nodeHealthy   = "healthy"
-)
-
-func nodeStates() []string {
-	return []string{nodeSilent, nodeUnhealthy, nodeFailing, nodeDiffers, nodeWaiting, nodeHealthy}
-}
-
-// row is a report as a row of the table: its state is the most urgent one.
+// row is a report as a row of the table.
 func row(r *question.NodeReport) nodeRow {
-	v := nodeRow{NodeReport: r, Link: nodeRoot(r.Node.Node) + "/ui", State: nodeHealthy}
+	v := nodeRow{NodeReport: r, Link: nodeRoot(r.Node.Node) + "/ui", State: r.State(), Note: r.Err}
 	switch {
 	case r.Err != "":
-		v.State, v.Note = nodeSilent, r.Err
-	case r.Version == "":
-		v.State, v.Note = nodeWaiting, "not asked yet"
-	case !r.Healthy:
-		v.State = nodeUnhealthy
-	case r.Failing > 0:
-		v.State = nodeFailing
-	case r.Differs:
-		v.State = nodeDiffers
-	}
-	if r.Differs {
-		v.Note = "knows other Services than most"
-	}
-	if len(r.Reasons) > 0 {
+	case len(r.Reasons) > 0:
 		v.Note = strings.Join(r.Reasons, "; ")
+	case r.Differs:
+		v.Note = "knows other Services than most"
+	case v.State == question.NodeWaiting:
+		v.Note = "not asked yet"
 	}
 	return v
 }
@@ -157,12 +137,12 @@ func clusterOf(s shell, reports []question.NodeReport, query, state, sort string
 		}
 	}
 	v.Total = len(reports)
-	for _, of := range nodeStates() {
-		if counts[of] > 0 || of == nodeHealthy {
+	for _, of := range question.NodeStates() {
+		if counts[of] > 0 || of == question.NodeHealthy {
 			v.States = append(v.States, count{of, counts[of], address("/ui", url.Values{"state": {of}})})
 		}
 	}
-	switch healthy := counts[nodeHealthy] + counts[nodeFailing] + counts[nodeDiffers]; {
+	switch healthy := counts[question.NodeHealthy] + counts[question.NodeFailing] + counts[question.NodeDiffers]; {
 	case len(reports) == 0:
 		v.Health = "not known yet"
 	case healthy == len(reports) && len(s.Reasons) == 0:
@@ -228,7 +208,7 @@ func compareNodes(a, b nodeRow, sort string) int {
 	case "partial":
 		return cmp.Compare(b.Partial, a.Partial)
 	}
-	return cmp.Compare(slices.Index(nodeStates(), a.State), slices.Index(nodeStates(), b.State))
+	return cmp.Compare(slices.Index(question.NodeStates(), a.State), slices.Index(question.NodeStates(), b.State))
 }
 
 // figures are those of all nodes that have answered.

@@ -35,7 +35,7 @@ func newFleet(nodes, services int) *fleet {
 	for i := range nodes {
 		in := world(services)
 		in.Status.Node = fmt.Sprintf("node-%d", i+1)
-		in.Status.Drift = uint64(i % 4)
+		in.Status.Version, in.Status.Drift = "0.0.0-git+b4222d01", uint64(i%4) // a build that is no release
 		switch in.Status.Node {
 		case "node-3":
 			in = nil

@@ -17,16 +17,32 @@ import (
 	"github.com/tandem-proxy/tandem/core/question"
 )
 
-// The picture of a Service has a fan for each port in each family: its frontends on the left, its endpoints on the
-// right, with a line to each endpoint that is used, as broad as its share.
+// The picture of a Service has a fan for each port in each family: its frontends, and its endpoints at the other end of
+// a line, if they are used, as broad as their share.
 const (
 	mostFans  = 8  // the tables have them all
 	mostDrawn = 24 // frontends, and endpoints, of a fan
 	rowHeight = 34
-	boxWidth  = 275
-	spacing   = 150
 	caption   = 22 // above a fan
 )
+
+// layout is where a fan has its parts, from the left. Lines go from the inner edge of frontends to the hub, and on to that of
+// endpoints.
+type layout struct {
+	class              string
+	width, box         int // of the picture, and of a box
+	fronts, ends       int // where boxes begin
+	hub, leave, arrive float64
+	stacked            bool // endpoints are below their frontends
+}
+
+// The page has both, and shows the one that its window is for.
+func layouts() []layout {
+	return []layout{
+		{class: "beside", width: 700, box: 275, ends: 425, leave: 275, hub: 350, arrive: 425},
+		{class: "stacked", width: 360, box: 316, fronts: 44, ends: 44, leave: 44, hub: 12, arrive: 44, stacked: true},
+	}
+}
 
 // port is what a fan is of.
 type port struct {
@@ -65,58 +81,77 @@ func picture(name, state string, fronts []question.FrontendDetail, ends []endpoi
 		}
 	}
 	ports := portsOf(fronts, ends)
-	drawn := ports[:min(len(ports), mostFans)]
-	var fans strings.Builder
-	y := 0
-	for _, p := range drawn {
-		y = p.fan(&fans, y, state)
-	}
-	if more := len(ports) - len(drawn); more > 0 {
-		fmt.Fprintf(&fans, `<text class="more" x="0" y="%d">and %d more ports</text>`, y+16, more)
-		y += caption
-	}
+	title := html.EscapeString(fmt.Sprintf("%s: %d frontends, %d endpoints, %d of them used", name, len(fronts), len(ends), used))
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg class="picture" viewBox="0 0 %d %d" role="img" aria-labelledby="picture-title"><title id="picture-title">%s: %d frontends, %d endpoints, %d of them used</title>`,
-		2*boxWidth+spacing, max(y, caption), html.EscapeString(name), len(fronts), len(ends), used)
-	b.WriteString(fans.String() + "</svg>")
+	for _, l := range layouts() {
+		fans, height := l.draw(ports, state)
+		fmt.Fprintf(&b, `<svg class="picture %s" viewBox="0 0 %d %d" role="img" aria-label="%s">%s</svg>`, l.class, l.width, max(height, caption), title, fans)
+	}
 	return template.HTML(b.String()) // every text in it is escaped where it is written
 }
 
+// draw draws the first ports, one below the other.
+func (l *layout) draw(ports []*port, state string) (fans string, height int) {
+	var b strings.Builder
+	drawn := ports[:min(len(ports), mostFans)]
+	for _, p := range drawn {
+		height = l.fan(&b, p, height, state)
+	}
+	if more := len(ports) - len(drawn); more > 0 {
+		height = l.note(&b, 0, height, fmt.Sprintf("and %d more ports", more))
+	}
+	return b.String(), height
+}
+
 // fan draws a port from a height on, and returns where the next one begins.
-func (p *port) fan(b *strings.Builder, top int, state string) (next int) {
-	fronts, drawn, ends := min(len(p.fronts), mostDrawn), min(len(p.ends), mostDrawn), p.ends
-	rows := max(fronts, drawn, 1)
+func (l *layout) fan(b *strings.Builder, p *port, top int, state string) (next int) {
+	fronts, ends := p.fronts[:min(len(p.fronts), mostDrawn)], p.ends[:min(len(p.ends), mostDrawn)]
 	name := strings.TrimSpace(p.name + " (" + p.proto + ")")
-	fmt.Fprintf(b, `<text class="more" x="0" y="%d">%s, %s</text>`, top+16, html.EscapeString(name), html.EscapeString(p.family))
-	top += caption
-	middle := float64(top) + float64(rows*rowHeight)/2
-	at := func(i, n int) float64 { return middle + (float64(i)-float64(n-1)/2)*rowHeight }
-	const hub = float64(boxWidth) + spacing/2
-	for i := range fronts {
-		curve(b, "line", boxWidth, at(i, fronts), hub, middle, 1.5)
-	}
-	for i, e := range ends[:drawn] {
-		if e.Used {
-			curve(b, "line "+className(e.State), hub, middle, boxWidth+spacing, at(i, drawn), 1.5+4*e.Share)
-		}
-	}
-	fmt.Fprintf(b, `<circle class="hub %s" cx="%.0f" cy="%.1f" r="7"/>`, className(state), hub, middle)
-	for i, f := range p.fronts[:fronts] {
-		box(b, "frontend", 0, at(i, fronts), f.Address, f.Kind)
-	}
-	for i, e := range ends[:drawn] {
-		box(b, "endpoint "+className(e.State), boxWidth+spacing, at(i, drawn), e.Address, e.State)
-	}
+	top = l.note(b, 0, top, name+", "+p.family)
+	rows := max(len(fronts), len(ends), 1)
+	centre := float64(top) + float64(rows*rowHeight)/2 // of what is beside each other
+	at := func(i, n int) float64 { return centre + (float64(i)-float64(n-1)/2)*rowHeight }
+	hub, from, to := centre, at, at
 	next = top + rows*rowHeight
-	below := func(x, more int) {
-		if more > 0 {
-			fmt.Fprintf(b, `<text class="more" x="%d" y="%d">and %d more</text>`, x, top+rows*rowHeight+14, more)
-			next = top + rows*rowHeight + caption
+	unshown := func(x, more, y int) int {
+		if more == 0 {
+			return y
+		}
+		return l.note(b, x, y, fmt.Sprintf("and %d more", more))
+	}
+	if l.stacked {
+		below := func(y int) func(int, int) float64 {
+			return func(i, _ int) float64 { return float64(y) + (float64(i)+0.5)*rowHeight }
+		}
+		from = below(top)
+		next = unshown(l.fronts, len(p.fronts)-len(fronts), top+len(fronts)*rowHeight)
+		hub, to = float64(next+caption/2), below(next+caption)
+		next = unshown(l.ends, len(p.ends)-len(ends), next+caption+len(ends)*rowHeight)
+	} else {
+		next = max(unshown(l.fronts, len(p.fronts)-len(fronts), next), unshown(l.ends, len(p.ends)-len(ends), next))
+	}
+	for i := range fronts {
+		curve(b, "line", l.leave, from(i, len(fronts)), l.hub, hub, 1.5)
+	}
+	for i, e := range ends {
+		if e.Used {
+			curve(b, "line "+className(e.State), l.hub, hub, l.arrive, to(i, len(ends)), 1.5+4*e.Share)
 		}
 	}
-	below(0, len(p.fronts)-fronts)
-	below(boxWidth+spacing, len(ends)-drawn)
+	fmt.Fprintf(b, `<circle class="hub %s" cx="%.0f" cy="%.1f" r="7"/>`, className(state), l.hub, hub)
+	for i, f := range fronts {
+		l.drawBox(b, "frontend", l.fronts, from(i, len(fronts)), f.Address, f.Kind)
+	}
+	for i, e := range ends {
+		l.drawBox(b, "endpoint "+className(e.State), l.ends, to(i, len(ends)), e.Address, e.State)
+	}
 	return next + 6
+}
+
+// note writes a line of text, and returns where it ends.
+func (l *layout) note(b *strings.Builder, x, y int, text string) (next int) {
+	fmt.Fprintf(b, `<text class="more" x="%d" y="%d">%s</text>`, x, y+16, html.EscapeString(text))
+	return y + caption
 }
 
 // className is the class of a state, escaped: a snapshot may have any text as one.
@@ -129,19 +164,19 @@ func curve(b *strings.Builder, class string, x1, y1, x2, y2, width float64) {
 	fmt.Fprintf(b, `<path class="%s" d="M%.0f %.1fC%.0f %.1f %.0f %.1f %.0f %.1f" stroke-width="%.1f"/>`, class, x1, y1, mid, y1, mid, y2, x2, y2, width)
 }
 
-func box(b *strings.Builder, class string, x int, y float64, text, detail string) {
+func (l *layout) drawBox(b *strings.Builder, class string, x int, y float64, text, detail string) {
 	title := ""
-	if short := shorten(text, room(detail)); short != text {
+	if short := shorten(text, l.room(detail)); short != text {
 		title, text = "<title>"+html.EscapeString(text)+"</title>", short
 	}
 	fmt.Fprintf(b, `<g class="%s">%s<rect x="%d" y="%.1f" width="%d" height="26" rx="6"/><text x="%d" y="%.1f">%s</text><text class="detail" x="%d" y="%.1f" text-anchor="end">%s</text></g>`,
-		class, title, x, y-13, boxWidth, x+10, y+4.5, html.EscapeString(text), x+boxWidth-10, y+4.5, html.EscapeString(detail))
+		class, title, x, y-13, l.box, x+10, y+4.5, html.EscapeString(text), x+l.box-10, y+4.5, html.EscapeString(detail))
 }
 
 // room is how many characters of an address fit beside a detail, from the widths of both fonts.
-func room(detail string) int {
+func (l *layout) room(detail string) int {
 	const address, other, around = 7.9, 6.3, 30
-	return max(18, int((boxWidth-around-other*float64(utf8.RuneCountInString(detail)))/address))
+	return max(18, int((float64(l.box-around)-other*float64(utf8.RuneCountInString(detail)))/address))
 }
 
 // shorten cuts a text in its middle: addresses of one range differ at their end.

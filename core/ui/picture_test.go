@@ -13,13 +13,14 @@ import (
 
 // Long texts stay valid UTF-8 and, as addresses of one range, different; the whole is in the title.
 func TestLongTextsOfBoxes(t *testing.T) {
+	l := layouts()[0]
 	seen := map[string]bool{}
 	for _, text := range []string{
 		"10.244.1.2:8080", "[2001:db8:1234:5678:9abc:def0:1234:5678]:30080/tcp", "[2001:db8:1234:5678:9abc:def0:1234:5679]:30080/tcp",
 		"default/äöüßäöüßäöüßäöüßäöüß", "default/äöüßäöüßäöüßäöüßäöüä",
 	} {
 		for _, detail := range []string{"ready", "node port", "load balancer IP"} {
-			most := room(detail)
+			most := l.room(detail)
 			short := shorten(text, most)
 			if n := utf8.RuneCountInString(short); !utf8.ValidString(short) || n > most || (short == text) != (utf8.RuneCountInString(text) <= most) || seen[detail+short] {
 				t.Errorf("%s becomes %q beside %s", text, short, detail)
@@ -27,7 +28,7 @@ func TestLongTextsOfBoxes(t *testing.T) {
 			seen[detail+short] = true
 		}
 		var b strings.Builder
-		box(&b, "endpoint", 0, 0, text, "load balancer IP")
+		l.drawBox(&b, "endpoint", 0, 0, text, "load balancer IP")
 		if !strings.Contains(b.String(), ">"+text+"<") {
 			t.Errorf("%s is not there as a whole: %s", text, b.String())
 		}
@@ -46,24 +47,26 @@ func TestAFanForEachPort(t *testing.T) {
 	if len(ports) != 2 {
 		t.Fatalf("%d fans of a port in two families", len(ports))
 	}
-	var first, second strings.Builder
-	next := ports[0].fan(&first, 0, "Programmed")
-	ports[1].fan(&second, next, "Programmed")
-	if n := strings.Count(first.String(), "<path"); n != 2 {
-		t.Errorf("%d lines in the fan of IPv4, want 2:\n%s", n, &first)
-	}
-	if n := strings.Count(second.String(), "<path"); n != 1 {
-		t.Errorf("%d lines in the fan of IPv6, want that of the frontend:\n%s", n, &second)
-	}
 	whole := string(picture("shop/web", "Programmed", fronts, ends))
-	if !strings.Contains(whole, first.String()+second.String()) {
-		t.Errorf("the picture is not its fans:\n%s", whole)
+	for _, l := range layouts() {
+		var first, second strings.Builder
+		next := l.fan(&first, ports[0], 0, "Programmed")
+		l.fan(&second, ports[1], next, "Programmed")
+		if n := strings.Count(first.String(), "<path"); n != 2 {
+			t.Errorf("%s: %d lines in the fan of IPv4, want 2:\n%s", l.class, n, &first)
+		}
+		if n := strings.Count(second.String(), "<path"); n != 1 {
+			t.Errorf("%s: %d lines in the fan of IPv6, want that of the frontend:\n%s", l.class, n, &second)
+		}
+		if !strings.Contains(whole, first.String()+second.String()) {
+			t.Errorf("%s: the picture is not its fans:\n%s", l.class, whole)
+		}
 	}
 	var many []question.FrontendDetail
 	for i := range mostFans + 3 {
 		many = append(many, question.FrontendDetail{Frontend: question.Frontend{Port: fmt.Sprint(i)}})
 	}
-	if whole := string(picture("", "", many, nil)); !strings.Contains(whole, "and 3 more ports") || strings.Count(whole, "<circle") != mostFans {
+	if whole := string(picture("", "", many, nil)); !strings.Contains(whole, "and 3 more ports") || strings.Count(whole, "<circle") != mostFans*len(layouts()) {
 		t.Errorf("%d ports of %d are drawn", strings.Count(whole, "<circle"), len(many))
 	}
 	old := portsOf([]question.FrontendDetail{{Frontend: question.Frontend{Port: "http", Proto: "tcp", Address: "10.96.0.1:80"}}}, ends)

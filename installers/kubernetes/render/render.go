@@ -172,8 +172,17 @@ func cluster(version string) *common.Capabilities {
 // newest is the version that the manifests are for; they are for older ones, too.
 const newest = "v1.37.2"
 
-// texts returns what all templates of a chart become in a cluster, by their paths.
+// texts returns what all templates of a chart become without a cluster, by their paths.
 func texts(chart *v2.Chart, values map[string]any, kubernetes string) (map[string]string, error) {
+	all, err := given(chart, values, kubernetes)
+	if err != nil {
+		return nil, err
+	}
+	return engine.Render(chart, all)
+}
+
+// given is what templates are rendered with: the values of a chart, its release, and a cluster's version.
+func given(chart *v2.Chart, values map[string]any, kubernetes string) (common.Values, error) {
 	// The plain manifests are not Helm's to manage.
 	release := common.ReleaseOptions{Name: "tandem", Namespace: namespace, IsInstall: true}
 	all, err := util.ToRenderValues(chart, values, release, cluster(kubernetes))
@@ -181,7 +190,7 @@ func texts(chart *v2.Chart, values map[string]any, kubernetes string) (map[strin
 		return nil, err
 	}
 	all["Release"].(map[string]any)["Service"] = "kubectl"
-	return engine.Render(chart, all)
+	return all, nil
 }
 
 // render returns the manifests that the templates of a chart become, by the file's

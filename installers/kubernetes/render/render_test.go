@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -17,8 +18,14 @@ import (
 	"helm.sh/helm/v4/pkg/chart/v2/lint"
 	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	"helm.sh/helm/v4/pkg/engine"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
@@ -293,6 +300,63 @@ func TestMistakes(t *testing.T) {
 	} {
 		if _, err := render(load(t), values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+}
+
+// configMaps are those of a cluster, by name: their config.conf. It is the client that templates look them up with.
+type configMaps struct {
+	dynamic.NamespaceableResourceInterface
+	conf map[string]string
+}
+
+func (c configMaps) GetClientFor(_, _ string) (dynamic.NamespaceableResourceInterface, bool, error) {
+	return c, true, nil
+}
+
+func (c configMaps) Namespace(string) dynamic.ResourceInterface { return c }
+
+func (c configMaps) Get(_ context.Context, name string, _ metav1.GetOptions, _ ...string) (*unstructured.Unstructured, error) {
+	conf, ok := c.conf[name]
+	if !ok {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, name)
+	}
+	return &unstructured.Unstructured{Object: map[string]any{"data": map[string]any{"config.conf": conf}}}, nil
+}
+
+// TestExistingConfiguration: what cannot work beside the ConfigMap that is in the cluster is refused, too, where Helm has a
+// cluster to look at.
+func TestExistingConfiguration(t *testing.T) {
+	monitored, tools := map[string]any{"podMonitor": map[string]any{"enabled": true}}, map[string]any{"linux": map[string]any{"iptables": true}}
+	for _, c := range []struct {
+		conf   string // empty: there is none
+		values map[string]any
+		want   string
+	}{
+		{"mode: nftables", nil, ""},
+		{`mode: ""`, nil, ""},
+		{"mode: ipvs", nil, "ConfigMap kube-proxy: mode=ipvs needs linux.iptables=true"},
+		{"mode: ipvs", tools, ""},
+		{"mode: kernelspace", nil, "ConfigMap kube-proxy: mode=kernelspace is a mode of Windows"},
+		{`metricsBindAddress: ""`, monitored, "ConfigMap kube-proxy: metricsBindAddress=127.0.0.1:10249 cannot be reached by a PodMonitor"},
+		{"metricsBindAddress: 0.0.0.0:10249", monitored, ""},
+		{"healthzBindAddress: 0.0.0.0:10300", nil, "ConfigMap kube-proxy: healthzBindAddress=0.0.0.0:10300 is port 10300, and healthPort=10256"},
+		{"healthzBindAddress: 0.0.0.0:10300", map[string]any{"healthPort": 10300}, ""},
+		{"not: [YAML", nil, ""}, // which is for config check to say
+		{"", nil, "config.existing=kube-proxy: namespace kube-system has no such ConfigMap"},
+		{"", map[string]any{"config": map[string]any{"existing": "", "apiServer": "https://192.0.2.10:6443"}}, ""},
+	} {
+		there := map[string]string{"kube-root-ca.crt": ""}
+		if c.conf != "" {
+			there["kube-proxy"] = c.conf
+		}
+		all, err := given(load(t), c.values, newest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = engine.RenderWithClientProvider(load(t), all, configMaps{conf: there})
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s with %v: want %q, got %v", c.conf, c.values, c.want, err)
 		}
 	}
 }
