@@ -34,8 +34,8 @@ type options struct {
 	only     []string      // contenders; empty is all
 
 	tandem, before, kubeProxy, fleet string // programs
-	upstream                 string // the folder ci/kubernetes/upstream
-	dir                      string // for this run's files
+	upstream                         string // the folder ci/kubernetes/upstream
+	dir                              string // for this run's files
 }
 
 // chosen reports whether a contender is to be measured.
