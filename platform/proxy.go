@@ -416,7 +416,11 @@ func (p *Proxy) Run(ctx context.Context) error {
 		})
 	}
 	start("engine", p.engine.Run)
-	start("source", func(ctx context.Context) error { return p.source.run(ctx, p.engine) })
+	start("source", func(ctx context.Context) error {
+		// The peak of a start's memory is at its end, after all was resolved, compiled and written,
+		// which needs little of the program that reading has needed: some 25 MB.
+		return p.source.run(ctx, p.engine, p.releaseText)
+	})
 	start("control", func(ctx context.Context) error {
 		// For good: a switch that is under way is waited for, and no other begins.
 		defer func() { p.switcher.turn <- struct{}{} }()
@@ -615,12 +619,14 @@ func openSource(c *config.Config, log *slog.Logger, hooks watch.Hooks) (source, 
 	return source{server: server, events: writer.Write}, nil
 }
 
-// run delivers objects to the engine until ctx ends.
-func (s source) run(ctx context.Context, e *engine.Engine) error {
+// run delivers objects to the engine until ctx ends. It calls delivered when there is nothing more
+// to deliver of what was there at the start, before the engine hears of it.
+func (s source) run(ctx context.Context, e *engine.Engine, delivered func()) error {
+	delivered = sync.OnceFunc(delivered)
 	if s.folder != nil {
-		return s.folder.Run(ctx, sink{e, "manifests"})
+		return s.folder.Run(ctx, sink{e, "manifests", delivered})
 	}
-	return s.server.Run(ctx, sink{e, "API server"})
+	return s.server.Run(ctx, sink{e, "API server", delivered})
 }
 
 // review has the API server review tokens, where there is one.
@@ -676,7 +682,13 @@ func (s source) inputs() (all []question.Input) {
 // sink is the engine as a source sees it, whose name is that of its problems.
 type sink struct {
 	*engine.Engine
-	source string
+	source    string
+	delivered func() // before Synced
 }
 
 func (s sink) Problems(ps []model.Problem) { s.Engine.Problems(s.source, ps) }
+
+func (s sink) Synced(whole bool) {
+	s.delivered()
+	s.Engine.Synced(whole)
+}

@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
+	"github.com/tandem-proxy/tandem/core/manifests"
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
@@ -38,6 +39,24 @@ func TestASlowStartLogsItsProgress(t *testing.T) {
 			t.Errorf("%d lines:\n%s", n, &out)
 		}
 	})
+}
+
+// A source tells that it has delivered everything that there was, once.
+func TestDeliveryIsTold(t *testing.T) {
+	e := engine.New(engine.Options{
+		Host: func(*model.Node, []*model.ServiceCIDR) (*model.Host, []model.Problem) { return nil, nil },
+		Mode: dataplane.Mode{Name: config.NFTables}, Log: slog.New(slog.DiscardHandler),
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	delivered := 0
+	folder := source{folder: &manifests.Source{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}}
+	err := folder.run(ctx, e, func() {
+		delivered++
+		stop()
+	})
+	if err != nil || delivered != 1 {
+		t.Errorf("delivered %d times: %v", delivered, err)
+	}
 }
 
 // That flows could not be opened is said as soon as a mode is in use that needs them.

@@ -3,5 +3,5 @@
 package main
 
 func benches() []bench {
-	return []bench{nftables(), manifests(), iptablesVariant("legacy"), iptablesVariant("nft"), userspace(), ipvsMode(), kubernetesBench(), fleetBench(), alone(), queries(), scale(), recheck(), counters(), round()}
+	return []bench{nftables(), manifests(), iptablesVariant("legacy"), iptablesVariant("nft"), userspace(), ipvsMode(), kubernetesBench(), fleetBench(), alone(), queries(), scale(), recheck(), counters(), round(), starts()}
 }

@@ -33,9 +33,9 @@ type options struct {
 	short    bool          // the smallest size that shows that all works
 	only     []string      // contenders; empty is all
 
-	tandem, kubeProxy, fleet string // programs
-	upstream                 string // the folder ci/kubernetes/upstream
-	dir                      string // for this run's files
+	tandem, before, kubeProxy, fleet string // programs
+	upstream                         string // the folder ci/kubernetes/upstream
+	dir                              string // for this run's files
 }
 
 // chosen reports whether a contender is to be measured.

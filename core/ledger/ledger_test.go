@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -82,9 +83,27 @@ func review(r *ledger.Review[string, string], have map[string]string) int {
 func plan[V any](l *ledger.Ledger[string, V], now time.Time, limit int) (batches [][]ledger.Op[string, V]) {
 	p := l.Plan(now, limit)
 	for b := p.Next(); b != nil; b = p.Next() {
-		batches = append(batches, b)
+		batches = append(batches, slices.Clone(b))
 	}
 	return batches
+}
+
+// A start writes many batches one after the other: all of them are made in the memory of one.
+func TestBatchesShareMemory(t *testing.T) {
+	const batches, limit = 20, 1000
+	l := ledger.New[string, string](rules{})
+	for i := range batches * limit {
+		l.Want(owner(fmt.Sprint("s", i)), fmt.Sprint("key", i), "v")
+	}
+	p := l.Plan(epoch, limit)
+	before, n := allocated(), 0
+	for b := p.Next(); b != nil; b = p.Next() {
+		n += len(b)
+	}
+	each, one := (allocated()-before)/batches, uint64(limit)*uint64(unsafe.Sizeof(ledger.Op[string, string]{}))
+	if n != batches*limit || each > one/4 {
+		t.Errorf("%d ops in batches that allocate %d bytes each, where the ops of one take %d", n, each, one)
+	}
 }
 
 func TestOrderWithinABatch(t *testing.T) {

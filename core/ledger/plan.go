@@ -59,12 +59,15 @@ type Planned[K comparable, V any] struct {
 	ledger  *Ledger[K, V]
 	batches [][]queued[K, V]
 	moment  map[K]moment // where it is not the usual one
+
+	ops       []Op[K, V] // of the last batch; used again for the next
+	positions []int      // of its ops
 }
 
 // Next returns the next batch, in the order in which it must be committed:
 // creations and replacements by rising rank, then deletions by falling rank; but who is
 // admitted to a guarded address changes in steps: see moments. Ops of one position keep their
-// order. After the last batch it returns nil.
+// order. After the last batch it returns nil. The ops are valid until the next call.
 //
 // It takes linear time, and makes each op where it stays: positions are few, and a
 // Service may have 30,000 ops. They are large, so that those of one batch are made at a time.
@@ -74,22 +77,21 @@ func (p *Planned[K, V]) Next() []Op[K, V] {
 	}
 	batch := p.batches[0]
 	p.batches = p.batches[1:]
-	positions := make([]int, len(batch))
+	p.ops, p.positions = slices.Grow(p.ops[:0], len(batch))[:len(batch)], slices.Grow(p.positions[:0], len(batch))[:len(batch)]
 	next := map[int]int{} // by position: first how many ops, then where the next one goes
 	for i := range batch {
-		positions[i] = p.position(&batch[i])
-		next[positions[i]]++
+		p.positions[i] = p.position(&batch[i])
+		next[p.positions[i]]++
 	}
 	start := 0
 	for _, at := range slices.Sorted(maps.Keys(next)) {
 		start, next[at] = start+next[at], start
 	}
-	ops := make([]Op[K, V], len(batch))
-	for i, at := range positions {
-		ops[next[at]] = p.ledger.op(&batch[i])
+	for i, at := range p.positions {
+		p.ops[next[at]] = p.ledger.op(&batch[i])
 		next[at]++
 	}
-	return ops
+	return p.ops
 }
 
 // queueAdopted queues what an adoption found and nothing wants. A restart mostly wants all of it.

@@ -267,7 +267,7 @@ func within(ctx context.Context, most int64) context.Context {
 
 // withByteCount returns a context for a watch, and a bound of which its events reset what is spent.
 func withByteCount(ctx context.Context) (context.Context, *bound) {
-	b := &bound{most: maxEvent, what: "without completing an event"}
+	b := &bound{most: maxEvent, what: incompleteEvent}
 	return context.WithValue(ctx, boundKey{}, b), b
 }
 
@@ -280,9 +280,16 @@ type boundedBody struct {
 func (b *boundedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if b.spent += int64(n); b.spent > b.most {
-		return 0, fmt.Errorf("%w: more than %d MiB %s", errTooMuch, b.most>>20, b.what)
+		return 0, tooLong(b.most, b.what)
 	}
 	return n, err
+}
+
+// incompleteEvent is what of a watch is too large.
+const incompleteEvent = "without completing an event"
+
+func tooLong(most int64, what string) error {
+	return fmt.Errorf("%w: more than %d MiB %s", errTooMuch, most>>20, what)
 }
 
 // oneAtATime lets one request at a time get a connection. Over HTTP/2 the others then

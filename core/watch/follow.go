@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"mime"
 	"strconv"
 	"time"
 
@@ -18,12 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer/streaming"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
-	restwatch "k8s.io/client-go/rest/watch"
 
 	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/sleep"
@@ -435,32 +431,6 @@ func (f *follower) stream(ctx context.Context) error {
 		return errShort
 	}
 	return errCut
-}
-
-// decoder returns what reads the events of a watch.
-func (f *follower) decoder(body io.ReadCloser, content string) (*restwatch.Decoder, error) {
-	media, params, err := mime.ParseMediaType(content)
-	if err != nil {
-		media = "" // the server's default
-	}
-	object, event, framer, err := f.decoders.StreamDecoder(media, params)
-	if err != nil {
-		return nil, err
-	}
-	return restwatch.NewDecoder(streaming.NewDecoder(framer.NewFrameReader(body), event), object), nil
-}
-
-// nextEvent reads an event of a watch; the error is io.EOF where that has ended. It is read where it is used:
-// client-go's StreamWatcher has a goroutine of its own for that, so that each event wakes one more.
-func nextEvent(from *restwatch.Decoder) (e apiwatch.Event, err error) {
-	e.Type, e.Object, err = from.Decode()
-	switch {
-	case err == nil:
-		return e, nil
-	case utilnet.IsProbableEOF(err), utilnet.IsTimeout(err):
-		return e, io.EOF
-	}
-	return e, fmt.Errorf("%w: %w", errUnread, err)
 }
 
 // causeOr returns why a stream's context was cancelled, and err if it was not.

@@ -191,7 +191,7 @@ func (k *kind) eachItem(result rest.Result, each func(runtime.Object, metav1.Obj
 		return each(o, m)
 	}
 	want := of.Name() + "List"
-	if payload, ok := bytes.CutPrefix(body, []byte("k8s\x00")); ok {
+	if payload, ok := bytes.CutPrefix(body, []byte(protobufPrefix)); ok {
 		list, err = protobufItems(payload, want, one)
 	} else {
 		list, err = jsonItems(body, want, one)
@@ -202,41 +202,53 @@ func (k *kind) eachItem(result rest.Result, each func(runtime.Object, metav1.Obj
 	return list, err
 }
 
-// The numbers of fields: of runtime.Unknown, which holds a list, of the TypeMeta in it, and of
-// every list.
+// protobufPrefix is what a runtime.Unknown, which holds an object or a list, begins with.
+const protobufPrefix = "k8s\x00"
+
+// The numbers of fields: of runtime.Unknown, of the TypeMeta in it, and of every list.
 const (
-	unknownType  = 1
-	unknownRaw   = 2
-	typeMetaKind = 2
-	listMeta     = 1
-	listItem     = 2
+	unknownType     = 1
+	unknownRaw      = 2
+	typeMetaVersion = 1
+	typeMetaKind    = 2
+	listMeta        = 1
+	listItem        = 2
 )
 
-// protobufItems decodes a list in protobuf.
-func protobufItems(payload []byte, want string, one func(func(runtime.Object) error) error) (list metav1.ListMeta, err error) {
-	var raw []byte
-	kind := ""
+// unknown is a runtime.Unknown. It refers to what it was parsed from.
+type unknown struct{ version, kind, raw []byte }
+
+func parseUnknown(payload []byte) (u unknown, err error) {
 	err = eachField(payload, func(number protowire.Number, value []byte) error {
 		switch number {
 		case unknownType:
 			return eachField(value, func(number protowire.Number, value []byte) error {
-				if number == typeMetaKind {
-					kind = string(value[:min(len(value), maxText)])
+				switch number {
+				case typeMetaVersion:
+					u.version = value
+				case typeMetaKind:
+					u.kind = value
 				}
 				return nil
 			})
 		case unknownRaw:
-			raw = value
+			u.raw = value
 		}
 		return nil
 	})
-	if err == nil && kind != want {
-		err = notThe(kind, want)
+	return u, err
+}
+
+// protobufItems decodes a list in protobuf.
+func protobufItems(payload []byte, want string, one func(func(runtime.Object) error) error) (list metav1.ListMeta, err error) {
+	u, err := parseUnknown(payload)
+	if err == nil && string(u.kind) != want {
+		err = notThe(string(u.kind[:min(len(u.kind), maxText)]), want)
 	}
 	if err != nil {
 		return list, err
 	}
-	err = eachField(raw, func(number protowire.Number, value []byte) error {
+	err = eachField(u.raw, func(number protowire.Number, value []byte) error {
 		switch number {
 		case listMeta:
 			return list.Unmarshal(value)
@@ -249,6 +261,7 @@ func protobufItems(payload []byte, want string, one func(func(runtime.Object) er
 				if !ok {
 					return fmt.Errorf("%T has no form in protobuf", o)
 				}
+				hideManagedFields(value)
 				return m.Unmarshal(value)
 			})
 		}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"reflect"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/streaming"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	restwatch "k8s.io/client-go/rest/watch"
+)
+
+// A start reads all objects as events. client-go's decoder copies each of them twice before it decodes
+// it into a new object, where endpoints are appended to an array that grows each time; and a third of
+// what it decodes is managedFields, which nobody reads here. In protobuf, which all kinds but custom
+// resources have, an event is decoded from where it was read into the object of the one before.
+
+// eventDecoder reads the events of a watch. An object is valid until the next event is read; the
+// error is io.EOF, or one like it, where the watch has ended.
+type eventDecoder interface {
+	Decode() (apiwatch.EventType, runtime.Object, error)
+}
+
+// decoder returns what reads the events of a watch.
+func (f *follower) decoder(body io.ReadCloser, content string) (eventDecoder, error) {
+	media, params, err := mime.ParseMediaType(content)
+	if err != nil {
+		media = "" // the server's default
+	}
+	object, event, framer, err := f.decoders.StreamDecoder(media, params)
+	if err != nil {
+		return nil, err
+	}
+	if media == runtime.ContentTypeProtobuf {
+		return newProtobufEvents(body, &f.kind, object), nil
+	}
+	return restwatch.NewDecoder(streaming.NewDecoder(framer.NewFrameReader(body), event), object), nil
+}
+
+// nextEvent reads an event of a watch; the error is io.EOF where that has ended. It is read where it is used:
+// client-go's StreamWatcher has a goroutine of its own for that, so that each event wakes one more.
+func nextEvent(from eventDecoder) (e apiwatch.Event, err error) {
+	e.Type, e.Object, err = from.Decode()
+	switch {
+	case err == nil:
+		return e, nil
+	case utilnet.IsProbableEOF(err), utilnet.IsTimeout(err):
+		return e, io.EOF
+	}
+	return e, fmt.Errorf("%w: %w", errUnread, err)
+}
+
+// protobufEvents is an eventDecoder.
+//
+//	length  WatchEvent ─ type
+//	                   └ RawExtension ─ "k8s" 0 Unknown ─ apiVersion, kind
+//	                                                    └ object
+type protobufEvents struct {
+	in            *bufio.Reader
+	version, kind string // of the objects that are decoded here
+	of            reflect.Type
+	others        runtime.Decoder // of all others, such as a Status
+
+	frame  []byte         // used again
+	object runtime.Object // used again
+}
+
+// readAhead is how many bytes are read at a time: some ten events.
+const readAhead = 16 << 10
+
+func newProtobufEvents(body io.Reader, k *kind, others runtime.Decoder) *protobufEvents {
+	of := reflect.TypeOf(k.object).Elem()
+	return &protobufEvents{
+		in: bufio.NewReaderSize(body, readAhead), version: k.version.String(), kind: of.Name(), of: of, others: others,
+	}
+}
+
+// The numbers of fields of a WatchEvent, and of the RawExtension in it.
+const (
+	eventType    = 1
+	eventObject  = 2
+	extensionRaw = 1
+)
+
+func (p *protobufEvents) Decode() (t apiwatch.EventType, o runtime.Object, err error) {
+	if err := p.read(); err != nil {
+		return "", nil, err
+	}
+	if t, o, err = p.event(); err != nil { // wrapped: what is cut short within an event is no end of the watch
+		return "", nil, fmt.Errorf("event of %s %s: %w", p.version, p.kind, err)
+	}
+	return t, o, nil
+}
+
+// event decodes the event in frame.
+func (p *protobufEvents) event() (t apiwatch.EventType, o runtime.Object, err error) {
+	var object []byte
+	err = eachField(p.frame, func(number protowire.Number, value []byte) error {
+		switch number {
+		case eventType:
+			t, err = parseEventType(value)
+			return err
+		case eventObject:
+			return eachField(value, func(number protowire.Number, value []byte) error {
+				if number == extensionRaw {
+					object = value
+				}
+				return nil
+			})
+		}
+		return nil
+	})
+	if err == nil {
+		o, err = p.decode(object)
+	}
+	return t, o, err
+}
+
+// parseEventType makes no string of what is one of five.
+func parseEventType(text []byte) (apiwatch.EventType, error) {
+	for _, t := range []apiwatch.EventType{apiwatch.Added, apiwatch.Modified, apiwatch.Deleted, apiwatch.Bookmark, apiwatch.Error} {
+		if string(text) == string(t) {
+			return t, nil
+		}
+	}
+	return "", fmt.Errorf("unknown type %q", text[:min(len(text), maxText)])
+}
+
+// decode decodes the object of an event.
+func (p *protobufEvents) decode(object []byte) (runtime.Object, error) {
+	payload, ok := bytes.CutPrefix(object, []byte(protobufPrefix))
+	if !ok {
+		return nil, errors.New("its object is not in protobuf")
+	}
+	u, err := parseUnknown(payload)
+	if err != nil {
+		return nil, err
+	}
+	if string(u.version) != p.version || string(u.kind) != p.kind {
+		return runtime.Decode(p.others, object)
+	}
+	hideManagedFields(u.raw)
+	p.object = p.blank()
+	m, ok := p.object.(interface{ Unmarshal([]byte) error })
+	if !ok {
+		return nil, fmt.Errorf("%T has no form in protobuf", p.object)
+	}
+	return p.object, m.Unmarshal(u.raw)
+}
+
+// mostKept bounds the endpoints for which room is kept; controllers put 100 into a slice.
+const mostKept = 1000
+
+// blank returns an empty object, which may be that of the event before.
+func (p *protobufEvents) blank() runtime.Object {
+	switch o := p.object.(type) {
+	case *discoveryv1.EndpointSlice:
+		room := o.Endpoints[:0]
+		o.Reset()
+		if cap(room) <= mostKept {
+			o.Endpoints = room
+		}
+		return o
+	case interface {
+		runtime.Object
+		Reset()
+	}:
+		o.Reset()
+		return o
+	}
+	return reflect.New(p.of).Interface().(runtime.Object)
+}
+
+// read reads the next event into frame.
+func (p *protobufEvents) read() error {
+	var length [4]byte
+	if _, err := io.ReadFull(p.in, length[:]); err != nil {
+		return err
+	}
+	n := binary.BigEndian.Uint32(length[:])
+	if n > maxEvent {
+		return tooLong(maxEvent, incompleteEvent)
+	}
+	if uint32(cap(p.frame)) < n || cap(p.frame) > readAhead { // a large one is not kept
+		p.frame = make([]byte, 0, max(n, 4<<10))
+	}
+	p.frame = p.frame[:n]
+	_, err := io.ReadFull(p.in, p.frame)
+	return err
+}
+
+// The numbers of fields of every object, and of its metadata; the last one is of none, and as long.
+const (
+	objectMeta        = 1
+	metaManagedFields = 17
+	metaUnknown       = 2047
+)
+
+// hideManagedFields changes an object in protobuf so that its managedFields are not decoded: their
+// number becomes one that no field has.
+func hideManagedFields(object []byte) {
+	var buf [2]byte
+	managed := protowire.AppendTag(buf[:0], metaManagedFields, protowire.BytesType)
+	_ = eachField(object, func(number protowire.Number, value []byte) error { // an error is Unmarshal's to find
+		for number == objectMeta && len(value) > 0 {
+			_, _, n := protowire.ConsumeField(value)
+			if n < 0 {
+				return protowire.ParseError(n)
+			}
+			if bytes.HasPrefix(value, managed) {
+				protowire.AppendTag(value[:0], metaUnknown, protowire.BytesType)
+			}
+			value = value[n:]
+		}
+		return nil
+	})
+}
