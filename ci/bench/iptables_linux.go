@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,7 +46,7 @@ func iptablesVariant(variant string) bench {
 }
 
 func runIPTables(ctx context.Context, variant string, o options, f *figures) error {
-	w := world{services: or(o.world.services, 10000), endpoints: 5, udp: true} // new flows are a packet each
+	w := world{services: cmp.Or(o.world.services, 10000), endpoints: 5, udp: true} // new flows are a packet each
 	if o.short {
 		w.services = 300
 	}
@@ -64,7 +65,7 @@ func runIPTables(ctx context.Context, variant string, o options, f *figures) err
 	if err != nil {
 		return err
 	}
-	return inRounds(ctx, or(o.rounds, 1), []contender{
+	return inRounds(ctx, cmp.Or(o.rounds, 1), []contender{
 		{name: "Tandem", round: func(ctx context.Context, s samples) error { return tandemRules(ctx, w, idle, s) }},
 		{name: "kube-proxy's rules", peer: true, round: func(ctx context.Context, s samples) error {
 			note, err := kubeProxyRules(ctx, w, idle, s)

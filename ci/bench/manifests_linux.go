@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,7 @@ func manifests() bench {
 			}
 		},
 		run: func(ctx context.Context, o options, f *figures) error {
-			w := world{services: or(o.world.services, 10000), endpoints: 5}
+			w := world{services: cmp.Or(o.world.services, 10000), endpoints: 5}
 			if o.short {
 				w.services = 500
 			}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -48,7 +49,7 @@ func nftables() bench {
 					return sizeOf(ctx, w, s)
 				}})
 			}
-			return inRounds(ctx, or(o.rounds, 1), all, f)
+			return inRounds(ctx, cmp.Or(o.rounds, 1), all, f)
 		},
 	}
 }

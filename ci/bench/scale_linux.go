@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -98,7 +99,7 @@ func runScale(ctx context.Context, o options, f *figures) error {
 			return apart(ctx, w.String(), filepath.Join(o.dir, "samples.json"), s)
 		}})
 	}
-	if err := inRounds(ctx, or(o.rounds, 1), all, f); err != nil {
+	if err := inRounds(ctx, cmp.Or(o.rounds, 1), all, f); err != nil {
 		return err
 	}
 	f.Peers = nil // they were to let one fail alone
