@@ -196,44 +196,6 @@ func summary(all []figures) string {
 	return b.String()
 }
 
-// bySpec is the table of a set's specs: the seconds of each run, or that it failed or was skipped.
-func bySpec(all []figures, set string) string {
-	runs := slices.DeleteFunc(slices.Clone(all), func(f figures) bool { return f.Set != set })
-	results, names := map[string]map[int]spec{}, []string{}
-	for i, f := range runs {
-		for _, s := range f.Specs {
-			if results[s.Name] == nil {
-				results[s.Name] = map[int]spec{}
-				names = append(names, s.Name)
-			}
-			results[s.Name][i] = s
-		}
-	}
-	slices.Sort(names)
-	var b strings.Builder
-	b.WriteString("| spec |")
-	for _, f := range runs {
-		fmt.Fprintf(&b, " %s |", f.Proxy)
-	}
-	b.WriteString("\n|---|" + strings.Repeat("---|", len(runs)) + "\n")
-	for _, name := range names {
-		fmt.Fprintf(&b, "| %s |", strings.NewReplacer("|", "/", "[sig-network] ", "", "<", "&lt;").Replace(name))
-		for i := range runs {
-			s, ok := results[name][i]
-			switch {
-			case !ok:
-				b.WriteString(" - |")
-			case s.State == passed:
-				fmt.Fprintf(&b, " %.0f |", s.Seconds)
-			default:
-				fmt.Fprintf(&b, " %s |", s.State)
-			}
-		}
-		b.WriteString("\n")
-	}
-	return b.String()
-}
-
 // failures lists the specs that failed, with what upstream's test says.
 func failures(all []figures) string {
 	var b strings.Builder
@@ -296,7 +258,7 @@ func writeTables(dir string) error {
 	if err != nil {
 		return err
 	}
-	tables := map[string]string{"summary": summary(all), "failures": failures(all), "specs": bySpec(all, "network")}
+	tables := map[string]string{"summary": summary(all), "failures": failures(all)}
 	for _, name := range []string{"life", "questions"} {
 		table, err := os.ReadFile(filepath.Join(dir, "figures", name+".md"))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
