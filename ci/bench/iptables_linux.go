@@ -15,7 +15,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/iptables"
 )
 
@@ -86,7 +85,7 @@ func tandemRules(ctx context.Context, w world, idle float64, s samples) (err err
 	if err := p.program(s); err != nil {
 		return err
 	}
-	if err := p.change(s, "change", 20, func(i int) *model.Slice { return p.endpoints(i*7%w.services, 1, 1+i) }); err != nil {
+	if err := p.replace(s, "change", 20); err != nil {
 		return err
 	}
 	packet, err := firstUDP(ctx, w, true)

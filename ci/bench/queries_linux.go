@@ -109,11 +109,7 @@ func runQueries(ctx context.Context, o options, f *figures) error {
 	f.column("no questions", false, quiet)
 	f.column("all asked each second", false, polled)
 	f.column("asked alone", false, each)
-	out, failed := exec.Command(o.tandem, "cleanup").CombinedOutput()
-	if failed != nil {
-		failed = fmt.Errorf("cleanup: %w: %s", failed, out)
-	}
-	return errors.Join(err, failed)
+	return errors.Join(err, o.cleanup())
 }
 
 // queryRun is a tandem that is asked.

@@ -113,9 +113,7 @@ func (o options) roundsOf(ctx context.Context, w world, args []string, s samples
 	}
 	defer func() {
 		p.stop()
-		if out, failed := exec.Command(o.tandem, "cleanup").CombinedOutput(); failed != nil {
-			err = errors.Join(err, fmt.Errorf("cleanup: %w: %s", failed, out))
-		}
+		err = errors.Join(err, o.cleanup())
 	}()
 	r := &roundRun{world: w, server: server, tandem: p}
 	if err := r.measure(ctx, o, s); err != nil {
