@@ -13,7 +13,7 @@
 //
 // TestHcsshim runs Microsoft's own tests of package hcn on the emulator, TestWinkernel
 // kube-proxy's own proxier (ci/kubernetes/upstream/winkernel) for comparison, after a start,
-// changes and churn, and on two kinds of node while HNS does not create, delete or modify load
+// changes and churn, and while HNS does not create, delete or modify load
 // balancers; both end with their score. testdata/winkernel.txt has every property in which
 // the two proxies differ, both values and the reason; go test ./ci/wine -run TestWinkernel
 // -update writes it anew.

@@ -175,6 +175,7 @@ var sameChurn = []churn{
 		nil, nil, nil, everywhere("1.2 2.5 2.6 2.7"), everywhere("1.2 2.5 2.6 2.7"), everywhere("1.2 2.5"), everywhere("1.3 2.5"), everywhere("1.3 2.6"),
 	}},
 	{"leaving", "TestDeleteLoadBalancer", []func(*sameService){nil, nil, nil, nil, over("1.2 2.5"), nil}},
+	{"leaving-everywhere", "TestDeleteLoadBalancer", []func(*sameService){nil, nil, nil, nil, everywhere("1.2 2.5"), nil}},
 }
 
 // everywhere has a Service over these endpoints with each kind of frontend.
@@ -350,13 +351,7 @@ func inventory(emu *hnsemu.Emulator, planted []string) map[string]facts {
 	all := map[string]facts{}
 	endpoints := map[string]string{}
 	for _, e := range emu.Endpoints() {
-		name := "local endpoint"
-		if e.Flags&hns.FlagRemote != 0 {
-			name = "remote endpoint"
-		}
-		for _, c := range e.IpConfigurations {
-			name += " " + c.IpAddress
-		}
+		name := nameOf(e)
 		endpoints[e.ID] = name
 		if !slices.Contains(planted, e.ID) {
 			all[name] = facts{"MAC": strings.ToLower(strings.ReplaceAll(e.MacAddress, ":", "-")), "behind": behind(e)}
@@ -383,25 +378,37 @@ func inventory(emu *hnsemu.Emulator, planted []string) map[string]facts {
 	return all
 }
 
-// unused reports whether an object is a remote endpoint that no load balancer needs. Tandem deletes it
-// after a minute.
-func unused(emu *hnsemu.Emulator, name string) bool {
-	addr, remote := strings.CutPrefix(name, "remote endpoint ")
-	if !remote {
-		return false
+func nameOf(e hns.Endpoint) string {
+	name := "local endpoint"
+	if e.Flags&hns.FlagRemote != 0 {
+		name = "remote endpoint"
 	}
-	needed := map[string]bool{}
-	for _, lb := range emu.Balancers() {
-		if slices.Contains(lb.FrontendVIPs, addr) {
-			return false
+	for _, c := range e.IpConfigurations {
+		name += " " + c.IpAddress
+	}
+	return name
+}
+
+// unused names the remote endpoints that no load balancer needs, as inventory does. Tandem
+// deletes them after a minute.
+func unused(w *world) map[string]bool {
+	needed, all := map[string]bool{}, map[string]bool{}
+	for _, lb := range w.emu.Balancers() {
+		for _, vip := range lb.FrontendVIPs {
+			needed[vip] = true
 		}
 		for _, id := range lb.HostComputeEndpoints {
 			needed[strings.ToLower(id)] = true
 		}
 	}
-	return !slices.ContainsFunc(emu.Endpoints(), func(e hns.Endpoint) bool {
-		return needed[strings.ToLower(e.ID)] && slices.ContainsFunc(e.IpConfigurations, func(c hns.IpConfig) bool { return c.IpAddress == addr })
-	})
+	for _, e := range w.emu.Endpoints() {
+		used := slices.Contains(w.planted, e.ID) || e.Flags&hns.FlagRemote == 0 || needed[strings.ToLower(e.ID)] ||
+			slices.ContainsFunc(e.IpConfigurations, func(c hns.IpConfig) bool { return needed[c.IpAddress] })
+		if !used {
+			all[nameOf(e)] = true
+		}
+	}
+	return all
 }
 
 func behind(e hns.Endpoint) string {
