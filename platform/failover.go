@@ -78,14 +78,6 @@ func newFailover(mode config.Failover, e proxied, n network, local func(netip.Ad
 	return &failover{mode: mode, engine: e, network: n, local: local, report: r, log: log, questions: make(chan waitingFor)}
 }
 
-// close closes what is open; f may be nil. It comes after run.
-func (f *failover) close() error {
-	if f == nil || f.flows == nil {
-		return nil
-	}
-	return f.flows.Close()
-}
-
 // probed is the result of a SYN.
 type probed struct {
 	at    netip.AddrPort
@@ -268,7 +260,7 @@ func (f *failover) look(ctx context.Context, obs observer) (d suspect.Decision, 
 // maxPrior is how many endpoints, and flows, are taken over from before the start.
 const maxPrior = 4096
 
-// begin makes a Judge that knows what can be known of the time before.
+// begin makes a Judge that knows of the time before as much as conntrack still shows.
 func (f *failover) begin(ctx context.Context, obs observer) error {
 	if _, err := obs.New(ctx, func(suspect.Flow, suspect.State, time.Time) {}); err != nil {
 		return err
@@ -288,7 +280,7 @@ func (f *failover) begin(ctx context.Context, obs observer) error {
 	return nil
 }
 
-// read shows the Judge the flows that are new, and what has become of others.
+// read shows the Judge the new flows, and the states of those that it waits for.
 func (f *failover) read(ctx context.Context, obs observer) error {
 	now := time.Now()
 	all, err := obs.New(ctx, func(flow suspect.Flow, s suspect.State, since time.Time) { f.judge.Saw(flow, s, since, now) })

@@ -163,7 +163,7 @@ func heap(name string) uint64 {
 // progressInterval is how often a slow start logs the condition it waits for.
 const progressInterval = 5 * time.Second
 
-// logProgress logs what a start waits for, until everything is programmed.
+// logProgress logs the conditions that a start waits for, until everything is programmed.
 func (p *Proxy) logProgress(ctx context.Context) {
 	begin := time.Now()
 	tick := time.NewTicker(progressInterval)

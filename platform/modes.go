@@ -323,7 +323,7 @@ func (s *switcher) switchTo(ctx context.Context, to config.Mode, c *config.Confi
 	return done, nil
 }
 
-// gapTexts lists what the mode cannot do, each text once: most are of many ports.
+// gapTexts lists the texts of the gaps of a mode, each once: most are of many ports.
 func gapTexts(s *engine.Snapshot) (texts []string) {
 	for _, gaps := range s.Backend.Gaps {
 		for _, g := range gaps {
@@ -406,7 +406,7 @@ func (s *switcher) drain(ctx context.Context, old engine.DataPlane) error {
 	return s.remove(ctx, old)
 }
 
-// remove removes what a data plane programmed and closes it.
+// remove removes the objects of a data plane and closes it.
 func (s *switcher) remove(ctx context.Context, plane engine.DataPlane) error {
 	err := errors.Join(plane.Remove(ctx), plane.Close())
 	if err != nil {
@@ -466,7 +466,7 @@ func (s *switcher) removeEarlier(ctx context.Context, m dataplane.Mode, c *confi
 	}
 }
 
-// checkKubeProxy removes what kube-proxy has left, or reports it.
+// checkKubeProxy removes kube-proxy's leftovers, or reports them.
 func (s *switcher) checkKubeProxy(ctx context.Context, c *config.Config) {
 	if c.TakeOver {
 		if !slices.ContainsFunc(local(s.modes), func(m dataplane.Mode) bool { return m.KubeProxy != nil }) {

@@ -133,7 +133,7 @@ type marker struct {
 	syncs  uint64         // of the engine then
 }
 
-// retrace is the time between updates: each walks all Services, which are not those that a change is about.
+// retrace is the time between updates: each walks all Services, whichever of them have changed.
 const retrace = time.Second
 
 // update says which frontends those are, where they may have changed since the last time.
@@ -181,7 +181,7 @@ func (w *watcher) look(source monitor.Source) (events []monitor.Event, err error
 	return events, nil
 }
 
-// join returns the events of what was to Services. The engine is asked once.
+// join returns the events of packets that were sent to Services. The engine is asked once.
 func (w *watcher) join(all []monitor.Seen) (events []monitor.Event, err error) {
 	var places []model.Listener
 	for _, s := range all {

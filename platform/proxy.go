@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"reflect"
@@ -46,6 +47,8 @@ type Proxy struct {
 	config  *config.Config                // as at the start
 	live    atomic.Pointer[config.Config] // as last changed by Reconfigure
 	base    *config.Config                // what the parts were opened with; Reconfigure's own
+
+	opened []io.Closer // closed by Close, the last first
 
 	lock      Held
 	network   network
@@ -156,7 +159,7 @@ func (p *Proxy) unserved(id model.PortID) bool {
 	return slices.ContainsFunc(p.engine.Current().Backend.Gaps(id), func(g model.Gap) bool { return g.Unserved })
 }
 
-// writing is what precedes a sync, on the engine's goroutine.
+// writing precedes each sync, on the engine's goroutine.
 func (p *Proxy) writing(deltas []model.Delta) {
 	for _, c := range p.cleaners {
 		if c != nil {
@@ -165,7 +168,7 @@ func (p *Proxy) writing(deltas []model.Delta) {
 	}
 }
 
-// synced is what follows a sync, on the engine's goroutine.
+// synced follows each sync, on the engine's goroutine.
 func (p *Proxy) synced(s engine.Sync) {
 	plane := p.engine.Current()
 	p.report.synced(s)
@@ -227,16 +230,21 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 		return err
 	}
 	p.lock = lock
+	p.keep(lock)
 	network, err := p.system.network()
 	if err != nil {
 		return err
 	}
 	p.network = network
+	p.keep(network)
 	if list := p.system.listFlows; list != nil {
 		p.tracked = list()
+		p.keep(p.tracked)
 	}
 	a, err := p.system.addresses()
-	p.machine = openMachine(a, err, p.log)
+	if p.machine = openMachine(a, err, p.log); err == nil {
+		p.keep(a)
+	}
 	if p.machine.facts.Salt, err = p.system.salt(); err != nil {
 		p.log.Warn("mode nftables forgets at the next restart which IPv4 clients have session affinity", "err", err)
 	}
@@ -244,6 +252,8 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 		if p.listeners, err = open(); err != nil {
 			p.listeners = nil
 			p.log.Warn("processes that listen on this node are unknown; external IPs that are its own addresses are not served", "err", err)
+		} else {
+			p.keep(p.listeners)
 		}
 	}
 	if open := p.system.writers; open != nil {
@@ -251,6 +261,7 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 			p.writers = nil
 			p.log.Debug("other writers are not recorded", "err", err)
 		} else {
+			p.keep(p.writers)
 			ctx, p.running = p.writers.Own(ctx), p.writers.Own(p.running)
 		}
 	}
@@ -272,8 +283,12 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 		return err
 	}
 	p.servers, err = openServers(ctx, p.config, p.network, p.pages(), p.unserved, p.report, p.log)
+	p.keep(p.servers)
 	return err
 }
+
+// keep has Close close something that was opened.
+func (p *Proxy) keep(c io.Closer) { p.opened = append(p.opened, c) }
 
 // logFlowsError warns if a mode needs the tracked flows that could not be opened, once.
 func (p *Proxy) logFlowsError(mode dataplane.Mode) {
@@ -289,7 +304,7 @@ func (p *Proxy) switched(from, to config.Mode) {
 	p.logFlowsError(p.engine.Current().Mode)
 }
 
-// openFlows opens what works on tracked flows. An error says what does not work for it.
+// openFlows opens the tables of tracked flows. An error names the feature that does not work without them.
 func (p *Proxy) openFlows() error {
 	for i := range p.flows {
 		table, err := p.system.flows()
@@ -297,6 +312,7 @@ func (p *Proxy) openFlows() error {
 			return fmt.Errorf("%s, no failover: %w", [...]string{"no UDP cleanup", "flows of unanswered handshakes stay"}[i], err)
 		}
 		p.flows[i] = table
+		p.keep(table)
 	}
 	if p.failover == nil {
 		return nil
@@ -307,6 +323,7 @@ func (p *Proxy) openFlows() error {
 		return fmt.Errorf("no failover: %w", err)
 	}
 	p.failover.flows = flows
+	p.keep(flows)
 	return nil
 }
 
@@ -348,6 +365,7 @@ func (p *Proxy) openEngine(ctx context.Context) (err error) {
 		options.Listeners = p.listeners.At
 	}
 	p.engine = engine.New(options)
+	p.keep(p.engine)
 	p.engine.History().Measure(p.system.usage)
 	p.failover = newFailover(p.config.Failover, p.engine, p.network, p.machine.local, p.report, p.log)
 	p.watcher = &watcher{engine: p.engine, network: p.network, open: p.system.watch, running: p.running, group: &p.group}
@@ -429,7 +447,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 }
 
 // stopReading waits for the answer that is being read of the data plane, for which a client may have hung up, but not
-// forever; and no other one is begun. So none is read over what Close closes.
+// forever; and no other one is begun. So no answer is read over sockets that Close closes.
 func (p *Proxy) stopReading() {
 	ctx, cancel := context.WithTimeout(context.Background(), readGrace)
 	defer cancel()
@@ -459,31 +477,8 @@ func (p *Proxy) Close() error {
 			c.Close()
 		}
 	}
-	errs = append(errs, p.servers.close())
-	for _, table := range p.flows {
-		if table != nil {
-			errs = append(errs, table.Close())
-		}
-	}
-	if p.tracked != nil {
-		errs = append(errs, p.tracked.Close())
-	}
-	if p.writers != nil {
-		errs = append(errs, p.writers.Close())
-	}
-	errs = append(errs, p.failover.close())
-	if p.engine != nil {
-		errs = append(errs, p.engine.Close())
-	}
-	if p.listeners != nil {
-		errs = append(errs, p.listeners.Close())
-	}
-	errs = append(errs, p.machine.close())
-	if p.network != nil {
-		errs = append(errs, p.network.Close())
-	}
-	if p.lock != nil { // last: the rest needs it
-		errs = append(errs, p.lock.Close())
+	for _, c := range slices.Backward(p.opened) {
+		errs = append(errs, c.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -528,7 +523,7 @@ func (p *Proxy) Reconfigure(next *config.Config, where string) (live *config.Con
 	return live, restart
 }
 
-// prepare sets what has changed of what Prepare sets.
+// prepare sets the parameters of Prepare that have changed.
 func (p *Proxy) prepare(before, live *config.Config) {
 	changed := *live
 	if reflect.DeepEqual(before.Conntrack, live.Conntrack) {

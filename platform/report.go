@@ -171,7 +171,7 @@ func (s servers) run(start func(what string, run func(context.Context) error)) {
 	start("health checks of Services", s.checks.Run)
 }
 
-func (s servers) close() error {
+func (s servers) Close() error {
 	var errs []error
 	for _, server := range []*health.Server{s.probes, s.pages} {
 		if server != nil {

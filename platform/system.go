@@ -288,13 +288,6 @@ func openMachine(a addresses, err error, log *slog.Logger) *machine {
 	return m
 }
 
-func (m *machine) close() error {
-	if m == nil || m.addresses == nil {
-		return nil
-	}
-	return m.addresses.Close()
-}
-
 // now returns the current facts. It is safe for concurrent use.
 func (m *machine) now() model.Machine {
 	m.mu.Lock()

@@ -75,7 +75,7 @@ func (f *configFlags) inputs(c *config.Config) []input {
 	if c.Manifests != "" {
 		all = append(all, input{"--manifests", c.Manifests, func() error { return manifests.Reachable(c.Manifests) }})
 	} else {
-		all = append(all, input{"clientConnection.kubeconfig", c.API.Kubeconfig, func() error { _, err := watch.Connect(c.API, nil); return err }})
+		all = append(all, input{"clientConnection.kubeconfig", c.API.Kubeconfig, func() error { _, err := watch.Connect(c.API); return err }})
 	}
 	return slices.DeleteFunc(all, func(in input) bool { return in.path == "" })
 }

@@ -51,14 +51,7 @@ type access struct {
 // restrict returns a page for those who are admitted to it: clients on loopback addresses, and others with a
 // token that an API server grants it to.
 func restrict(path string, review Review, h http.Handler) http.Handler {
-	local, others := RejectRebinding(h), granted(path, review, h)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if fromLoopback(r) {
-			local.ServeHTTP(w, r)
-			return
-		}
-		others.ServeHTTP(w, r)
-	})
+	return byPlace(RejectRebinding(h), granted(path, review, h))
 }
 
 // granted returns a page for clients with a token that an API server grants it to, wherever they are.

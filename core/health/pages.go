@@ -251,14 +251,16 @@ func RejectRebinding(h http.Handler) http.Handler {
 // rejectLocalRebinding is RejectRebinding for clients on loopback addresses, where a
 // browser would come from. Others may know this machine by any name, and the API server's
 // proxy of pods keeps the Host header of its own client.
-func rejectLocalRebinding(h http.Handler) http.Handler {
-	strict := RejectRebinding(h)
+func rejectLocalRebinding(h http.Handler) http.Handler { return byPlace(RejectRebinding(h), h) }
+
+// byPlace has one page for clients on loopback addresses, and another for others.
+func byPlace(local, others http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if fromLoopback(r) {
-			strict.ServeHTTP(w, r)
+			local.ServeHTTP(w, r)
 			return
 		}
-		h.ServeHTTP(w, r)
+		others.ServeHTTP(w, r)
 	})
 }
 
@@ -272,13 +274,9 @@ func fromLoopback(r *http.Request) bool {
 // program's memory or cost CPU time are for users of this machine. The metrics
 // address may be open to all of the cluster.
 func loopbackOnly(h http.HandlerFunc) http.Handler {
-	return RejectRebinding(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !fromLoopback(r) {
-			http.Error(w, "allowed from loopback addresses of this node only", http.StatusForbidden)
-			return
-		}
-		h(w, r)
-	}))
+	return RejectRebinding(byPlace(h, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "allowed from loopback addresses of this node only", http.StatusForbidden)
+	})))
 }
 
 // The z-pages of Kubernetes' components (KEP-4827, KEP-4828): /flagz and /statusz, as

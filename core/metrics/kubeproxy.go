@@ -3,7 +3,6 @@
 package metrics
 
 import (
-	"net/http"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -166,23 +164,6 @@ func newSLIs() slis {
 	s.registry.MustRegister(s.latest, s.total, start)
 	return s
 }
-
-func (s slis) checked(probe string, ok bool) {
-	value, outcome := 0.0, "error"
-	if ok {
-		value, outcome = 1, "success"
-	}
-	s.latest.WithLabelValues("ping", probe).Set(value)
-	s.total.WithLabelValues("ping", probe, outcome).Inc()
-}
-
-func (s slis) handler() http.Handler {
-	return promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})
-}
-
-// maxScrapes bounds how many scrapes are answered at once: each renders
-// everything.
-const maxScrapes = 4
 
 // Kubernetes is the release whose kube-proxy Tandem replaces.
 const Kubernetes = "1.37.2"

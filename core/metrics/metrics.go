@@ -103,18 +103,31 @@ func (m *Metrics) Probed(probe string, code int) {
 
 // Checked counts an answer of a health check on the metrics address, for
 // /metrics/slis (KEP-3466).
-func (m *Metrics) Checked(probe string, ok bool) { m.slis.checked(probe, ok) }
+func (m *Metrics) Checked(probe string, ok bool) {
+	value, outcome := 0.0, "error"
+	if ok {
+		value, outcome = 1, "success"
+	}
+	m.slis.latest.WithLabelValues("ping", probe).Set(value)
+	m.slis.total.WithLabelValues("ping", probe, outcome).Inc()
+}
 
 // EventWritten counts an Event that was written, dropped by the rate limit, or given up after errors.
 func (m *Metrics) EventWritten(outcome string) { m.tandem.events.WithLabelValues(outcome).Inc() }
 
 // Handler serves the metrics.
-func (m *Metrics) Handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})
-}
+func (m *Metrics) Handler() http.Handler { return handler(m.registry) }
 
 // SLIs serves the outcomes of health checks.
-func (m *Metrics) SLIs() http.Handler { return m.slis.handler() }
+func (m *Metrics) SLIs() http.Handler { return handler(m.slis.registry) }
+
+// maxScrapes bounds how many scrapes are answered at once: each renders
+// everything.
+const maxScrapes = 4
+
+func handler(r *prometheus.Registry) http.Handler {
+	return promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})
+}
 
 // Sources are asked at each scrape. They are safe for concurrent use.
 type Sources struct {

@@ -63,22 +63,10 @@ type Client struct {
 	codecs serializer.CodecFactory
 }
 
-// Request describes a request that was answered or failed.
-type Request struct {
-	Method string        // GET
-	Host   string        // of the API server, as in the URL
-	Code   string        // the status, or "<error>" where no answer came, as in rest_client_requests_total
-	Watch  bool          // the answer is a stream that continues
-	Took   time.Duration // to the headers of the answer
-}
+// Connect prepares a connection, and makes none yet.
+func Connect(api config.API) (*Client, error) { return processEnvironment().connect(api) }
 
-// Connect prepares a connection, and makes none yet. Each request is passed to
-// seen, on its own goroutine, unless that is nil.
-func Connect(api config.API, seen func(Request)) (*Client, error) {
-	return processEnvironment().connect(api, seen)
-}
-
-func (p environment) connect(api config.API, seen func(Request)) (*Client, error) {
+func (p environment) connect(api config.API) (*Client, error) {
 	c, err := p.connection(api)
 	if err != nil {
 		return nil, err
@@ -89,9 +77,6 @@ func (p environment) connect(api config.API, seen func(Request)) (*Client, error
 		c.Dial = reportServers(c.Dial, net.DefaultResolver.LookupNetIP, p.connected)
 	}
 	c.Wrap(newOneAtATime)
-	if seen != nil {
-		c.Wrap(func(rt http.RoundTripper) http.RoundTripper { return &observedTransport{rt, seen} })
-	}
 	c.Wrap(func(rt http.RoundTripper) http.RoundTripper { return &boundedTransport{rt} })
 	renewToken(c)
 	ownTransport(c)
@@ -210,29 +195,6 @@ func (c *Client) decoders() kruntime.ClientNegotiator {
 
 // Close ends the connections that are idle.
 func (c *Client) Close() { utilnet.CloseIdleConnectionsFor(c.http.Transport) }
-
-// observedTransport reports every request.
-type observedTransport struct {
-	next http.RoundTripper
-	seen func(Request)
-}
-
-func (o *observedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	start := time.Now()
-	answer, err := o.next.RoundTrip(r)
-	code := "<error>"
-	if err == nil {
-		code = fmt.Sprint(answer.StatusCode)
-	}
-	o.seen(Request{
-		Method: r.Method, Host: r.URL.Host, Code: code, Took: time.Since(start),
-		Watch: r.URL.Query().Get("watch") != "" && err == nil && answer.StatusCode == http.StatusOK,
-	})
-	return answer, err
-}
-
-// WrappedRoundTripper lets client-go find the transport underneath.
-func (o *observedTransport) WrappedRoundTripper() http.RoundTripper { return o.next }
 
 // Limits of the responses of an API server.
 const (

@@ -79,7 +79,7 @@ func TestKubeconfigMistakes(t *testing.T) {
 			if err := os.WriteFile(file, []byte(strings.Replace(goodKubeconfig, c.old, c.new, 1)), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			_, err := nowhere(nil).connect(config.API{Kubeconfig: file}, nil)
+			_, err := nowhere(nil).connect(config.API{Kubeconfig: file})
 			switch {
 			case c.want == "" && err != nil:
 				t.Fatal(err)
@@ -104,7 +104,7 @@ func TestConnectionMistakes(t *testing.T) {
 			"automountServiceAccountToken",
 		},
 	} {
-		if _, err := nowhere(c.env).connect(c.api, nil); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := nowhere(c.env).connect(c.api); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -130,7 +130,7 @@ func TestPasswordOfTheServer(t *testing.T) {
 		"node:hunter2@127.0.0.1:1":                "API server (hidden): dial",
 		"https://node:hunter2@127.0.0.1:1/%zz%%%": "URL or HOST:PORT",
 	} {
-		client, err := nowhere(nil).connect(config.API{Server: server}, nil)
+		client, err := nowhere(nil).connect(config.API{Server: server})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -231,7 +231,7 @@ func TestUnusedClientsAreCollected(t *testing.T) {
 		p := processEnvironment()
 		p.connected = func([]netip.AddrPort) { _ = c } // as the proxy's hook refers to the proxy
 		var err error
-		if c, err = p.connect(config.API{Server: "http://192.0.2.200:6443"}, nil); err != nil {
+		if c, err = p.connect(config.API{Server: "http://192.0.2.200:6443"}); err != nil {
 			t.Fatal(err)
 		}
 		runtime.AddCleanup(c, func(done chan struct{}) { close(done) }, collected)

@@ -32,9 +32,9 @@ func Convert(o any) (model.Object, []model.Problem) {
 	case *networkingv1.ServiceCIDR:
 		return converted(ServiceCIDR(o))
 	case *gateway.TCPRoute:
-		return converted(TCPRoute(o))
+		return converted(route(model.TCP, &o.Route))
 	case *gateway.UDPRoute:
-		return converted(UDPRoute(o))
+		return converted(route(model.UDP, &o.Route))
 	case *gateway.ReferenceGrant:
 		return converted(ReferenceGrant(o))
 	}

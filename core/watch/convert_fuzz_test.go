@@ -89,7 +89,7 @@ func fuzzService(t *testing.T, s *corev1.Service) {
 }
 
 func fuzzRoute(t *testing.T, o *gateway.TCPRoute) {
-	r, problems := TCPRoute(o)
+	r, problems := route(model.TCP, &o.Route)
 	if len(problems) > model.MaxProblems {
 		t.Fatalf("%d problems", len(problems))
 	}

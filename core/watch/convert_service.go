@@ -445,23 +445,8 @@ const (
 	largestShare = 1_000_000 // weight of a backend
 )
 
-// TCPRoute converts a TCPRoute. It returns nil for those without a Service as a parent:
+// route converts a TCPRoute or a UDPRoute. It returns nil for those without a Service as a parent:
 // they are for gateways.
-func TCPRoute(o *gateway.TCPRoute) (*model.Route, []model.Problem) {
-	if o == nil {
-		return nil, nil
-	}
-	return route(model.TCP, &o.Route)
-}
-
-// UDPRoute converts a UDPRoute like TCPRoute.
-func UDPRoute(o *gateway.UDPRoute) (*model.Route, []model.Problem) {
-	if o == nil {
-		return nil, nil
-	}
-	return route(model.UDP, &o.Route)
-}
-
 func route(proto model.Proto, o *gateway.Route) (*model.Route, []model.Problem) {
 	r := &model.Route{
 		Name:    model.RouteName{Proto: proto, Namespace: intern(o.Namespace), Name: o.Name},

@@ -237,7 +237,7 @@ func connected(t *testing.T) (*apitest.Server, *watch.EventWriter) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Stop)
-	client, err := watch.Connect(config.API{Server: s.URL()}, nil)
+	client, err := watch.Connect(config.API{Server: s.URL()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,11 +38,10 @@ type kind struct {
 	// fallbacks are versions to try where there is no version: of custom resources, which may
 	// come and go.
 	fallbacks []schema.GroupVersion
-	item      func() runtime.Object
-	object    reflect.Type            // of an item, once read has seen one
+	object    runtime.Object          // an empty one
 	named     func(name) model.Object // of the kind, with nothing but a name
-	// moot objects cannot mean anything for a Service, as they are, where nothing of them can be used. Of other
-	// kinds nobody knows what they mean, and what they may have left in the data plane is kept.
+	// moot objects have no effect on a Service where nothing of them can be used. The effect of an unusable object
+	// of another kind is unknown, and objects of the data plane that it may have caused are kept.
 	moot bool
 }
 
@@ -64,10 +63,7 @@ func (k *kind) key() string {
 
 // read returns what an object means, as Convert. Any of another type that a server might send is refused.
 func (k *kind) read(o runtime.Object) (model.Object, []model.Problem) {
-	if k.object == nil {
-		k.object = reflect.TypeOf(k.item())
-	}
-	if reflect.TypeOf(o) != k.object {
+	if reflect.TypeOf(o) != reflect.TypeOf(k.object) {
 		return nil, []model.Problem{{Object: "API server", Why: model.WhyInvalid, Detail: fmt.Sprintf("sent a %T", o)}}
 	}
 	meaning, problems := Convert(o)
@@ -82,9 +78,9 @@ func (k *kind) read(o runtime.Object) (model.Object, []model.Problem) {
 func services() kind {
 	return kind{
 		resource: "services", version: corev1.SchemeGroupVersion,
-		label: "!" + LabelProxyName,
-		newer: "spec.clusterIP!=" + corev1.ClusterIPNone + ",spec.type!=" + string(corev1.ServiceTypeExternalName),
-		item:  func() runtime.Object { return &corev1.Service{} },
+		label:  "!" + LabelProxyName,
+		newer:  "spec.clusterIP!=" + corev1.ClusterIPNone + ",spec.type!=" + string(corev1.ServiceTypeExternalName),
+		object: &corev1.Service{},
 		named: func(n name) model.Object {
 			return &model.Service{Name: model.ServiceName{Namespace: n.namespace, Name: n.name}}
 		},
@@ -95,8 +91,8 @@ func services() kind {
 func endpointSlices() kind {
 	return kind{
 		resource: "endpointslices", version: discoveryv1.SchemeGroupVersion,
-		label: "!" + corev1.IsHeadlessService,
-		item:  func() runtime.Object { return &discoveryv1.EndpointSlice{} },
+		label:  "!" + corev1.IsHeadlessService,
+		object: &discoveryv1.EndpointSlice{},
 		named: func(n name) model.Object {
 			return &model.Slice{Name: model.SliceName{Namespace: n.namespace, Name: n.name}}
 		},
@@ -108,8 +104,8 @@ func endpointSlices() kind {
 func ownNode(nodeName string) kind {
 	return kind{
 		resource: "nodes", version: corev1.SchemeGroupVersion,
-		field: "metadata.name=" + nodeName,
-		item:  func() runtime.Object { return &corev1.Node{} },
+		field:  "metadata.name=" + nodeName,
+		object: &corev1.Node{},
 	}
 }
 
@@ -118,9 +114,9 @@ func ownNode(nodeName string) kind {
 func otherNodes(nodeName string) kind {
 	return kind{
 		resource: "nodes", version: corev1.SchemeGroupVersion, optional: true, others: true,
-		field: "metadata.name!=" + nodeName,
-		item:  func() runtime.Object { return &corev1.Node{} },
-		named: func(n name) model.Object { return &model.Node{Name: n.name} },
+		field:  "metadata.name!=" + nodeName,
+		object: &corev1.Node{},
+		named:  func(n name) model.Object { return &model.Node{Name: n.name} },
 	}
 }
 
@@ -130,8 +126,8 @@ func otherNodes(nodeName string) kind {
 func serviceCIDRs() kind {
 	return kind{
 		resource: "servicecidrs", version: networkingv1.SchemeGroupVersion, optional: true,
-		item:  func() runtime.Object { return &networkingv1.ServiceCIDR{} },
-		named: func(n name) model.Object { return &model.ServiceCIDR{Name: n.name} },
+		object: &networkingv1.ServiceCIDR{},
+		named:  func(n name) model.Object { return &model.ServiceCIDR{Name: n.name} },
 	}
 }
 
@@ -147,20 +143,20 @@ func routes() []kind {
 	return []kind{
 		{
 			resource: "referencegrants", version: grants[0], fallbacks: grants[1:], optional: true, moot: true, // one grants nothing
-			item: func() runtime.Object { return &gateway.ReferenceGrant{} },
+			object: &gateway.ReferenceGrant{},
 			named: func(n name) model.Object {
 				return &model.Grant{Name: model.GrantName{Namespace: n.namespace, Name: n.name}}
 			},
 		},
 		{
 			resource: "tcproutes", version: versions[0], fallbacks: versions[1:], optional: true, moot: true, // no Service of its namespace is its parent
-			item:  func() runtime.Object { return &gateway.TCPRoute{} },
-			named: named(model.TCP),
+			object: &gateway.TCPRoute{},
+			named:  named(model.TCP),
 		},
 		{
 			resource: "udproutes", version: versions[0], fallbacks: versions[1:], optional: true, moot: true,
-			item:  func() runtime.Object { return &gateway.UDPRoute{} },
-			named: named(model.UDP),
+			object: &gateway.UDPRoute{},
+			named:  named(model.UDP),
 		},
 	}
 }
@@ -182,8 +178,9 @@ func (k *kind) eachItem(result rest.Result, each func(runtime.Object, metav1.Obj
 	if err != nil {
 		return list, err
 	}
+	of := reflect.TypeOf(k.object).Elem()
 	one := func(decode func(runtime.Object) error) error {
-		o := k.item()
+		o := reflect.New(of).Interface().(runtime.Object)
 		if err := decode(o); err != nil {
 			return err
 		}
@@ -193,7 +190,7 @@ func (k *kind) eachItem(result rest.Result, each func(runtime.Object, metav1.Obj
 		}
 		return each(o, m)
 	}
-	want := reflect.TypeOf(k.item()).Elem().Name() + "List"
+	want := of.Name() + "List"
 	if payload, ok := bytes.CutPrefix(body, []byte("k8s\x00")); ok {
 		list, err = protobufItems(payload, want, one)
 	} else {

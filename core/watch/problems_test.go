@@ -127,7 +127,7 @@ func TestNamesOfObjectsThatWaited(t *testing.T) {
 	d.note(full, make([]model.Problem, mostProblems), false)
 	var want []model.Problem
 	for _, k := range append(routes(), services(), endpointSlices(), ownNode("n"), serviceCIDRs()) {
-		first := model.Problem{Object: reflect.TypeOf(k.item()).Elem().Name() + " ns/a", Of: model.ServiceName{Namespace: "ns", Name: "a"}, Why: model.WhyBadAddress, Detail: "address"}
+		first := model.Problem{Object: reflect.TypeOf(k.object).Elem().Name() + " ns/a", Of: model.ServiceName{Namespace: "ns", Name: "a"}, Why: model.WhyBadAddress, Detail: "address"}
 		d.note(objectKey{k.resource, name{"ns", "a"}}, []model.Problem{first}, false)
 		first.Detail = "details omitted until the object changes"
 		want = append(want, first)

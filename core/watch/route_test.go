@@ -11,6 +11,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/watch/apitest"
 	"github.com/tandem-proxy/tandem/core/watch/gateway"
 )
@@ -219,7 +220,7 @@ func TestRouteConversion(t *testing.T) {
 		if err := json.Unmarshal([]byte(`{"metadata":{"namespace":"x","name":"r"},"spec":`+tt.spec+`}`), &o); err != nil {
 			t.Fatal(err)
 		}
-		r, problems := TCPRoute(&o)
+		r, problems := route(model.TCP, &o.Route)
 		got := "<nil>"
 		if r != nil {
 			got = fmt.Sprint(r.Parents, " ", r.Backends)

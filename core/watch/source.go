@@ -28,11 +28,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
-// Hooks are callbacks for metrics and facts about the server. They may be nil, and
-// must not block.
+// Hooks are callbacks for facts about the server. They may be nil, and must not block.
 type Hooks struct {
-	// Request follows every request, on its goroutine.
-	Request func(Request)
 	// Connected follows every new connection, with the addresses that the API
 	// server has: those its name resolves to, and the one connected to. Sorted.
 	Connected func([]netip.AddrPort)
@@ -45,7 +42,6 @@ type Hooks struct {
 type Source struct {
 	client    *Client
 	nodeName  string
-	log       *slog.Logger
 	limits    limits
 	allowed   config.ExternalIPs
 	external  *latch // there is an external IP that might be another node's
@@ -64,14 +60,14 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 	}
 	from := processEnvironment()
 	from.connected, from.dial = hooks.Connected, hooks.Dial
-	client, err := from.connect(c.API, hooks.Request)
+	client, err := from.connect(c.API)
 	if err != nil {
 		return nil, err
 	}
 	if kubeconfig := Path(c.API.Kubeconfig); c.API.Kubeconfig != "" && WorldWritable(kubeconfig) {
 		log.Warn("kubeconfig is world-writable; run chmod o-w", "kubeconfig", kubeconfig)
 	}
-	s := &Source{client: client, nodeName: c.NodeName, log: log, limits: defaultLimits(), allowed: c.ExternalIPs, external: newLatch(), uids: &uids{of: map[objectKey]types.UID{}}}
+	s := &Source{client: client, nodeName: c.NodeName, limits: defaultLimits(), allowed: c.ExternalIPs, external: newLatch(), uids: &uids{of: map[objectKey]types.UID{}}}
 	if s.reviews, err = client.rest(corev1.SchemeGroupVersion, flowcontrol.NewTokenBucketRateLimiter(reviewRate, reviewBurst)); err != nil {
 		return nil, err
 	}

@@ -253,7 +253,7 @@ func (s *Socket) Wait(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// In the poller only now: it would wake up at every message while nobody waits.
+	// In the poller only now: it would wake up at every message while no goroutine waits.
 	file := os.NewFile(uintptr(fd), "netlink")
 	defer file.Close()
 	defer context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) })()

@@ -45,7 +45,7 @@ import (
 //	chain delivered, sent { ct state new ct id @begun meta nftrace set 1; ct id @begun meta nftrace set 0 }
 //	chain of-0 { limit rate 10/second burst 10 packets update @begun { ct id timeout 5s } meta nftrace set 1; ct id @begun meta nftrace set 0 }
 //
-// It is there as long as somebody looks. Our rules of the modes are not touched.
+// The table exists while connections are monitored. The rules of the modes are not touched.
 const (
 	chooseChain    = "choose"
 	deliveredChain = "delivered"

@@ -21,7 +21,7 @@ import (
 // Temporary tables are there for as long as the process that has made them: those of probes, of monitors and of traces.
 // Since Linux 5.12 the kernel deletes them with the socket that made them. Before, a process that is killed leaves
 // them, and those of monitors and traces go on to mark packets: Sweep deletes them. Each has the port of a socket of its process in
-// its name, by which the kernel tells whether there is still somebody. A process id would not do: two containers on
+// its name, by which the kernel tells whether the process still runs. A process id would not do: two containers on
 // one network may both be process 1.
 const (
 	probeTable   = "tandem-probe-"

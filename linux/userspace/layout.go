@@ -505,13 +505,13 @@ func unexpected(f model.Family, chain string, l xtables.Line, put map[Key]found)
 	put[k] = found{installed: installed{printed: xtables.Printed(l)}}
 }
 
-// The suffixes of entries' comments. The part before names the relay, or the port.
-const (
-	sayRefused = ": refused"
-	sayDropped = ": dropped"
-	sayAdmit   = ": allowed"
-	sayClosed  = "other ports of a cluster IP"
+// Of entries that lead to no relay: the targets, and how comments end that begin with the port.
+var (
+	targets = [...]xtables.Target{Reject: xtables.Jump{Chain: chainReject}, Drop: xtables.Jump{Chain: chainDrop}, Accept: xtables.Return}
+	says    = [...]string{Reject: ": refused", Drop: ": dropped", Accept: ": allowed"}
 )
+
+const sayClosed = "other ports of a cluster IP"
 
 // entryRule returns an entry as a rule; port is that of the relay.
 func entryRule(k Key, to Target, port uint16) xtables.Rule {
@@ -519,18 +519,13 @@ func entryRule(k Key, to Target, port uint16) xtables.Rule {
 	if !k.At.Addr().IsUnspecified() {
 		r.Dst = xtables.Address(k.At.Addr())
 	}
-	switch to.Do {
-	case toRelay:
+	switch {
+	case to.Do == toRelay:
 		r.Comment, r.Target = to.Relay.comment(), xtables.DNAT{To: relayAddrPort(k.Family, port)}
-	case Reject:
-		r.Comment, r.Target = to.Relay.Port().String()+sayRefused, xtables.Jump{Chain: chainReject}
-		if k.Chain == chainClosed {
-			r.Comment = sayClosed
-		}
-	case Drop:
-		r.Comment, r.Target = to.Relay.Port().String()+sayDropped, xtables.Jump{Chain: chainDrop}
-	case Accept:
-		r.Comment, r.Target = to.Relay.Port().String()+sayAdmit, xtables.Return
+	case k.Chain == chainClosed:
+		r.Comment, r.Target = sayClosed, targets[Reject]
+	case to.Do < unknown:
+		r.Comment, r.Target = to.Relay.Port().String()+says[to.Do], targets[to.Do]
 	}
 	r.Comment = sanitize(r.Comment)
 	return r
@@ -544,33 +539,29 @@ func entryOf(f model.Family, chain string, r xtables.Rule) (k Key, to Target, po
 	if r.Dst.Prefix.IsValid() {
 		k.At = netip.AddrPortFrom(r.Dst.Prefix.Addr(), r.Ports.First)
 	}
-	name := r.Comment
-	cut := func(end string) bool {
-		rest, ok := strings.CutSuffix(name, end)
-		if ok {
-			name = rest
-		}
-		return ok
+	if to, ok = targetOf(k, r.Comment); to.Do == Accept && !k.From.IsValid() {
+		k.From = netip.PrefixFrom(f.Unspecified(), 0)
 	}
-	switch {
-	case name == sayClosed:
-		to.Do, name = Reject, ""
-	case cut(sayRefused):
-		to.Do = Reject
-	case cut(sayDropped):
-		to.Do = Drop
-	case cut(sayAdmit):
-		to.Do = Accept
-		if !r.Src.Prefix.IsValid() {
-			k.From = netip.PrefixFrom(f.Unspecified(), 0)
-		}
-	default:
-		dnat, _ := r.Target.(xtables.DNAT)
+	if dnat, is := r.Target.(xtables.DNAT); is {
 		port = dnat.To.Port()
 	}
-	to.Relay, ok = parseRelay(name, model.PortID{Proto: r.Proto, Family: f})
 	// The whole rule must be as entryRule writes it.
 	return k, to, port, ok && entryRule(k, to, port).Equal(r)
+}
+
+// targetOf is the target of an entry by its comment.
+func targetOf(k Key, comment string) (to Target, ok bool) {
+	if comment == sayClosed {
+		to.Do, comment = Reject, ""
+	}
+	for do, suffix := range says {
+		if rest, is := strings.CutSuffix(comment, suffix); is && suffix != "" {
+			to.Do, comment = Do(do), rest
+			break
+		}
+	}
+	to.Relay, ok = parseRelay(comment, model.PortID{Proto: k.Proto, Family: k.Family})
+	return to, ok
 }
 
 // parseRelay is the reverse of RelayID.comment, for a known protocol and family.

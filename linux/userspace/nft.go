@@ -90,7 +90,7 @@ func nftObjects(k Key, rules []xtables.Rule, emit func(nft.Key, nft.Value)) {
 		emit(nftTable.ChainObject(k.Family, name, hook, nftRules(k.Chain, rules)))
 	case kindEntry:
 		rules = append(rules, xtables.Rule{}) // a deletion needs the key only
-		emit(nftEntry(k, rules[0]).Object())
+		emit(element(k, rules[0]))
 	}
 }
 
@@ -154,56 +154,52 @@ func nftStatements(r xtables.Rule) (all []nft.Statement) {
 	return append(all, nft.Return{})
 }
 
-// nftEntry returns the element for an entry, given as a rule.
-func nftEntry(k Key, r xtables.Rule) nft.Entry {
-	e := nft.Entry{Family: k.Family, Proto: k.Proto, At: k.At, Comment: r.Comment}
-	switch id, isMap := nftMaps[k.Chain]; {
+// element returns the element for an entry, given as a rule.
+func element(k Key, r xtables.Rule) (n nft.Key, v nft.Value) {
+	set, isMap := nftMaps[k.Chain]
+	switch {
 	case isMap:
-		e.Set = id
 		if dnat, ok := r.Target.(xtables.DNAT); ok {
-			e.To = dnat.To
+			v = nft.EndpointValue(dnat.To)
 		} else if end := ends[r.Chain()]; end != 0 {
-			e.To = relayAddrPort(k.Family, end)
+			v = nft.EndpointValue(relayAddrPort(k.Family, end))
 		}
 	case k.Chain == chainClosed:
-		e.Set = nftClusterIPs
+		set = nftClusterIPs
 	case k.From.IsValid():
-		e.Set, e.From = nftAllowed, k.From
+		set = nftAllowed
 	default:
-		e.Set = nftGuarded
+		set = nftGuarded
 	}
-	return e
+	if n = nft.AddrPortKey(set, k.Proto, k.At); set == nftAllowed {
+		n = n.Within(k.From)
+	}
+	if r.Comment != "" {
+		v.Body = &nft.Body{Comment: r.Comment}
+	}
+	return n, v
 }
 
-// nftRule is the reverse of nftEntry.
-func nftRule(e nft.Entry) (chain string, r xtables.Rule) {
-	r = xtables.Rule{Proto: e.Proto, Ports: xtables.Port(e.At.Port()), Comment: e.Comment}
-	if !e.At.Addr().IsUnspecified() {
-		r.Dst = xtables.Address(e.At.Addr())
-	}
-	switch e.Set {
-	case nftClusterIPs:
-		r.Target = xtables.Jump{Chain: chainReject}
-		return chainClosed, r
-	case nftGuarded:
-		r.Target = xtables.Jump{Chain: chainDrop}
-		return chainGuard, r
-	case nftAllowed:
-		r.Target, r.Src = xtables.Return, xtables.Within(e.From)
-		return chainGuard, r
+// entryIn is the reverse of element. It is false for objects that element does not return.
+func entryIn(n nft.Key, v nft.Value) (k Key, to Target, port uint16, ok bool) {
+	k = Key{Kind: kindEntry, Family: n.Family, Chain: chainGuard, Proto: n.Proto, At: n.AddrPort(), From: n.Prefix()}
+	if n.Set == nftClusterIPs {
+		k.Chain = chainClosed
 	}
 	for name, id := range nftMaps {
-		if id == e.Set {
-			chain = name
+		if id == n.Set {
+			k.Chain, port = name, v.Port
 		}
 	}
-	r.Target = xtables.DNAT{To: e.To}
-	for name, port := range ends {
-		if e.To == relayAddrPort(e.Family, port) {
-			r.Target = xtables.Jump{Chain: name}
-		}
+	comment := ""
+	if v.Body != nil {
+		comment = v.Body.Comment
 	}
-	return chain, r
+	if to, ok = targetOf(k, comment); !ok {
+		return k, to, port, false
+	}
+	again, same := element(k, entryRule(k, to, port))
+	return k, to, port, again == n && same.Equal(v)
 }
 
 // nftFound turns nftables objects into objects of this mode. A table with wrong sets
@@ -266,22 +262,12 @@ func nftOne(n nft.Key, v nft.Value, known map[nft.Key]Key, put map[Key]found) {
 	case ok:
 		// A chain with a foreign rule has no digest.
 		put[k] = found{Value: Value{Digest: cmp.Or(v.Body.Chain.Digest, math.MaxUint64)}}
-	case !nftEntryFound(n, v, put):
+	default:
+		if k, to, port, ok := entryIn(n, v); ok {
+			put[k] = entryFound(to, port, installed{})
+			return
+		}
 		k = Key{Kind: kindUnexpected, Family: n.Family, Chain: n.Set.String(), Rest: n.String()}
 		put[k] = found{installed: installed{foreign: n}}
 	}
-}
-
-// nftEntryFound adds an element that is an entry.
-func nftEntryFound(n nft.Key, v nft.Value, put map[Key]found) bool {
-	e, ok := nft.EntryOf(n, v)
-	if !ok {
-		return false
-	}
-	chain, r := nftRule(e)
-	k, to, port, ok := entryOf(n.Family, chain, r)
-	if ok = ok && isEntryChain(chain); ok {
-		put[k] = entryFound(to, port, installed{})
-	}
-	return ok
 }

@@ -110,20 +110,28 @@ func FuzzNFTEntry(f *testing.F) {
 			a, _ := netip.AddrFromSlice(append(b, make([]byte, size)...)[:size])
 			return a
 		}
-		e := nft.Entry{Set: nftTable.Sets()[int(set)%len(nftTable.Sets())], Family: family, Proto: model.Proto(proto), Comment: comment}
-		e.At, e.To = netip.AddrPortFrom(addr(at), front), netip.AddrPortFrom(addr(to), back)
-		e.From = netip.PrefixFrom(addr(to), int(bits)%(8*size+1)).Masked()
-		n, v := e.Object()
-		put := map[Key]found{}
-		if !nftEntryFound(n, v, put) {
+		in := nftTable.Sets()[int(set)%len(nftTable.Sets())]
+		n, v := nft.PortKey(in, family, model.Proto(proto), front), nft.Value{}
+		if in.Key[0] == nft.Daddr {
+			n = nft.AddrPortKey(in, model.Proto(proto), netip.AddrPortFrom(addr(at), front))
+		}
+		if in == nftAllowed {
+			n = n.Within(netip.PrefixFrom(addr(to), int(bits)%(8*size+1)))
+		}
+		if in.Data == nft.DataEndpoint {
+			v = nft.EndpointValue(netip.AddrPortFrom(addr(to), back))
+		}
+		if comment != "" {
+			v.Body = &nft.Body{Comment: comment}
+		}
+		k, target, port, ok := entryIn(n, v)
+		if !ok {
 			return
 		}
-		for k, f := range put {
-			nftObjects(k, []xtables.Rule{entryRule(k, f.To, f.port)}, func(again nft.Key, same nft.Value) {
-				if again != n || !same.Equal(v) {
-					t.Errorf("%s came back as %s, %+v for %+v", n, again, same, v)
-				}
-			})
-		}
+		nftObjects(k, []xtables.Rule{entryRule(k, target, port)}, func(again nft.Key, same nft.Value) {
+			if again != n || !same.Equal(v) {
+				t.Errorf("%s came back as %s, %+v for %+v", n, again, same, v)
+			}
+		})
 	})
 }

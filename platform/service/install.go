@@ -66,22 +66,18 @@ func Uninstall() error {
 }
 
 // Start starts the service; one that runs is no error.
-func Start() error {
-	return with("start", func(s service.Service, state State) error {
-		if state == Running {
-			return nil
-		}
-		return s.Start()
-	})
-}
+func Start() error { return bring("start", Running, service.Service.Start) }
 
 // Stop stops the service; one that is stopped is no error.
-func Stop() error {
-	return with("stop", func(s service.Service, state State) error {
-		if state == Stopped {
+func Stop() error { return bring("stop", Stopped, service.Service.Stop) }
+
+// bring brings the service into a state, unless it is in that.
+func bring(what string, to State, do func(service.Service) error) error {
+	return with(what, func(s service.Service, state State) error {
+		if state == to {
 			return nil
 		}
-		return s.Stop()
+		return do(s)
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -25,6 +26,19 @@ type resource struct {
 	version schema.GroupVersion
 	list    func([]runtime.Object) runtime.Object // a list of objects
 	one     func() runtime.Object                 // an empty object
+}
+
+// gatewayList is a list of objects of the Gateway API.
+type gatewayList[T any] struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []T `json:"items"`
+}
+
+// DeepCopyObject implements runtime.Object. The copy has the same items, which nothing changes.
+func (l *gatewayList[T]) DeepCopyObject() runtime.Object {
+	c := *l
+	return &c
 }
 
 // of makes a list of pointers one of values, as the API's types have them.
@@ -70,21 +84,21 @@ func resources() map[string]*resource {
 		{
 			"tcproutes", gateway.RouteVersions()[0],
 			func(os []runtime.Object) runtime.Object {
-				return &gateway.TCPRouteList{Items: of[gateway.TCPRoute](os)}
+				return &gatewayList[gateway.TCPRoute]{Items: of[gateway.TCPRoute](os)}
 			},
 			func() runtime.Object { return &gateway.TCPRoute{} },
 		},
 		{
 			"udproutes", gateway.RouteVersions()[0],
 			func(os []runtime.Object) runtime.Object {
-				return &gateway.UDPRouteList{Items: of[gateway.UDPRoute](os)}
+				return &gatewayList[gateway.UDPRoute]{Items: of[gateway.UDPRoute](os)}
 			},
 			func() runtime.Object { return &gateway.UDPRoute{} },
 		},
 		{
 			"referencegrants", gateway.GrantVersions()[0],
 			func(os []runtime.Object) runtime.Object {
-				return &gateway.ReferenceGrantList{Items: of[gateway.ReferenceGrant](os)}
+				return &gatewayList[gateway.ReferenceGrant]{Items: of[gateway.ReferenceGrant](os)}
 			},
 			func() runtime.Object { return &gateway.ReferenceGrant{} },
 		},
@@ -129,6 +143,13 @@ func newCodecs() serializer.CodecFactory {
 	utilruntime.Must(networkingv1.AddToScheme(scheme))
 	utilruntime.Must(eventsv1.AddToScheme(scheme))
 	utilruntime.Must(gateway.AddToScheme(scheme))
+	for _, gv := range gateway.RouteVersions() {
+		scheme.AddKnownTypeWithName(gv.WithKind("TCPRouteList"), &gatewayList[gateway.TCPRoute]{})
+		scheme.AddKnownTypeWithName(gv.WithKind("UDPRouteList"), &gatewayList[gateway.UDPRoute]{})
+	}
+	for _, gv := range gateway.GrantVersions() {
+		scheme.AddKnownTypeWithName(gv.WithKind("ReferenceGrantList"), &gatewayList[gateway.ReferenceGrant]{})
+	}
 	return serializer.NewCodecFactory(scheme)
 }
 

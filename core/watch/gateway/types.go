@@ -115,35 +115,14 @@ type Ignored struct{}
 // UnmarshalJSON accepts anything.
 func (*Ignored) UnmarshalJSON([]byte) error { return nil }
 
-// TCPRouteList is a list of TCPRoutes.
-type TCPRouteList struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata,omitempty"`
-	Items           []TCPRoute `json:"items"`
-}
-
-// UDPRouteList is a list of UDPRoutes.
-type UDPRouteList struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata,omitempty"`
-	Items           []UDPRoute `json:"items"`
-}
-
-// ReferenceGrantList is a list of ReferenceGrants.
-type ReferenceGrantList struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata,omitempty"`
-	Items           []ReferenceGrant `json:"items"`
-}
-
-// AddToScheme adds the kinds in all their versions.
+// AddToScheme adds the kinds in all their versions. Their lists are read item by item, and have no types.
 func AddToScheme(s *runtime.Scheme) error {
 	for _, gv := range RouteVersions() {
-		s.AddKnownTypes(gv, &TCPRoute{}, &TCPRouteList{}, &UDPRoute{}, &UDPRouteList{})
+		s.AddKnownTypes(gv, &TCPRoute{}, &UDPRoute{})
 		metav1.AddToGroupVersion(s, gv)
 	}
 	for _, gv := range GrantVersions() {
-		s.AddKnownTypes(gv, &ReferenceGrant{}, &ReferenceGrantList{})
+		s.AddKnownTypes(gv, &ReferenceGrant{})
 		metav1.AddToGroupVersion(s, gv)
 	}
 	return nil
@@ -159,13 +138,6 @@ func (r *Route) deepCopy() (c Route) {
 	return c
 }
 
-func (g *ReferenceGrant) deepCopy() (c ReferenceGrant) {
-	c = *g
-	g.DeepCopyInto(&c.ObjectMeta)
-	c.Spec = GrantSpec{slices.Clone(g.Spec.From), slices.Clone(g.Spec.To)}
-	return c
-}
-
 var _ runtime.Object = (*TCPRoute)(nil)
 
 func (r *TCPRoute) DeepCopyObject() runtime.Object { return &TCPRoute{r.deepCopy()} }
@@ -177,39 +149,8 @@ func (r *UDPRoute) DeepCopyObject() runtime.Object { return &UDPRoute{r.deepCopy
 var _ runtime.Object = (*ReferenceGrant)(nil)
 
 func (g *ReferenceGrant) DeepCopyObject() runtime.Object {
-	c := g.deepCopy()
-	return &c
-}
-
-var _ runtime.Object = (*TCPRouteList)(nil)
-
-func (l *TCPRouteList) DeepCopyObject() runtime.Object {
-	c := *l
-	c.Items = make([]TCPRoute, len(l.Items))
-	for i := range l.Items {
-		c.Items[i].Route = l.Items[i].deepCopy()
-	}
-	return &c
-}
-
-var _ runtime.Object = (*UDPRouteList)(nil)
-
-func (l *UDPRouteList) DeepCopyObject() runtime.Object {
-	c := *l
-	c.Items = make([]UDPRoute, len(l.Items))
-	for i := range l.Items {
-		c.Items[i].Route = l.Items[i].deepCopy()
-	}
-	return &c
-}
-
-var _ runtime.Object = (*ReferenceGrantList)(nil)
-
-func (l *ReferenceGrantList) DeepCopyObject() runtime.Object {
-	c := *l
-	c.Items = make([]ReferenceGrant, len(l.Items))
-	for i := range l.Items {
-		c.Items[i] = l.Items[i].deepCopy()
-	}
+	c := *g
+	g.DeepCopyInto(&c.ObjectMeta)
+	c.Spec = GrantSpec{slices.Clone(g.Spec.From), slices.Clone(g.Spec.To)}
 	return &c
 }
