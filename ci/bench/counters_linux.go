@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,8 +47,8 @@ type countingNode struct {
 }
 
 func runCounters(ctx context.Context, o options, f *figures) (err error) {
-	w := world{services: or(o.world.services, 1000), endpoints: 5}
-	rounds, packets := or(o.rounds, 100), 20000
+	w := world{services: cmp.Or(o.world.services, 1000), endpoints: 5}
+	rounds, packets := cmp.Or(o.rounds, 100), 20000
 	if o.short {
 		w.services, rounds, packets = 50, 3, 200
 	}

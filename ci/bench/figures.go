@@ -229,13 +229,31 @@ func (f *figures) each(r *row, good func(theirs float64) bool) bool {
 	return some
 }
 
+// against returns an error where these figures are not at least what was recorded in a file, or cannot be compared.
+func (f *figures) against(recorded *figures, file string) error {
+	switch worse := f.worse(recorded); {
+	case f.World != recorded.World || f.Bench != recorded.Bench:
+		return fmt.Errorf("%s is of %s, %s", file, recorded.Bench, recorded.World)
+	case len(f.both(recorded)) == 0:
+		return fmt.Errorf("nothing is compared with %s: of its peers %v none was measured", file, recorded.Peers)
+	case len(worse) > 0:
+		return fmt.Errorf("worse than recorded:\n  %s", strings.Join(worse, "\n  "))
+	}
+	return nil
+}
+
+// both are the peers that were measured and are recorded.
+func (f *figures) both(recorded *figures) []string {
+	return slices.DeleteFunc(slices.Clone(f.Peers), func(peer string) bool { return !slices.Contains(recorded.Peers, peer) })
+}
+
 // allowance is how much worse a figure may be than what was recorded.
 const allowance = 0.05
 
 // worse names the figures that are less better than those of the nearest peer than recorded, of the peers in both:
 // ratios of one run are compared, never times of two.
 func (f *figures) worse(recorded *figures) (all []string) {
-	both := slices.DeleteFunc(slices.Clone(f.Peers), func(peer string) bool { return !slices.Contains(recorded.Peers, peer) })
+	both := f.both(recorded)
 	for i := range f.Rows {
 		r := &f.Rows[i]
 		k := slices.IndexFunc(recorded.Rows, func(other row) bool { return other.What == r.What })

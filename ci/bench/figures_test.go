@@ -94,6 +94,23 @@ func TestWorse(t *testing.T) {
 	}
 }
 
+// Figures without a peer, of another world, or worse ones do not pass beside those that were recorded.
+func TestAgainst(t *testing.T) {
+	recorded := sampleFigures()
+	for want, change := range map[string]func(*figures){
+		"":                    func(*figures) {},
+		"nothing is compared": func(f *figures) { f.Columns, f.Peers = f.Columns[:1], nil },
+		"FILE is of":          func(f *figures) { f.World = "another" },
+		"worse than recorded": func(f *figures) { f.Rows[0].Values["ours"] *= 2 },
+	} {
+		now := sampleFigures()
+		change(&now)
+		if err := now.against(&recorded, "FILE"); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
 // scaled makes a value so many times as bad.
 func scaled(what string, v, times float64) float64 {
 	if what == "rate" {

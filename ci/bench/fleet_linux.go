@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -77,8 +78,8 @@ func runFleet(ctx context.Context, o options, f *figures) (err error) {
 	if o.short {
 		services, clients = 1000, 100
 	}
-	o.world, o.clients = world{services: or(o.world.services, services), endpoints: 5}, or(o.clients, clients)
-	o.changes = or(o.changes, 10)
+	o.world, o.clients = world{services: cmp.Or(o.world.services, services), endpoints: 5}, cmp.Or(o.clients, clients)
+	o.changes = cmp.Or(o.changes, 10)
 	c, _, err := o.startCluster(ctx, cluster.Options{Server: fleetServer, Ready: fleetTime})
 	if err != nil {
 		return err
@@ -104,7 +105,7 @@ func runFleet(ctx context.Context, o options, f *figures) (err error) {
 			all = append(all, contender{name: kind.name, peer: kind.flag != fleet.Tandem, round: func(ctx context.Context, s samples) error { return r.round(ctx, kind.flag, s) }})
 		}
 	}
-	return inRounds(ctx, or(o.rounds, 1), all, f)
+	return inRounds(ctx, cmp.Or(o.rounds, 1), all, f)
 }
 
 // fillHeadless adds headless Services, with a slice each.

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +15,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/iptables"
 )
 
@@ -45,7 +45,7 @@ func iptablesVariant(variant string) bench {
 }
 
 func runIPTables(ctx context.Context, variant string, o options, f *figures) error {
-	w := world{services: or(o.world.services, 10000), endpoints: 5, udp: true} // new flows are a packet each
+	w := world{services: cmp.Or(o.world.services, 10000), endpoints: 5, udp: true} // new flows are a packet each
 	if o.short {
 		w.services = 300
 	}
@@ -64,7 +64,7 @@ func runIPTables(ctx context.Context, variant string, o options, f *figures) err
 	if err != nil {
 		return err
 	}
-	return inRounds(ctx, or(o.rounds, 1), []contender{
+	return inRounds(ctx, cmp.Or(o.rounds, 1), []contender{
 		{name: "Tandem", round: func(ctx context.Context, s samples) error { return tandemRules(ctx, w, idle, s) }},
 		{name: "kube-proxy's rules", peer: true, round: func(ctx context.Context, s samples) error {
 			note, err := kubeProxyRules(ctx, w, idle, s)
@@ -85,7 +85,7 @@ func tandemRules(ctx context.Context, w world, idle float64, s samples) (err err
 	if err := p.program(s); err != nil {
 		return err
 	}
-	if err := p.change(s, "change", 20, func(i int) *model.Slice { return p.endpoints(i*7%w.services, 1, 1+i) }); err != nil {
+	if err := p.replace(s, "change", 20); err != nil {
 		return err
 	}
 	packet, err := firstUDP(ctx, w, true)

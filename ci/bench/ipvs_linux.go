@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -56,8 +57,8 @@ func ipvsMode() bench {
 const inNamespace = "TANDEM_BENCH_CONTENDER"
 
 func runIPVS(ctx context.Context, o options, f *figures) error {
-	w := world{services: or(o.world.services, 1000), endpoints: 5}
-	o.changes, o.patience = or(o.changes, 10), or(o.patience, 10*time.Minute)
+	w := world{services: cmp.Or(o.world.services, 1000), endpoints: 5}
+	o.changes, o.patience = cmp.Or(o.changes, 10), cmp.Or(o.patience, 10*time.Minute)
 	if o.short {
 		w.services, o.changes, o.patience = 20, 3, 2*time.Minute
 	}
@@ -82,7 +83,7 @@ func runIPVS(ctx context.Context, o options, f *figures) error {
 			return apart(ctx, name, o.dir+"/samples.json", s)
 		}})
 	}
-	return inRounds(ctx, or(o.rounds, 1), all, f)
+	return inRounds(ctx, cmp.Or(o.rounds, 1), all, f)
 }
 
 // apart runs this program again for one contender, in a network namespace of

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,8 +93,8 @@ func runKubernetes(ctx context.Context, o options, f *figures) (err error) {
 	if o.short {
 		defaults = options{world: world{services: 1000}, rounds: 1, changes: 30, patience: 15 * time.Second, outage: 10 * time.Second}
 	}
-	o.world = world{services: or(o.world.services, defaults.world.services), endpoints: 5}
-	o.rounds, o.changes, o.patience = or(o.rounds, defaults.rounds), or(o.changes, defaults.changes), or(o.patience, defaults.patience)
+	o.world = world{services: cmp.Or(o.world.services, defaults.world.services), endpoints: 5}
+	o.rounds, o.changes, o.patience = cmp.Or(o.rounds, defaults.rounds), cmp.Or(o.changes, defaults.changes), cmp.Or(o.patience, defaults.patience)
 	if o.outage < 0 {
 		o.outage = defaults.outage
 	}

@@ -117,11 +117,5 @@ func (b bench) start(ctx context.Context, args []string) (err error) {
 	if against == "" {
 		return err
 	}
-	switch worse := f.worse(&recorded); {
-	case f.World != recorded.World || f.Bench != recorded.Bench:
-		err = errors.Join(err, fmt.Errorf("%s is of %s, %s", against, recorded.Bench, recorded.World))
-	case len(worse) > 0:
-		err = errors.Join(err, fmt.Errorf("worse than recorded:\n  %s", strings.Join(worse, "\n  ")))
-	}
-	return err
+	return errors.Join(err, f.against(&recorded, against))
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,7 @@ func manifests() bench {
 			}
 		},
 		run: func(ctx context.Context, o options, f *figures) error {
-			w := world{services: or(o.world.services, 10000), endpoints: 5}
+			w := world{services: cmp.Or(o.world.services, 10000), endpoints: 5}
 			if o.short {
 				w.services = 500
 			}
@@ -42,14 +43,17 @@ func manifests() bench {
 			}
 			start := func(ctx context.Context, s samples) error { return startOnce(ctx, o, s) }
 			all := []contender{{name: "first start", round: start}, {name: "restart", round: start}}
-			err := inRounds(ctx, 1, all, f)
-			out, failed := exec.CommandContext(ctx, o.tandem, "cleanup").CombinedOutput()
-			if failed != nil {
-				failed = fmt.Errorf("cleanup: %w: %s", failed, out)
-			}
-			return errors.Join(err, failed)
+			return errors.Join(inRounds(ctx, 1, all, f), o.cleanup())
 		},
 	}
+}
+
+// cleanup removes what tandem has programmed.
+func (o options) cleanup() error {
+	if out, err := exec.Command(o.tandem, "cleanup").CombinedOutput(); err != nil {
+		return fmt.Errorf("cleanup: %w: %s", err, out)
+	}
+	return nil
 }
 
 // ip runs the command of that name.

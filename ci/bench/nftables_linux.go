@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -48,7 +49,7 @@ func nftables() bench {
 					return sizeOf(ctx, w, s)
 				}})
 			}
-			return inRounds(ctx, or(o.rounds, 1), all, f)
+			return inRounds(ctx, cmp.Or(o.rounds, 1), all, f)
 		},
 	}
 }
@@ -66,15 +67,7 @@ func sizeOf(ctx context.Context, w world, s samples) (err error) {
 	if w.services == 1 {
 		return p.change(s, "wide", 200, func(i int) *model.Slice { return p.endpoints(0, 1, 1+i) })
 	}
-	if err := p.change(s, "replaced", 500, func(i int) *model.Slice { return p.endpoints(i*7%w.services, 1, 1+i) }); err != nil {
-		return err
-	}
-	err = p.change(s, "scaled", 200, func(i int) *model.Slice {
-		e := p.endpoints(11, 0, 0)
-		e.Endpoints = e.Endpoints[:w.endpoints-i%2]
-		return e
-	})
-	if err != nil {
+	if err := errors.Join(p.replace(s, "replaced", 500), p.resize(s, "scaled", 200)); err != nil {
 		return err
 	}
 	if err := p.audit(s); err != nil {

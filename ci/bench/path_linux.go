@@ -124,6 +124,20 @@ func (p *path) change(s samples, name string, n int, slice func(n int) *model.Sl
 	return nil
 }
 
+// replace replaces one endpoint of some Service, n times.
+func (p *path) replace(s samples, name string, n int) error {
+	return p.change(s, name, n, func(i int) *model.Slice { return p.endpoints(i*7%p.services, 1, 1+i) })
+}
+
+// resize removes and adds an endpoint of one Service in turn, n times in all.
+func (p *path) resize(s samples, name string, n int) error {
+	return p.change(s, name, n, func(i int) *model.Slice {
+		e := p.endpoints(11%p.services, 0, 0)
+		e.Endpoints = e.Endpoints[:p.world.endpoints-i%2]
+		return e
+	})
+}
+
 // audit reads the kernel back and compares, while changes continue.
 func (p *path) audit(s samples) error {
 	start, before := time.Now(), ownCPU()

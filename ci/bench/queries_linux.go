@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,7 +81,7 @@ func queries() bench {
 }
 
 func (o options) queryWorld() world {
-	w := world{services: or(o.world.services, 10000), endpoints: 5}
+	w := world{services: cmp.Or(o.world.services, 10000), endpoints: 5}
 	if o.short {
 		w.services = 500
 	}
@@ -108,11 +109,7 @@ func runQueries(ctx context.Context, o options, f *figures) error {
 	f.column("no questions", false, quiet)
 	f.column("all asked each second", false, polled)
 	f.column("asked alone", false, each)
-	out, failed := exec.Command(o.tandem, "cleanup").CombinedOutput()
-	if failed != nil {
-		failed = fmt.Errorf("cleanup: %w: %s", failed, out)
-	}
-	return errors.Join(err, failed)
+	return errors.Join(err, o.cleanup())
 }
 
 // queryRun is a tandem that is asked.
@@ -127,7 +124,7 @@ func (r *queryRun) measure(ctx context.Context, quiet, polled, each samples) err
 	if err := until(ctx, 3*time.Minute, 20*time.Millisecond, func() (bool, error) { return healthy(ctx), r.tandem.ended() }); err != nil {
 		return err
 	}
-	changes := or(r.options.changes, 1000)
+	changes := cmp.Or(r.options.changes, 1000)
 	if err := r.change(ctx, max(history.Most-2*changes, 0), time.Millisecond, samples{}); err != nil { // so that the history is full
 		return err
 	}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,7 +61,7 @@ func recheck() bench {
 					return errors.Join(recheckOnce(ctx, recheckVerdicts, n, s), recheckOnce(ctx, recheckNumbers, n, s))
 				}})
 			}
-			return inRounds(ctx, or(o.rounds, 1), all, f)
+			return inRounds(ctx, cmp.Or(o.rounds, 1), all, f)
 		},
 	}
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -48,7 +49,7 @@ func runRelay(ctx context.Context, o options, f *figures) error {
 		return err
 	}
 	defer e.close()
-	rounds := or(o.rounds, 5)
+	rounds := cmp.Or(o.rounds, 5)
 	if o.short {
 		rounds = 1
 	}

@@ -41,15 +41,6 @@ type options struct {
 // chosen reports whether a contender is to be measured.
 func (o options) chosen(name string) bool { return len(o.only) == 0 || slices.Contains(o.only, name) }
 
-// or returns a value or, where it is zero, another.
-func or[T comparable](value, other T) T {
-	var zero T
-	if value == zero {
-		return other
-	}
-	return value
-}
-
 // contender is one of those that are measured in turn.
 type contender struct {
 	name string

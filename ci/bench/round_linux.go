@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,7 +85,7 @@ func runRound(ctx context.Context, o options, f *figures) error {
 			}
 		}
 	}
-	return inRounds(ctx, or(o.rounds, 1), all, f)
+	return inRounds(ctx, cmp.Or(o.rounds, 1), all, f)
 }
 
 // roundsOf starts tandem and measures its rest and some rounds.
@@ -112,9 +113,7 @@ func (o options) roundsOf(ctx context.Context, w world, args []string, s samples
 	}
 	defer func() {
 		p.stop()
-		if out, failed := exec.Command(o.tandem, "cleanup").CombinedOutput(); failed != nil {
-			err = errors.Join(err, fmt.Errorf("cleanup: %w: %s", failed, out))
-		}
+		err = errors.Join(err, o.cleanup())
 	}()
 	r := &roundRun{world: w, server: server, tandem: p}
 	if err := r.measure(ctx, o, s); err != nil {
@@ -136,9 +135,9 @@ func (r *roundRun) measure(ctx context.Context, o options, s samples) error {
 	if err := until(ctx, 3*time.Minute, 20*time.Millisecond, func() (bool, error) { return healthy(ctx), r.tandem.ended() }); err != nil {
 		return err
 	}
-	rest, rounds := 60*time.Second, or(o.changes, 10)
+	rest, rounds := 60*time.Second, cmp.Or(o.changes, 10)
 	if o.short {
-		rest, rounds = 10*time.Second, or(o.changes, 3)
+		rest, rounds = 10*time.Second, cmp.Or(o.changes, 3)
 	}
 	sleep(ctx, 8*time.Second) // let memory that start-up needed go back
 	started := preciseCPU(r.tandem.pid())

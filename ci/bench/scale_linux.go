@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,7 +16,6 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
-	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/ipvs"
 	"github.com/tandem-proxy/tandem/windows/hns"
 )
@@ -98,7 +98,7 @@ func runScale(ctx context.Context, o options, f *figures) error {
 			return apart(ctx, w.String(), filepath.Join(o.dir, "samples.json"), s)
 		}})
 	}
-	if err := inRounds(ctx, or(o.rounds, 1), all, f); err != nil {
+	if err := inRounds(ctx, cmp.Or(o.rounds, 1), all, f); err != nil {
 		return err
 	}
 	f.Peers = nil // they were to let one fail alone
@@ -136,16 +136,7 @@ func scaleOnce(ctx context.Context, mode string, w world, s samples) (err error)
 	if after := group.kernel(); after > before {
 		s.add("kernel memory", after-before)
 	}
-	if err := p.change(s, "replaced", 200, func(i int) *model.Slice { return p.endpoints(i*7%w.services, 1, 1+i) }); err != nil {
-		return err
-	}
-	one := 11 % w.services
-	err = p.change(s, "scaled", 100, func(i int) *model.Slice {
-		e := p.endpoints(one, 0, 0)
-		e.Endpoints = e.Endpoints[:w.endpoints-i%2]
-		return e
-	})
-	if err != nil {
+	if err := errors.Join(p.replace(s, "replaced", 200), p.resize(s, "scaled", 100)); err != nil {
 		return err
 	}
 	if err := p.audit(s); err != nil {

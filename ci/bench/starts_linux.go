@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +39,7 @@ func starts() bench {
 			}
 		},
 		run: func(ctx context.Context, o options, f *figures) error {
-			w := world{services: or(o.world.services, 10000), endpoints: 5}
+			w := world{services: cmp.Or(o.world.services, 10000), endpoints: 5}
 			if o.short {
 				w.services = 500
 			}
@@ -63,7 +64,7 @@ func starts() bench {
 			if o.before != "" {
 				all = append(all, contender{name: "before", round: func(ctx context.Context, s samples) error { return o.startFrom(ctx, o.before, kubeconfig, s) }})
 			}
-			return inRounds(ctx, or(o.rounds, 3), all, f)
+			return inRounds(ctx, cmp.Or(o.rounds, 3), all, f)
 		},
 	}
 }
@@ -84,7 +85,7 @@ func served[T metav1.Object](i int, o T) T {
 	switch o := any(o).(type) {
 	case *corev1.Service:
 		single, cluster := corev1.IPFamilyPolicySingleStack, corev1.ServiceInternalTrafficPolicyCluster
-		o.Spec.Type, o.Spec.SessionAffinity = corev1.ServiceTypeClusterIP, or(o.Spec.SessionAffinity, corev1.ServiceAffinityNone)
+		o.Spec.Type, o.Spec.SessionAffinity = corev1.ServiceTypeClusterIP, cmp.Or(o.Spec.SessionAffinity, corev1.ServiceAffinityNone)
 		o.Spec.IPFamilies, o.Spec.IPFamilyPolicy, o.Spec.InternalTrafficPolicy = []corev1.IPFamily{corev1.IPv4Protocol}, &single, &cluster
 	case *discoveryv1.EndpointSlice:
 		owner := o.Labels[discoveryv1.LabelServiceName]

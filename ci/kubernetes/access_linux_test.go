@@ -25,10 +25,7 @@ import (
 // anything that system:node-proxier does not give.
 func TestRightsSuffice(t *testing.T) {
 	c := start(t, cluster.Options{Audit: true})
-	n := newNode(t, c)
-	n.write(c.Client(), "10.244.1.2")
-	n.run(proxier(t, c))
-	n.answers(10*time.Second, "10.244.1.2")
+	n := servingNode(t, c)
 	n.write(c.Client(), "10.244.1.3")
 	n.answers(soon, "10.244.1.3")
 	if err := n.process.Stop(5 * time.Second); err != nil {

@@ -56,7 +56,7 @@ func corpus(t *testing.T, mode config.Mode, dir string) {
 		}
 		free <- &site{cluster: c, objects: objects.NewServer(c.Client(), routes), kubeconfig: kubeconfig}
 	}
-	bin := program(t)
+	bin := netns.Program(t)
 	netns.Corpus(t, dir, func(net *lab.Net, of *conformance.Scenario) (netns.Proxy, error) {
 		s := <-free
 		return &proxy{site: s, net: net, bin: bin, mode: mode, routed: routed(of), release: sync.OnceFunc(func() { free <- s })}, nil

@@ -21,10 +21,7 @@ const soon = time.Second
 // through another one during the outage. No new connection may fail.
 func TestServerKilled(t *testing.T) {
 	c := start(t, cluster.Options{})
-	n := newNode(t, c)
-	n.write(c.Client(), "10.244.1.2")
-	n.run(proxier(t, c))
-	n.answers(10*time.Second, "10.244.1.2")
+	n := servingNode(t, c)
 
 	spare, err := c.Spare(t.Context())
 	if err != nil {
@@ -74,6 +71,16 @@ func TestServerDownAtStart(t *testing.T) {
 	}
 	took := n.answers(soon, "10.244.1.3")
 	t.Logf("%d new connections, none failed; everything was applied %s after the server came", stop(), took.Round(time.Millisecond))
+}
+
+// servingNode is a node whose tandem serves the Service web with one endpoint.
+func servingNode(t *testing.T, c *cluster.Cluster) *node {
+	t.Helper()
+	n := newNode(t, c)
+	n.write(c.Client(), "10.244.1.2")
+	n.run(proxier(t, c))
+	n.answers(10*time.Second, "10.244.1.2")
+	return n
 }
 
 // proxier returns a kubeconfig with the rights that every cluster gives to

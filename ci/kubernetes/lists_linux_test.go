@@ -4,7 +4,6 @@ package kubernetes
 
 import (
 	"testing"
-	"time"
 
 	"github.com/tandem-proxy/tandem/ci/kubernetes/cluster"
 )
@@ -28,10 +27,7 @@ func TestServersThatCannotStreamLists(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := start(t, options(t))
-			n := newNode(t, c)
-			n.write(c.Client(), "10.244.1.2")
-			n.run(proxier(t, c))
-			n.answers(10*time.Second, "10.244.1.2")
+			n := servingNode(t, c)
 			n.write(c.Client(), "10.244.1.3")
 			n.answers(soon, "10.244.1.3")
 			requests, err := c.Requests()

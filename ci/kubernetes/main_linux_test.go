@@ -4,11 +4,6 @@ package kubernetes
 
 import (
 	"context"
-	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"sync"
 	"testing"
 
 	"github.com/tandem-proxy/tandem/ci/kubernetes/cluster"
@@ -20,29 +15,6 @@ import (
 const atOnce = 2
 
 func TestMain(m *testing.M) { netns.Main(m, atOnce) }
-
-// building makes the program once for all tests.
-var building = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "tandem-test-")
-	if err != nil {
-		return "", err
-	}
-	out, err := exec.Command("go", "build", "-o", dir, "../../cmd/tandem").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("go build: %w: %s", err, out)
-	}
-	return filepath.Join(dir, "tandem"), nil
-})
-
-// program returns the path of tandem.
-func program(t *testing.T) string {
-	t.Helper()
-	bin, err := building()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return bin
-}
 
 // start starts a control plane for a test, or skips it.
 func start(t *testing.T, o cluster.Options) *cluster.Cluster {

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/tandem-proxy/tandem/ci/kubernetes/cluster"
+	"github.com/tandem-proxy/tandem/ci/netns"
 	"github.com/tandem-proxy/tandem/core/model"
 	lab "github.com/tandem-proxy/tandem/linux/netns"
 )
@@ -45,7 +46,7 @@ var clusterIP = netip.MustParseAddrPort("10.96.0.10:80")
 // the Service web, with no endpoints yet.
 func newNode(t *testing.T, c *cluster.Cluster) *node {
 	t.Helper()
-	n := &node{t: t, cluster: c, bin: program(t), log: filepath.Join(t.TempDir(), "tandem.log")}
+	n := &node{t: t, cluster: c, bin: netns.Program(t), log: filepath.Join(t.TempDir(), "tandem.log")}
 	plan := lab.Plan{Node: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
 	pods := []string{string(clientPod), "10.244.1.2", "10.244.1.3", "10.244.1.4"}
 	for i, ip := range pods {
@@ -179,24 +180,10 @@ func (n *node) says(within time.Duration, words ...string) {
 	})
 }
 
-// fewest is how often eventually tries before it gives up, however long that takes: on a
-// machine that stands still, time passes and nothing is tried.
-const fewest = 100
-
-// eventually tries until it works, and returns how long that took.
+// eventually is netns.Eventually of the node.
 func (n *node) eventually(within time.Duration, what string, try func() error) time.Duration {
 	n.t.Helper()
-	begin := time.Now()
-	for tries := 1; ; tries++ {
-		err := try()
-		if err == nil {
-			return time.Since(begin)
-		}
-		if time.Since(begin) > within && tries >= fewest {
-			n.t.Fatalf("%s: not within %s and %d attempts: %v", what, within, tries, err)
-		}
-		time.Sleep(time.Millisecond)
-	}
+	return netns.Eventually(n.t, within, what, try)
 }
 
 // load makes new connections all the time, until the function that it returns

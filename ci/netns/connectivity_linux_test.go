@@ -32,14 +32,11 @@ const (
 // where the test is, and decodes what it prints.
 func verb(t *testing.T, s *site, into any, args ...string) (code int) {
 	t.Helper()
-	bin, err := building()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), bin, append(args, "-o", "json")...)
+	cmd := exec.CommandContext(t.Context(), Program(t), append(args, "-o", "json")...)
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	cmd.Env = append(os.Environ(), "TMPDIR="+t.TempDir())
+	var err error
 	if s == nil {
 		err = cmd.Run()
 	} else {
@@ -234,19 +231,15 @@ func TestDisruptRestartAndSwitch(t *testing.T) {
 // does not work is a failure.
 func TestDisruptUpgrade(t *testing.T) {
 	needNFTables(t)
-	bin, err := building()
-	if err != nil {
-		t.Fatal(err)
-	}
 	next := filepath.Join(t.TempDir(), "next")
-	if err := os.Symlink(bin, next); err != nil {
+	if err := os.Symlink(Program(t), next); err != nil {
 		t.Fatal(err)
 	}
 	d := disrupt(t, nil, "test", "disrupt", "--upgrade", next, "--proxy-mode", "nftables", "--for", "2s")
 	if n := d.Broken(); n > 0 || len(d.Disturbances) != 1 || d.Disturbances[0].What != "upgrade to "+next || d.New[0].Made < 20 || d.Held[0].Held == 0 {
 		t.Errorf("an upgrade broke %d connections: %+v", n, d)
 	}
-	out, err := exec.CommandContext(t.Context(), bin, "test", "disrupt", "--upgrade", "/bin/false", "--proxy-mode", "nftables", "--for", "2s").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), Program(t), "test", "disrupt", "--upgrade", "/bin/false", "--proxy-mode", "nftables", "--for", "2s").CombinedOutput()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(out), "upgrade to /bin/false: ") {
 		t.Errorf("a program that does not work: %v: %s", err, out)

@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -45,23 +44,6 @@ var (
 	dnsIP     = netip.MustParseAddrPort("10.96.0.53:53")
 )
 
-// building makes the program once for all tests, unless TANDEM_TEST_BIN names
-// it: where the tests run there may be no compiler.
-var building = sync.OnceValues(func() (string, error) {
-	if made := os.Getenv("TANDEM_TEST_BIN"); made != "" {
-		return made, nil
-	}
-	dir, err := os.MkdirTemp("", "tandem-test-")
-	if err != nil {
-		return "", err
-	}
-	out, err := exec.Command("go", "build", "-o", dir, "../../cmd/tandem").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("go build: %w: %s", err, out)
-	}
-	return filepath.Join(dir, "tandem"), nil
-})
-
 // newSite is a site with three pods that answer.
 func newSite(t *testing.T) *site {
 	t.Helper()
@@ -89,11 +71,8 @@ func newSiteOn(t *testing.T, plan lab.Plan) *site {
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skipf("the test changes rules with nft: %v", err)
 	}
-	bin, err := building()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &site{t: t, bin: bin, dir: t.TempDir()}
+	var err error
+	s := &site{t: t, bin: Program(t), dir: t.TempDir()}
 	if s.net, err = lab.New(t.Context(), plan); err != nil {
 		t.Fatal(err)
 	}
@@ -221,24 +200,10 @@ func (s *site) status() (doc question.Status, err error) {
 	return doc, cmp.Or(err, fmt.Errorf("status: no document: %s", out))
 }
 
-// fewest is how often eventually tries before it gives up, however long that takes: on a
-// machine that stands still, time passes and nothing is tried.
-const fewest = 100
-
-// eventually tries until it works, and returns how long that took.
+// eventually is Eventually of the site.
 func (s *site) eventually(within time.Duration, what string, try func() error) time.Duration {
 	s.t.Helper()
-	begin := time.Now()
-	for tries := 1; ; tries++ {
-		err := try()
-		if err == nil {
-			return time.Since(begin)
-		}
-		if time.Since(begin) > within && tries >= fewest {
-			s.t.Fatalf("%s: not within %s and %d attempts: %v", what, within, tries, err)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	return Eventually(s.t, within, what, try)
 }
 
 // reach makes a connection from a pod; no answer is an error. It is for eventually: a busy

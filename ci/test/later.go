@@ -35,7 +35,7 @@ func later() []deferred {
 	return []deferred{
 		{pkg: "ci/kubernetes", why: "needs kube-apiserver and etcd built from source (4 min), then 5 min"},
 		{pkg: "ci/kubernetes/cluster", why: "the same"},
-		{pkg: "ci/wine", why: "the Windows program under Wine: 15 min"},
+		{pkg: "ci/wine", why: "the Windows program under Wine: 9 min"},
 		{
 			pkg: "ci/netns", tests: "TestSwitchModes TestUserspaceWithoutIPTables TestIPTablesUnderFire TestSwitchCutShort TestInvalidSegment TestUserspaceRestartUnderLoad",
 			why: "switches and faults under load: 1 min", alone: true,

@@ -7,10 +7,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/rand"
-	"crypto/sha1"
-	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gorilla/websocket"
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -75,9 +72,10 @@ const (
 // session is access to a cluster's API server, and to the tandems behind it.
 type session struct {
 	*http.Client
-	base  *url.URL
-	scope string // the namespace of what is named without one
-	name  string // of the cluster: the context, else the address
+	config *rest.Config // of that
+	base   *url.URL
+	scope  string // the namespace of what is named without one
+	name   string // of the cluster: the context, else the address
 
 	token  string    // for tandems, by the proxy; empty for exec
 	chosen time.Time // that
@@ -106,7 +104,7 @@ func (k *cluster) open() (to session, err error) {
 		return to, fmt.Errorf("kubeconfig: %w", err)
 	}
 	to.scope = cmp.Or(k.scope, to.scope)
-	c.NextProtos = []string{"http/1.1"} // exec upgrades connections
+	to.config = c
 	if to.Client, err = rest.HTTPClientFor(c); err != nil {
 		return to, err
 	}
@@ -514,18 +512,16 @@ func (c carrier) executed(req *http.Request) (*http.Response, error) {
 	}
 	at := c.base.JoinPath("api/v1/namespaces", c.namespace, "pods", c.Metadata.Name, "exec")
 	at.RawQuery = query.Encode()
-	s, err := dialStream(req.Context(), c.Client, at)
+	s, err := dialStream(req.Context(), c.config, at)
 	if err != nil {
 		return nil, fmt.Errorf("exec in pod %s: %w", c.Metadata.Name, err)
 	}
-	stop := context.AfterFunc(req.Context(), func() { _ = s.Close() })
 	written := make(chan struct{})
 	go func() { // the answer may come before all is written
 		defer close(written)
 		_ = req.Write(s) // what fails here, ends the reading
 	}()
 	end := func() error {
-		stop()
 		err := s.Close()
 		<-written
 		return err
@@ -542,181 +538,149 @@ func (c carrier) executed(req *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// stream is the standard input and output of a program in a pod: channels of a WebSocket (RFC 6455), in the form
-// that every API server has. Of what is read only the standard output is kept, and the beginning of the rest.
+// stream is the standard input and output of a program in a pod: channels of a WebSocket, in the form that every API
+// server has. Of what is read only the standard output is kept, and the beginning of the rest.
 type stream struct {
-	out io.WriteCloser
-	in  *bufio.Reader
-
-	writing sync.Mutex // a frame: answers to pings come from the reader
-
-	left    uint64 // bytes of the frame that is being read
-	begun   bool   // the channel of its message is known
-	channel byte
+	*websocket.Conn
+	message io.Reader    // of the standard output, which is being read; nil between two
 	said    bytes.Buffer // on the standard error
 	ended   bytes.Buffer // a Status
 }
 
-// What a stream consists of.
+// What a stream consists of: each message begins with its channel.
 const (
 	streamProtocol = "v4.channel.k8s.io"
-	streamGUID     = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11" // of WebSocket
 
 	channelIn, channelOut, channelErr, channelStatus = 0, 1, 2, 3
 
-	opContinue, opText, opBinary, opClose, opPing, opPong = 0, 1, 2, 8, 9, 10
-
-	finalFrame, maskedFrame = 0x80, 0x80
-
-	maxControl = 125      // bytes of a frame that carries no data
-	maxFrame   = 16 << 10 // bytes of one that is written
+	maxMessage = 16 << 10 // bytes of one that is written
 )
 
 // dialStream runs what a URL of the API server names.
-func dialStream(ctx context.Context, client *http.Client, at *url.URL) (*stream, error) {
-	var nonce [16]byte
-	_, _ = rand.Read(nonce[:]) // it never fails
-	key := base64.StdEncoding.EncodeToString(nonce[:])
+func dialStream(ctx context.Context, server *rest.Config, at *url.URL) (*stream, error) {
+	secure, err := rest.TLSConfigFor(server)
+	if err != nil {
+		return nil, err
+	}
+	d := dialer{connect: new(net.Dialer).DialContext, Dialer: websocket.Dialer{
+		Subprotocols: []string{streamProtocol}, TLSClientConfig: secure, Proxy: server.Proxy,
+		WriteBufferSize: 1 + maxMessage, // a message is one frame: the API server takes each frame for a message
+	}}
+	if d.Proxy == nil {
+		d.Proxy = http.ProxyFromEnvironment
+	}
+	credentials, err := rest.HTTPWrappersForConfig(server, &d)
+	if err != nil {
+		return nil, err
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	if err != nil {
 		return nil, err
 	}
-	for name, value := range map[string]string{
-		"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": key, "Sec-WebSocket-Protocol": streamProtocol,
-	} {
-		req.Header.Set(name, value)
-	}
-	res, err := client.Do(req)
+	res, err := credentials.RoundTrip(req)
 	if err != nil {
 		return nil, err
 	}
-	if res.StatusCode != http.StatusSwitchingProtocols {
-		defer res.Body.Close()
-		text, _ := io.ReadAll(io.LimitReader(res.Body, maxError))
+	if d.conn == nil {
+		text, _ := io.ReadAll(res.Body) // the beginning
 		return nil, apiError(res.StatusCode, text)
 	}
-	sum := sha1.Sum([]byte(key + streamGUID)) // as RFC 6455 has it; no secret
-	both, ok := res.Body.(io.ReadWriteCloser)
-	if !ok || res.Header.Get("Sec-WebSocket-Accept") != base64.StdEncoding.EncodeToString(sum[:]) || res.Header.Get("Sec-WebSocket-Protocol") != streamProtocol {
-		_ = res.Body.Close()
+	if d.conn.Subprotocol() != streamProtocol {
+		_ = d.conn.Close()
 		return nil, errors.New("the API server does not answer in the form " + streamProtocol)
 	}
-	return &stream{out: both, in: bufio.NewReader(both)}, nil
+	return &stream{Conn: d.conn}, nil
 }
 
-// Close ends the program's standard input.
-func (s *stream) Close() error { return s.out.Close() }
+// dialer is the transport of one request, which becomes a WebSocket.
+type dialer struct {
+	websocket.Dialer
+	connect func(ctx context.Context, network, address string) (net.Conn, error)
+	conn    *websocket.Conn // nil where the answer is another
+}
+
+// RoundTrip implements http.RoundTripper. The connection is closed when the request's context ends.
+func (d *dialer) RoundTrip(req *http.Request) (res *http.Response, err error) {
+	// Without its deadline, which a connection may notice before the context does.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(req.Context()))
+	context.AfterFunc(req.Context(), cancel)
+	d.NetDialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := d.connect(ctx, network, address)
+		if err == nil {
+			context.AfterFunc(ctx, func() { _ = conn.Close() })
+		}
+		return conn, err
+	}
+	at := *req.URL
+	at.Scheme = map[string]string{"http": "ws", "https": "wss"}[at.Scheme]
+	if d.conn, res, err = d.DialContext(ctx, at.String(), req.Header); errors.Is(err, websocket.ErrBadHandshake) {
+		return res, nil
+	}
+	return res, err
+}
 
 // Write writes to the standard input.
 func (s *stream) Write(p []byte) (n int, err error) {
-	for len(p) > 0 && err == nil {
-		part := p[:min(len(p), maxFrame)]
-		if err = s.frame(opBinary, append([]byte{channelIn}, part...)); err == nil {
-			n, p = n+len(part), p[len(part):]
+	for part := range slices.Chunk(p, maxMessage) {
+		if err := s.WriteMessage(websocket.BinaryMessage, append([]byte{channelIn}, part...)); err != nil {
+			return n, err
 		}
+		n += len(part)
 	}
-	return n, err
-}
-
-// frame writes a whole message, which it masks in place, as clients do.
-func (s *stream) frame(op byte, payload []byte) error {
-	b := []byte{finalFrame | op, maskedFrame}
-	if len(payload) <= maxControl {
-		b[1] |= byte(len(payload))
-	} else {
-		b[1] |= maxControl + 1
-		b = binary.BigEndian.AppendUint16(b, uint16(len(payload)))
-	}
-	var mask [4]byte
-	_, _ = rand.Read(mask[:])
-	for i := range payload {
-		payload[i] ^= mask[i%len(mask)]
-	}
-	s.writing.Lock()
-	defer s.writing.Unlock()
-	_, err := s.out.Write(slices.Concat(b, mask[:], payload))
-	return err
+	return n, nil
 }
 
 // Read reads the standard output. Its end is an error where the program failed.
 func (s *stream) Read(p []byte) (int, error) {
 	for {
-		if s.left == 0 {
+		if s.message == nil {
 			if err := s.next(); err != nil {
-				return 0, err
-			}
-			continue
-		}
-		if !s.begun {
-			channel, err := s.in.ReadByte()
-			if err != nil {
 				return 0, s.end(err)
 			}
-			s.channel, s.begun = channel, true
-			s.left--
 			continue
 		}
-		if s.channel == channelOut {
-			n, err := s.in.Read(p[:min(uint64(len(p)), s.left)])
-			s.left -= uint64(n)
-			if err != nil {
-				err = s.end(err)
-			}
-			return n, err
+		n, err := s.message.Read(p)
+		if errors.Is(err, io.EOF) {
+			s.message = nil
+			continue
 		}
-		if err := s.keep(); err != nil {
-			return 0, s.end(err)
+		if err != nil {
+			err = s.end(err)
 		}
+		return n, err
 	}
 }
 
-// keep reads from a frame of another channel than the standard output.
-func (s *stream) keep() error {
-	part := make([]byte, min(s.left, maxError))
-	n, err := io.ReadFull(s.in, part)
-	s.left -= uint64(n)
-	if kept := map[byte]*bytes.Buffer{channelErr: &s.said, channelStatus: &s.ended}[s.channel]; kept != nil {
-		kept.Write(part[:min(n, maxError-kept.Len())])
+// next reads the beginning of a message, and keeps that of another channel than the standard output.
+func (s *stream) next() error {
+	_, message, err := s.NextReader()
+	if err != nil {
+		return err
+	}
+	var channel [1]byte
+	if _, err := io.ReadFull(message, channel[:]); errors.Is(err, io.EOF) {
+		return nil // it is empty
+	} else if err != nil {
+		return err
+	}
+	switch channel[0] {
+	case channelOut:
+		s.message = message
+	case channelErr:
+		err = keep(&s.said, message)
+	case channelStatus:
+		err = keep(&s.ended, message)
 	}
 	return err
 }
 
-// next reads the beginning of a frame, and the whole of one that carries no data.
-func (s *stream) next() error {
-	var head [2]byte
-	if _, err := io.ReadFull(s.in, head[:]); err != nil {
-		return s.end(err)
-	}
-	op, size := head[0]&0x0f, uint64(head[1]&^maskedFrame)
-	if head[1]&maskedFrame != 0 || size > maxControl && op >= opClose {
-		return errors.New("the API server breaks the rules of WebSocket")
-	}
-	if size > maxControl {
-		long := make([]byte, map[uint64]int{maxControl + 1: 2, maxControl + 2: 8}[size])
-		if _, err := io.ReadFull(s.in, long); err != nil {
-			return s.end(err)
-		}
-		size = 0
-		for _, b := range long {
-			size = size<<8 | uint64(b)
-		}
-	}
-	switch op {
-	case opContinue:
-		s.left = size
-		return nil
-	case opText, opBinary:
-		s.left, s.begun = size, false
+// keep appends the beginning of a message.
+func keep(kept *bytes.Buffer, message io.Reader) error {
+	_, err := io.CopyN(kept, message, int64(maxError-kept.Len()))
+	if errors.Is(err, io.EOF) {
 		return nil
 	}
-	payload := make([]byte, size)
-	if _, err := io.ReadFull(s.in, payload); err != nil || op == opClose {
-		return s.end(err)
-	}
-	if op == opPing {
-		return s.frame(opPong, payload)
-	}
-	return nil
+	return err
 }
 
 // end is the result of a program whose output has ended: io.EOF, or why it failed.
@@ -726,7 +690,7 @@ func (s *stream) end(err error) error {
 		text := strings.TrimPrefix(strings.TrimSpace(s.said.String()), "tandem: ")
 		return errors.New(cmp.Or(text, status.Message))
 	}
-	if err == nil || errors.Is(err, io.ErrUnexpectedEOF) && s.ended.Len() > 0 {
+	if s.ended.Len() > 0 || websocket.IsCloseError(err, websocket.CloseNormalClosure, websocket.CloseNoStatusReceived) {
 		return io.EOF
 	}
 	return err

@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/sha1"
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
@@ -748,14 +749,32 @@ func TestProgressOfNodes(t *testing.T) {
 	}
 }
 
-// pipe is what a stream reads; what it writes is lost.
-type pipe struct{ io.Reader }
-
-func (pipe) Write(p []byte) (int, error) { return len(p), nil }
-func (pipe) Close() error                { return nil }
-
-func streamOf(text string) *stream {
-	return &stream{out: pipe{}, in: bufio.NewReader(strings.NewReader(text))}
+// streamOf is a stream that reads a text after the handshake; what it writes is lost.
+func streamOf(t *testing.T, text string) *stream {
+	t.Helper()
+	client, server := net.Pipe()
+	t.Cleanup(func() { client.Close() })
+	connected := make(chan struct{})
+	defer close(connected)
+	go func() {
+		defer server.Close()
+		req, err := http.ReadRequest(bufio.NewReader(server))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		go io.Copy(io.Discard, server)
+		sum := sha1.Sum([]byte(req.Header.Get("Sec-WebSocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
+		fmt.Fprintf(server, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: %s\r\nSec-WebSocket-Protocol: %s\r\n\r\n%s",
+			base64.StdEncoding.EncodeToString(sum[:]), streamProtocol, text)
+		<-connected
+	}()
+	d := dialer{connect: func(context.Context, string, string) (net.Conn, error) { return client, nil }}
+	res, err := d.RoundTrip(httptest.NewRequest(http.MethodGet, "http://server/", nil))
+	if err != nil || d.conn == nil {
+		t.Fatal(res, err)
+	}
+	return &stream{Conn: d.conn}
 }
 
 // A stream keeps the standard output, however it is cut into frames, and says why a program failed; what breaks the
@@ -772,10 +791,10 @@ func TestStream(t *testing.T) {
 		"failed, in pieces":  {"\x82\x0b\x02tandem: no\x02\x05\x03" + `{"st` + "\x80\x10" + `atus":"Failure"}`, "", "no"},
 		"failed with reason": {"\x82\x0b\x02tandem: no\x82\x15\x03" + `{"status":"Failure"}`, "", "no"},
 		"cut":                {"\x82\x09\x01a", "a", "EOF"},
-		"masked":             {"\x82\x81\x00\x00\x00\x00\x01", "", "breaks the rules"},
-		"a long ping":        {"\x89\x7e\x01\x00", "", "breaks the rules"},
+		"masked":             {"\x82\x81\x00\x00\x00\x00\x01", "", "bad MASK"},
+		"a long ping":        {"\x89\x7e\x01\x00", "", "len > 125"},
 	} {
-		out, err := io.ReadAll(streamOf(c.in))
+		out, err := io.ReadAll(streamOf(t, c.in))
 		if err == nil {
 			err = io.EOF
 		}
@@ -783,7 +802,7 @@ func TestStream(t *testing.T) {
 			t.Errorf("%s: %q, %v", name, out, err)
 		}
 	}
-	s := streamOf("\x82\x7f\x00\x00\x00\x00\x00\x01\x00\x01\x02" + strings.Repeat("e", 1<<16))
+	s := streamOf(t, "\x82\x7f\x00\x00\x00\x00\x00\x01\x00\x01\x02"+strings.Repeat("e", 1<<16)+"\x88\x00")
 	if _, err := io.ReadAll(s); err != nil || s.said.Len() != maxError {
 		t.Errorf("%d bytes of the standard error are kept, %v", s.said.Len(), err)
 	}
@@ -794,7 +813,7 @@ func FuzzStream(f *testing.F) {
 	f.Add("\x82\x04\x01abc\x89\x01?\x80\x01c")
 	f.Add("\x82\x7f\xff\xff\xff\xff\xff\xff\xff\xff\x03{}")
 	f.Fuzz(func(t *testing.T, text string) {
-		s := streamOf(text)
+		s := streamOf(t, text)
 		if out, _ := io.ReadAll(s); len(out) > len(text) || s.said.Len() > maxError || s.ended.Len() > maxError {
 			t.Errorf("%d bytes of %d, %d and %d are kept", len(out), len(text), s.said.Len(), s.ended.Len())
 		}

@@ -215,7 +215,7 @@ func writeSettings(s *screen, documents []settingDocument, list bool) {
 	if list {
 		t := table{columns: []column{{name: "FIELD", keep: true}, {name: "FLAG", keep: true}, {name: "CHANGE"}, {name: "DEFAULT"}, {name: "MEANING", wide: true}}}
 		for _, d := range documents {
-			t.add(orDash(d.Field), orDash(d.Flag), d.Change, orDash(d.Default), d.Doc)
+			t.add(cmp.Or(d.Field, "-"), cmp.Or(d.Flag, "-"), d.Change, cmp.Or(d.Default, "-"), d.Doc)
 		}
 		s.table(t)
 		return
@@ -242,7 +242,7 @@ func explainSetting(s *screen, d settingDocument) {
 		row("flag", d.Flag)
 	}
 	row("value", d.Kind)
-	row("default", orDash(d.Default))
+	row("default", cmp.Or(d.Default, "-"))
 	row("change", d.Why)
 	row("old", d.Old)
 }
@@ -255,13 +255,6 @@ func flagName(s *config.Setting) string {
 		return "-" + s.Flag
 	}
 	return "--" + s.Flag
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }
 
 func unknownSetting(name string) error {

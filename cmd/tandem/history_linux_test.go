@@ -4,13 +4,11 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
@@ -31,17 +29,10 @@ const fullHistory = 4 << 20
 // more in memory than after the first 500. That is anonymous memory: how many pages of the program are mapped
 // in is the kernel's.
 func TestMemoryOfAFullHistory(t *testing.T) {
-	if err := netns.Available(); err != nil {
-		t.Skipf("no network namespaces here: %v", err)
-	}
-	node, err := netns.New(t.Context(), netns.Plan{Node: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { node.Close() })
-	h := &historian{T: t, node: node}
+	h := &historian{testNode: newTestNode(t)}
+	var err error
 	h.api, err = apitest.Start(apitest.Options{Plain: true, Listen: func() (l net.Listener, err error) {
-		err = node.Do(netns.Node, func() error { l, err = net.Listen("tcp", "127.0.0.1:0"); return err })
+		err = h.Do(netns.Node, func() error { l, err = net.Listen("tcp", "127.0.0.1:0"); return err })
 		return l, err
 	}})
 	if err != nil {
@@ -54,13 +45,7 @@ func TestMemoryOfAFullHistory(t *testing.T) {
 			ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(10 + i)})}, Ports: []model.ServicePort{{Proto: model.TCP, Port: 80}},
 		}))
 	}
-	running, log := h.program("run", "--master", h.api.URL(), "--hostname-override", "node-1", "--proxy-mode", "nftables", "--cluster-cidr", "10.244.0.0/16")
-	t.Cleanup(func() {
-		_ = running.Process.Signal(os.Interrupt)
-		_ = running.Wait()
-	})
-	log.await(t, "services programmed")
-	h.pid = running.Process.Pid
+	h.pid = h.serve("--master", h.api.URL(), "--proxy-mode", "nftables").Process.Pid
 
 	h.fill(500)
 	resident, anonymous := h.rest(40, 0)
@@ -82,22 +67,10 @@ const historians = 100
 
 // historian is a node with a tandem whose history fills.
 type historian struct {
-	*testing.T
-	node *netns.Net
+	testNode
 	api  *apitest.Server
 	pid  int
 	made int
-}
-
-func (h *historian) program(args ...string) (cmd *exec.Cmd, out *written) {
-	h.Helper()
-	if err := h.node.Do(netns.Node, func() (err error) {
-		cmd, out, err = program(h.Context(), args...)
-		return err
-	}); err != nil {
-		h.Fatal(err)
-	}
-	return cmd, out
 }
 
 // fill changes EndpointSlices until so many changes, and so many syncs, have come. What the sync under
@@ -126,11 +99,10 @@ func (h *historian) fill(most uint64) {
 // syncs is the number of the last sync that applied a change.
 func (h *historian) syncs() uint64 {
 	h.Helper()
-	asked, out := h.program("history", "--limit", "1", "-o", "json")
-	err := asked.Wait()
+	code, out := h.ask("history", "--limit", "1", "-o", "json")
 	var d history.Document
-	if err = errors.Join(err, json.Unmarshal([]byte(out.String()), &d)); err != nil {
-		h.Fatalf("%v: %s", err, out)
+	if err := json.Unmarshal([]byte(out), &d); err != nil || code != exitOK {
+		h.Fatalf("exit code %d, %v: %s", code, err, out)
 	}
 	if len(d.Entries) == 0 || d.Entries[0].Sync == nil {
 		return 0

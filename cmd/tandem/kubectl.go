@@ -234,7 +234,6 @@ func few(names []string) string {
 
 // each asks some pods at a time, and says on stderr how far that is where it takes a while.
 func each(cmd *cobra.Command, pods []pod, ask func(pod) error) {
-	var group sync.WaitGroup
 	var mu sync.Mutex
 	asked, failed, under := 0, 0, []string{}
 	done := waitingFor(cmd, func() string {
@@ -243,21 +242,29 @@ func each(cmd *cobra.Command, pods []pod, ask func(pod) error) {
 		return progress(asked, failed, len(pods), under)
 	})
 	defer done()
+	atOnce(pods, func(p pod) {
+		mu.Lock()
+		under = append(under, p.Spec.NodeName)
+		mu.Unlock()
+		err := ask(p)
+		mu.Lock()
+		defer mu.Unlock()
+		i := slices.Index(under, p.Spec.NodeName)
+		under = slices.Delete(under, i, i+1)
+		if asked++; err != nil {
+			failed++
+		}
+	})
+}
+
+// atOnce calls ask for each pod, at most maxAsked at a time.
+func atOnce(pods []pod, ask func(pod)) {
 	next := make(chan pod)
+	var group sync.WaitGroup
 	for range min(maxAsked, len(pods)) {
 		group.Go(func() {
 			for p := range next {
-				mu.Lock()
-				under = append(under, p.Spec.NodeName)
-				mu.Unlock()
-				err := ask(p)
-				mu.Lock()
-				i := slices.Index(under, p.Spec.NodeName)
-				under = slices.Delete(under, i, i+1)
-				if asked++; err != nil {
-					failed++
-				}
-				mu.Unlock()
+				ask(p)
 			}
 		})
 	}

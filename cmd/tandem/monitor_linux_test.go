@@ -5,14 +5,13 @@ package main
 import (
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/tandem-proxy/tandem/linux/netns"
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
@@ -36,94 +35,50 @@ func withoutEndpoints(namespace string, number int) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {name: db, namespace: %s}\nspec:\n  clusterIP: 10.96.0.%d\n  ports: [{name: sql, port: 5432}]\n", namespace, number)
 }
 
-// monitoredNode is a node with a running tandem, and what starts a program there, until the test ends. A mode with -legacy
-// is on a node that uses that variant of iptables.
-func monitoredNode(t *testing.T, mode string) (node *netns.Net, here func(args ...string) (*exec.Cmd, *written)) {
+// monitoredNode is a node with a running tandem. A mode with -legacy is on a node that uses that variant of iptables.
+func monitoredNode(t *testing.T, mode string) testNode {
 	t.Helper()
-	node, err := netns.New(t.Context(), netns.Plan{Node: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { node.Close() })
-	here = func(args ...string) (cmd *exec.Cmd, out *written) {
-		t.Helper()
-		if err := node.Do(netns.Node, func() (err error) {
-			cmd, out, err = program(t.Context(), args...)
-			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = cmd.Process.Signal(os.Interrupt)
-			_ = cmd.Wait() // its context has ended
-		})
-		return cmd, out
-	}
+	node := newTestNode(t)
 	mode, legacy := strings.CutSuffix(mode, "-legacy")
 	if legacy {
-		if err := node.Do(netns.Node, func() error {
+		node.do(func() error {
 			out, err := exec.CommandContext(t.Context(), "iptables-legacy", "-N", "FOREIGN").CombinedOutput()
 			if err != nil {
 				t.Skipf("no iptables-legacy here: %v: %s", err, out)
 			}
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		})
 	}
-	_, log := here("run", "--manifests", folder(t, map[string]string{"web.yaml": monitored}), "--hostname-override", "node-1", "--proxy-mode", mode, "--cluster-cidr", "10.244.0.0/16")
-	log.await(t, "services programmed")
-	return node, here
-}
-
-// connect connects from the node to places, each so often.
-func connect(t *testing.T, node *netns.Net, times int, places ...string) {
-	t.Helper()
-	if err := node.Do(netns.Node, func() error {
-		for range times {
-			for _, at := range places {
-				if c, err := net.DialTimeout("tcp", at, time.Second); err == nil {
-					_ = c.Close()
-				}
-			}
-		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	node.serve("--manifests", folder(t, map[string]string{"web.yaml": monitored}), "--proxy-mode", mode)
+	return node
 }
 
 // What a client meets is shown, in the modes of this kernel, and only what is asked for. A mode that does not show
 // rejections says so.
 func TestMonitorInModes(t *testing.T) {
-	if err := netns.Available(); err != nil {
-		t.Skipf("no network namespaces here: %v", err)
-	}
 	for _, kind := range []string{"nftables", "iptables", "iptables-legacy", "ipvs", "ipvs-legacy", "userspace"} {
 		t.Run(kind, func(t *testing.T) {
-			node, here := monitoredNode(t, kind)
+			node := monitoredNode(t, kind)
 			mode, legacy := strings.CutSuffix(kind, "-legacy")
 			client := "192.0.2.1"
 			if mode == "ipvs" { // whose cluster IPs are addresses of the node
 				client = "10.96.0.0/16"
 			}
-			_, all := here("monitor", "--interval", "100ms")
-			_, one := here("monitor", "--interval", "100ms", "--service", "web", "--verdict", "forward", "--from", client)
+			_, all := node.started("monitor", "--interval", "100ms")
+			_, one := node.started("monitor", "--interval", "100ms", "--service", "web", "--verdict", "forward", "--from", client)
 			all.await(t, "through node node-1, mode ")
 			one.await(t, "through node node-1, mode ")
 			if !strings.Contains(all.String(), "mode "+mode) {
 				t.Skipf("mode %s does not work on this kernel: %s", mode, all)
 			}
-			if err := node.Do(netns.Node, func() error {
+			node.do(func() error {
 				l, err := net.Listen("tcp", "192.0.2.1:8080")
 				if err == nil {
 					t.Cleanup(func() { _ = l.Close() })
 				}
 				return err
-			}); err != nil {
-				t.Fatal(err)
-			}
-			connect(t, node, 1, "198.51.100.7:80", "198.51.100.8:80", "10.96.0.11:5432", "10.96.0.10:80")
+			})
+			node.connect("198.51.100.7:80", "198.51.100.8:80", "10.96.0.11:5432", "10.96.0.10:80")
 			for _, out := range []*written{one, all} {
 				out.await(t, "default/web:http")
 				out.await(t, "FORWARD 192.0.2.1:8080")
@@ -153,19 +108,16 @@ func TestMonitorInModes(t *testing.T) {
 // However many packets of one namespace are rejected, few of them are shown, and those of others are. What reports them is in the
 // kernel only while somebody asks.
 func TestMonitorIsBoundedAndLeavesNothing(t *testing.T) {
-	if err := netns.Available(); err != nil {
-		t.Skipf("no network namespaces here: %v", err)
-	}
 	for kind, chains := range map[string]int{"nftables": 4, "iptables-legacy": 8} {
 		t.Run(kind, func(t *testing.T) { monitorIsBounded(t, kind, chains) })
 	}
 }
 
 func monitorIsBounded(t *testing.T, kind string, chains int) {
-	node, here := monitoredNode(t, kind)
+	node := monitoredNode(t, kind)
 	tables := func() (names []string) {
 		t.Helper()
-		if err := node.Do(netns.Node, func() error {
+		node.do(func() error {
 			chains, err := nft.BaseChains(t.Context())
 			for _, c := range chains {
 				if strings.HasPrefix(c.Table, "tandem-monitor-") {
@@ -173,27 +125,23 @@ func monitorIsBounded(t *testing.T, kind string, chains int) {
 				}
 			}
 			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
+		})
 		return names
 	}
 	if names := tables(); len(names) > 0 {
 		t.Errorf("before somebody asks: %v", names)
 	}
-	cmd, out := here("monitor", "--interval", "100ms")
+	cmd, out := node.started("monitor", "--interval", "100ms")
 	out.await(t, "through node node-1, mode ")
 	if names := tables(); len(names) != chains {
 		t.Errorf("base chains: %v", names)
 	}
-	traced, text := here("trace", "host", "shop/db:5432")
-	_ = traced.Wait() // what it says is checked
-	if said := text.String(); !strings.Contains(said, "SAME") || strings.Contains(said, "tandem-monitor") {
+	if _, said := node.ask("trace", "host", "shop/db:5432"); !strings.Contains(said, "SAME") || strings.Contains(said, "tandem-monitor") {
 		t.Errorf("trace: %s", said)
 	}
 	begin := time.Now()
-	connect(t, node, 500, "10.96.0.11:5432")
-	connect(t, node, 3, "10.96.0.12:5432")
+	node.connect(slices.Repeat([]string{"10.96.0.11:5432"}, 500)...)
+	node.connect(slices.Repeat([]string{"10.96.0.12:5432"}, 3)...)
 	out.await(t, "bank/db:sql (cluster IP)  REJECT")
 	took := time.Since(begin)
 	shown, others := strings.Count(out.String(), "shop/db"), 0
@@ -214,9 +162,7 @@ func monitorIsBounded(t *testing.T, kind string, chains int) {
 			t.Fatalf("nobody asks: %v", tables())
 		}
 	}
-	asked, drift := here("drift", "-o", "json")
-	_ = asked.Wait() // the exit code is checked
-	if code := asked.ProcessState.ExitCode(); code != exitOK || !strings.Contains(drift.String(), `"total": 0`) {
+	if code, drift := node.ask("drift", "-o", "json"); code != exitOK || !strings.Contains(drift, `"total": 0`) {
 		t.Errorf("exit code %d: %s", code, drift)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -67,22 +68,81 @@ func program(ctx context.Context, args ...string) (*exec.Cmd, *written, error) {
 	return cmd, &out, cmd.Start()
 }
 
-// programOnNode starts tandem on a node in a network namespace of its own, which is
-// closed when the test ends.
-func programOnNode(t *testing.T, args ...string) (cmd *exec.Cmd, out *written) {
+// testNode is a node in a network namespace of its own, which is closed when the test ends.
+type testNode struct {
+	*testing.T
+	*netns.Net
+}
+
+func newTestNode(t *testing.T) testNode {
 	t.Helper()
+	if err := netns.Available(); err != nil {
+		t.Skipf("no network namespaces here: %v", err)
+	}
 	n, err := netns.New(t.Context(), netns.Plan{Node: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { n.Close() })
-	if err := n.Do(netns.Node, func() (err error) {
-		cmd, out, err = program(t.Context(), args...)
-		return err
-	}); err != nil {
-		t.Fatal(err)
+	return testNode{t, n}
+}
+
+// do does something on the node.
+func (n testNode) do(f func() error) {
+	n.Helper()
+	if err := n.Do(netns.Node, f); err != nil {
+		n.Fatal(err)
 	}
+}
+
+// start starts tandem on the node.
+func (n testNode) start(args ...string) (cmd *exec.Cmd, out *written) {
+	n.Helper()
+	n.do(func() (err error) {
+		cmd, out, err = program(n.Context(), args...)
+		return err
+	})
 	return cmd, out
+}
+
+// started is start of what is ended when the test ends.
+func (n testNode) started(args ...string) (cmd *exec.Cmd, out *written) {
+	n.Helper()
+	cmd, out = n.start(args...)
+	n.Cleanup(func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		_ = cmd.Wait() // its context has ended
+	})
+	return cmd, out
+}
+
+// ask runs tandem on the node to its end.
+func (n testNode) ask(args ...string) (code int, out string) {
+	n.Helper()
+	cmd, said := n.start(args...)
+	_ = cmd.Wait() // the exit code is checked
+	return cmd.ProcessState.ExitCode(), said.String()
+}
+
+// serve starts tandem run on the node, waits until it has programmed its Services, and ends it when the test ends.
+func (n testNode) serve(args ...string) *exec.Cmd {
+	n.Helper()
+	cmd, log := n.started(append([]string{"run", "--hostname-override", "node-1", "--cluster-cidr", "10.244.0.0/16"}, args...)...)
+	log.await(n.T, "services programmed")
+	return cmd
+}
+
+// connect connects from the node to places; no answer is needed.
+func (n testNode) connect(places ...string) {
+	n.Helper()
+	n.do(func() error {
+		for _, at := range places {
+			if c, err := net.DialTimeout("tcp", at, time.Second); err == nil {
+				_ = c.Close()
+			}
+		}
+		return nil
+	})
 }
 
 // An ordinary start, a change and a reload log no warning in any mode: one line says
@@ -119,7 +179,7 @@ func ordinaryStart(t *testing.T, mode string) {
 	head := "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nclusterCIDR: 10.244.0.0/16\nmode: \"" + mode + "\"\n" +
 		"conntrack: {maxPerCore: 0}\n"
 	write(file, head)
-	cmd, out := programOnNode(t, "run", "--config", file, "--manifests", dir, "--hostname-override", "demo-node", "--v", "2")
+	cmd, out := newTestNode(t).start("run", "--config", file, "--manifests", dir, "--hostname-override", "demo-node", "--v", "2")
 	stopped := false
 	stop := func() {
 		if !stopped {
@@ -275,7 +335,7 @@ func TestFeatureGatesAreNotLogged(t *testing.T) {
 	if err := netns.Available(); err != nil {
 		t.Skipf("no network namespaces here: %v", err)
 	}
-	cmd, out := programOnNode(t, "run", "--master", "http://127.0.0.1:1", "--hostname-override", "demo-node", "--v", "2")
+	cmd, out := newTestNode(t).start("run", "--master", "http://127.0.0.1:1", "--hostname-override", "demo-node", "--v", "2")
 	out.await(t, "connection refused") // it has read its feature gates
 	_ = cmd.Process.Signal(syscall.SIGTERM)
 	if err := cmd.Wait(); err != nil || strings.Contains(out.String(), "eature gate") {
@@ -289,11 +349,11 @@ func TestInitOnlyFails(t *testing.T) {
 	if err := netns.Available(); err != nil {
 		t.Skipf("no network namespaces here: %v", err)
 	}
-	cmd, out := programOnNode(t, "run", "--init-only", "--hostname-override", "n", "--conntrack-max-per-core", "100000000")
+	cmd, out := newTestNode(t).start("run", "--init-only", "--hostname-override", "n", "--conntrack-max-per-core", "100000000")
 	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != exitFailure || !strings.Contains(out.String(), "tandem: --init-only: ") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	cmd, out = programOnNode(t, "run", "--init-only", "--hostname-override", "n", "--conntrack-max-per-core", "0")
+	cmd, out = newTestNode(t).start("run", "--init-only", "--hostname-override", "n", "--conntrack-max-per-core", "0")
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}

@@ -5,8 +5,6 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,44 +22,12 @@ import (
 // A running tandem serves its history; a snapshot of it has the same status and history,
 // and is planned alike without it, redacted, too.
 func TestHistoryAndSnapshotOfARunningTandem(t *testing.T) {
-	if err := netns.Available(); err != nil {
-		t.Skipf("no network namespaces here: %v", err)
-	}
-	node, err := netns.New(t.Context(), netns.Plan{Node: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { node.Close() })
-	here := func(args ...string) (code int, out string) {
-		t.Helper()
-		var cmd *exec.Cmd
-		var said *written
-		if err := node.Do(netns.Node, func() (err error) {
-			cmd, said, err = program(t.Context(), args...)
-			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
-		_ = cmd.Wait() // the exit code is checked
-		return cmd.ProcessState.ExitCode(), said.String()
-	}
+	node := newTestNode(t)
 	dir := folder(t, map[string]string{
 		"web.yaml":  webYAML,
 		"node.yaml": "apiVersion: v1\nkind: Node\nmetadata: {name: node-1}\nstatus: {addresses: [{type: InternalIP, address: 192.0.2.1}]}\n",
 	})
-	var log *written
-	var running *exec.Cmd
-	if err := node.Do(netns.Node, func() (err error) {
-		running, log, err = program(t.Context(), "run", "--manifests", dir, "--hostname-override", "node-1", "--proxy-mode", "nftables", "--cluster-cidr", "10.244.0.0/16", "--count-connections")
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = running.Process.Signal(os.Interrupt)
-		_ = running.Wait()
-	})
-	log.await(t, "services programmed")
+	node.serve("--manifests", dir, "--proxy-mode", "nftables", "--count-connections")
 
 	changed := strings.Replace(webYAML, "10.244.1.3", "10.244.1.4", 1)
 	if err := os.WriteFile(filepath.Join(dir, "web.yaml"), []byte(changed), 0o600); err != nil {
@@ -69,7 +35,7 @@ func TestHistoryAndSnapshotOfARunningTandem(t *testing.T) {
 	}
 	var past history.Document
 	for end := time.Now().Add(30 * time.Second); len(past.Entries) == 0 || past.Entries[0].Sync == nil; time.Sleep(50 * time.Millisecond) {
-		code, out := here("history", "default/web", "-o", "json")
+		code, out := node.ask("history", "default/web", "-o", "json")
 		if code != exitOK || time.Now().After(end) {
 			t.Fatalf("history: exit code %d\n%s", code, out)
 		}
@@ -81,13 +47,13 @@ func TestHistoryAndSnapshotOfARunningTandem(t *testing.T) {
 	if e := past.Entries[0]; e.Kind != "EndpointSlice" || e.Verb != "changed" || e.Detail != "endpoint 10.244.1.4 added, endpoint 10.244.1.3 deleted" || e.Sync.Created+e.Sync.Replaced == 0 || e.Sync.Stages.Write <= 0 {
 		t.Errorf("%+v %+v", e, e.Sync)
 	}
-	if _, out := here("history"); !strings.Contains(out, "InitialList") || !strings.Contains(out, "default/web-1") || !strings.Contains(out, "endpoint 10.244.1.4 added") {
+	if _, out := node.ask("history"); !strings.Contains(out, "InitialList") || !strings.Contains(out, "default/web-1") || !strings.Contains(out, "endpoint 10.244.1.4 added") {
 		t.Error(out)
 	}
 
 	plain, redacted, bundle := filepath.Join(dir, "plain"), filepath.Join(dir, "redacted"), filepath.Join(t.TempDir(), "bundle")
 	for path, args := range map[string][]string{plain: {"snapshot"}, redacted: {"snapshot", "--redact"}} {
-		code, out := here(args...)
+		code, out := node.ask(args...)
 		if code != exitOK {
 			t.Fatalf("%v: %s", args, out)
 		}
@@ -105,27 +71,19 @@ func TestHistoryAndSnapshotOfARunningTandem(t *testing.T) {
 		}
 	}
 	everyVerbReads(t, plain)
-	tracesAsItWas(t, here, filepath.Join(t.TempDir(), "damaged"), func() error {
+	tracesAsItWas(node, filepath.Join(t.TempDir(), "damaged"), func() error {
 		return node.Do(netns.Node, func() error {
 			return exec.CommandContext(t.Context(), "nft", "flush", "map", "ip", "tandem", "slots").Run()
 		})
 	})
 
-	if err := node.Do(netns.Node, func() error { // no answer is needed: only the first packet counts
-		c, err := net.DialTimeout("tcp", "10.96.0.10:80", 100*time.Millisecond)
-		if err == nil {
-			_ = c.Close()
-		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	node.connect("10.96.0.10:80") // only the first packet counts
 	var top question.Top
-	if code, out := here("top", "-o", "json", "--interval", "100ms"); code != exitOK || json.Unmarshal([]byte(out), &top) != nil || len(top.Services) != 1 || top.Services[0].Service != "default/web" {
+	if code, out := node.ask("top", "-o", "json", "--interval", "100ms"); code != exitOK || json.Unmarshal([]byte(out), &top) != nil || len(top.Services) != 1 || top.Services[0].Service != "default/web" {
 		t.Errorf("top: exit code %d\n%s", code, out)
 	}
 
-	code, out := here("doctor", "--proxy-mode", "nftables", "--bundle", bundle, "-o", "json")
+	code, out := node.ask("doctor", "--proxy-mode", "nftables", "--bundle", bundle, "-o", "json")
 	var checks struct{ Items []diagnosis.Check }
 	if err := json.NewDecoder(strings.NewReader(out)).Decode(&checks); err != nil || len(checks.Items) < 30 {
 		t.Fatalf("doctor: exit code %d, %d checks (%v)\n%s", code, len(checks.Items), err, out)
@@ -182,7 +140,7 @@ func everyVerbReads(t *testing.T, path string) {
 
 // tracesAsItWas damages the data plane, and follows a connection through it later, elsewhere,
 // and after it was repaired.
-func tracesAsItWas(t *testing.T, here func(args ...string) (int, string), path string, damage func() error) {
+func tracesAsItWas(t testNode, path string, damage func() error) {
 	t.Helper()
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Logf("a damaged data plane is not traced: %v", err)
@@ -203,7 +161,7 @@ func tracesAsItWas(t *testing.T, here func(args ...string) (int, string), path s
 				}
 			}
 		}()
-		code, text := here("snapshot")
+		code, text := t.ask("snapshot")
 		close(taken)
 		if err := <-damaged; err != nil {
 			t.Fatal(err)
@@ -211,7 +169,7 @@ func tracesAsItWas(t *testing.T, here func(args ...string) (int, string), path s
 		if err := os.WriteFile(path, []byte(text), 0o600); code != exitOK || err != nil {
 			t.Fatalf("snapshot: exit code %d, %v", code, err)
 		}
-		code, out, stderr := tandem(t, "trace", "--snapshot", path, "pod", "default/web:80")
+		code, out, stderr := tandem(t.T, "trace", "--snapshot", path, "pod", "default/web:80")
 		if code == exitDiffers && strings.Contains(out, "DIFFERS") && strings.Contains(out, "missing    element { 10.96.0.10 . tcp . 80 . 0 } of ip slots: this alone changes the outcome") {
 			return
 		}

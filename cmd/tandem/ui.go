@@ -224,23 +224,12 @@ func (s *survey) ask() {
 		}
 	}
 	s.mu.Unlock()
-	next := make(chan pod)
-	var group sync.WaitGroup
-	for range min(maxAsked, len(now.pods)) {
-		group.Go(func() {
-			for p := range next {
-				r := s.report(now.session, p)
-				s.mu.Lock()
-				s.known[p.Metadata.Name] = r
-				s.mu.Unlock()
-			}
-		})
-	}
-	for _, p := range now.pods {
-		next <- p
-	}
-	close(next)
-	group.Wait()
+	atOnce(now.pods, func(p pod) {
+		r := s.report(now.session, p)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.known[p.Metadata.Name] = r
+	})
 }
 
 // report is that of a pod's tandem, or why there is none.

@@ -12,19 +12,18 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tandem-proxy/tandem/installers/test/guest"
 )
 
 const (
-	program  = "/usr/bin/tandem" // where packages have it
-	starter  = "/usr/bin/starts" // this test in systemd's place
-	selinux  = "/sys/fs/selinux"
-	services = "/etc/tandem/services"
+	starter = "/usr/bin/starts" // this test in systemd's place
+	selinux = "/sys/fs/selinux"
 
 	config    = "/etc/tandem/config.yaml"
 	elsewhere = "/root/config.yaml"
@@ -32,59 +31,38 @@ const (
 )
 
 // loaded loads the policy, which ci/guest/run compiled, puts the program where packages have it,
-// labels what is run and read, and has the policy enforced: in a guest alone, as it changes the machine.
-func loaded(t *testing.T) {
+// labels what is run and read, and has the policy enforced.
+func loaded(t *testing.T) guest.Profile {
 	t.Helper()
-	policy, labels, own := os.Getenv("TANDEM_SELINUX_POLICY"), os.Getenv("TANDEM_SELINUX_LABELS"), os.Getenv("TANDEM_TEST_BIN")
-	if policy == "" || labels == "" || own == "" {
-		t.Skip("changes the machine it is on: ci/guest/run has it run in a guest")
-	}
-	var root unix.Statfs_t
-	if err := unix.Statfs("/", &root); err != nil || root.Type != unix.RAMFS_MAGIC && root.Type != unix.TMPFS_MAGIC {
-		t.Skipf("this is no guest: its root is a file system of type %#x, %v", root.Type, err)
-	}
+	compiled := guest.Install(t, "TANDEM_SELINUX_POLICY", "TANDEM_SELINUX_LABELS")
 	if err := unix.Mount("selinuxfs", selinux, "selinuxfs", 0, ""); err != nil && !errors.Is(err, unix.EBUSY) {
 		t.Skipf("a kernel without SELinux: %v", err)
 	}
-	text, err := os.ReadFile(policy)
+	text, err := os.ReadFile(compiled[0])
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(selinux+"/load", text, 0); err != nil {
 		t.Fatalf("the kernel does not take the policy: %v", err)
 	}
-	copyFile(t, own, program, 0o755)
-	copyFile(t, "/proc/self/exe", starter, 0o755)
-	for _, dir := range []string{services, "/var/lib/tandem", "/run/tandem"} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+	guest.Copy(t, "/proc/self/exe", starter, 0o755)
+	if err := os.MkdirAll("/run/tandem", 0o755); err != nil { // which is labelled
+		t.Fatal(err)
 	}
-	copyFile(t, "../../ci/manifests/nginx.yaml", services+"/nginx.yaml", 0o644)
 	for _, path := range []string{config, elsewhere} {
 		if err := os.WriteFile(path, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	copyFile(t, own, others+"/iptables", 0o755)
-	label(t, labels)
+	guest.Copy(t, guest.Program, others+"/iptables", 0o755)
+	label(t, compiled[1])
 	if err := os.WriteFile("/proc/sys/kernel/printk_ratelimit", []byte("0"), 0); err != nil { // every denied access is logged
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(selinux+"/enforce", []byte("1"), 0); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func copyFile(t *testing.T, from, to string, mode os.FileMode) {
-	t.Helper()
-	text, err := os.ReadFile(from)
-	if err == nil {
-		err = errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, text, mode))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	return guest.Profile{Label: "system_u:system_r:tandem_t:s0", Words: []string{"avc:  denied", ":tandem_"}, Command: confined}
 }
 
 // label gives files the labels of the policy, as restorecon does: the last line that matches a path decides.
@@ -177,7 +155,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	if os.Args[1] == "unit" {
-		if err := limit(); err != nil {
+		if err := errors.Join(guest.Bound(), unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -186,92 +164,26 @@ func TestMain(m *testing.M) {
 	os.Exit(1)
 }
 
-// limit leaves this thread the capabilities of the unit with its drop-in for iptables, and no new privileges.
-func limit() error {
-	for c := range uintptr(unix.CAP_LAST_CAP + 1) {
-		if c == unix.CAP_NET_ADMIN || c == unix.CAP_NET_RAW {
-			continue
-		}
-		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil && !errors.Is(err, unix.EINVAL) { // a kernel without it
-			return err
-		}
-	}
-	return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-}
-
 // confined is a command of the program as systemd starts that of the unit; full is one with all capabilities.
 func confined(t *testing.T, args ...string) *exec.Cmd { return started(t, "unit", args) }
 func full(t *testing.T, args ...string) *exec.Cmd     { return started(t, "full", args) }
 
 func started(t *testing.T, rights string, args []string) *exec.Cmd {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), starter, append([]string{rights, program}, args...)...)
+	cmd := exec.CommandContext(t.Context(), starter, append([]string{rights, guest.Program}, args...)...)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin"}
 	return cmd
 }
 
-// denied returns what the kernel said since the last call that the domain may not do.
-func denied(t *testing.T) string {
-	t.Helper()
-	const readAndClear = 4 // syslog(2)
-	log := make([]byte, 1<<20)
-	n, err := unix.Klogctl(readAndClear, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all []string
-	for line := range strings.Lines(string(log[:n])) {
-		if strings.Contains(line, "avc:  denied") && strings.Contains(line, ":tandem_") {
-			all = append(all, line)
-		}
-	}
-	return strings.Join(all, "")
-}
-
 func TestPolicy(t *testing.T) {
-	loaded(t)
-	denied(t) // of before
-	for _, mode := range []string{"nftables", "iptables", "ipvs", "userspace"} {
+	policy := loaded(t)
+	policy.Denied(t) // of before
+	for _, mode := range guest.Modes() {
 		t.Run(mode, func(t *testing.T) {
 			if out, err := full(t, "run", "--init-only", "--proxy-mode="+mode).CombinedOutput(); err != nil {
 				t.Errorf("--init-only: %v: %s", err, out)
 			}
-			proxy := confined(t, "run", "--manifests="+services, "--hostname-override=node-1", "--proxy-mode="+mode)
-			var said strings.Builder
-			proxy.Stdout, proxy.Stderr = &said, &said
-			if err := proxy.Start(); err != nil {
-				t.Fatal(err)
-			}
-			ended := make(chan error, 1)
-			go func() { ended <- proxy.Wait() }()
-			served := ""
-			for range 100 {
-				out, err := exec.CommandContext(t.Context(), program, "status").CombinedOutput()
-				if served = string(out); err == nil && strings.Contains(served, "nginx") && strings.Contains(served, "mode "+mode) {
-					break
-				}
-				time.Sleep(200 * time.Millisecond)
-			}
-			domain, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(proxy.Process.Pid), "attr/current"))
-			if err != nil || !strings.HasPrefix(string(domain), "system_u:system_r:tandem_t:s0") {
-				t.Errorf("the proxy is not confined: %s, %v", domain, err)
-			}
-			if err := proxy.Process.Signal(unix.SIGTERM); err != nil {
-				t.Error(err)
-			}
-			<-ended
-			if !strings.Contains(served, "mode "+mode) {
-				t.Errorf("serves nothing: %s\n%s", served, said.String())
-			}
-			if all := denied(t); all != "" {
-				t.Errorf("denied:\n%s", all)
-			}
-			if out, err := confined(t, "cleanup").CombinedOutput(); err != nil {
-				t.Errorf("cleanup: %v: %s", err, out)
-			}
-			if all := denied(t); all != "" {
-				t.Errorf("cleanup is denied:\n%s", all)
-			}
+			policy.Serves(t, mode)
 		})
 	}
 	t.Run("API server", func(t *testing.T) {
@@ -295,7 +207,7 @@ func TestPolicy(t *testing.T) {
 		_ = server.Close()
 		_ = proxy.Process.Kill()
 		_ = proxy.Wait()
-		if all := denied(t); all != "" {
+		if all := policy.Denied(t); all != "" {
 			t.Errorf("denied:\n%s", all)
 		}
 	})
@@ -309,7 +221,7 @@ func TestPolicy(t *testing.T) {
 		runs := confined(t, "cleanup")
 		runs.Env = []string{"PATH=" + others + ":/usr/sbin:/usr/bin"}
 		out, _ := runs.CombinedOutput() // what it finds to remove is not what is asked here
-		all := denied(t)
+		all := policy.Denied(t)
 		if !strings.Contains(all, `name="root"`) || !strings.Contains(all, `path="`+others+`/iptables"`) {
 			t.Errorf("the kernel does not say what it denied:\n%s\n%s", all, out)
 		}

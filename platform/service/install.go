@@ -41,7 +41,7 @@ func Install(spec Spec) error {
 		return err
 	}
 	if err := s.Install(); err != nil {
-		return errors.Join(explain("install", err), removeUnit())
+		return errors.Join(explain("install", err), removeUnit("/", s.Platform()))
 	}
 	if err := setServiceOptions(); err != nil {
 		return errors.Join(explain("install", err), s.Uninstall())

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 )
 
 // unitFile is what kardianos/service writes.
@@ -35,9 +36,14 @@ func installedUnit() string {
 	return ""
 }
 
-// removeUnit removes what an installation that failed may have left.
-func removeUnit() error {
-	if err := os.Remove(unitFile); !errors.Is(err, os.ErrNotExist) {
+// removeUnit removes what an installation that failed may have left below a root: the file that kardianos/service
+// writes first for a service manager.
+func removeUnit(root, manager string) error {
+	file, known := map[string]string{"linux-systemd": unitFile, "linux-openrc": "/etc/init.d/" + Name}[manager]
+	if !known {
+		return nil
+	}
+	if err := os.Remove(filepath.Join(root, file)); !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	return nil

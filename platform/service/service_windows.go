@@ -23,10 +23,10 @@ func arguments(args []string) []string { return append(args, "--windows-service=
 
 // checkPrivileges, removeUnit and checkRemovable have nothing to do: the service
 // manager checks access itself, and keeps nothing of a service that it rejected. It has no files for services.
-func checkPrivileges() error { return nil }
-func removeUnit() error      { return nil }
-func checkRemovable() error  { return nil }
-func installedUnit() string  { return "" }
+func checkPrivileges() error       { return nil }
+func removeUnit(_, _ string) error { return nil }
+func checkRemovable() error        { return nil }
+func installedUnit() string        { return "" }
 
 // setServiceOptions sets what kardianos/service does not: recovery that also follows
 // an exit with an error, and an identity of its own for access rights.

@@ -176,9 +176,7 @@ func (r *rig) adopts(vip string, number, target uint16, endpoints string) {
 		r.restart()
 		r.begin()
 		r.settle()
-		if n := r.emu.Writes(); n != 0 {
-			r.Errorf("%d writes: %v", n, r.emu.Log())
-		}
+		r.unwritten()
 		r.serves(vip, endpoints)
 	}
 }

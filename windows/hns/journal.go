@@ -215,12 +215,7 @@ func (j *journal) text() []byte {
 			b = fmt.Appendf(b, "node %s\n", a)
 		}
 	}
-	ids := make([]string, 0, len(j.ids))
-	for id := range j.ids {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	for _, id := range ids {
+	for _, id := range slices.Sorted(maps.Keys(j.ids)) {
 		b = fmt.Appendf(b, "lb %s\n", id)
 		if j.ids[id] {
 			b = fmt.Appendf(b, "gone %s\n", id)

@@ -37,9 +37,7 @@ func TestARestartWritesNothing(t *testing.T) {
 		r.begin()
 		served(r)
 		r.gaps(0)
-		if n := r.emu.Writes(); n != 0 {
-			r.Errorf("%d writes", n)
-		}
+		r.unwritten()
 	})
 }
 
@@ -55,9 +53,7 @@ func TestALostJournal(t *testing.T) {
 		r.begin()
 		served(r)
 		r.gaps(0)
-		if n := r.emu.Writes(); n != 0 {
-			r.Errorf("%d writes", n)
-		}
+		r.unwritten()
 		r.restart() // and knows again
 		r.ports = nil
 		r.begin()
@@ -67,10 +63,7 @@ func TestALostJournal(t *testing.T) {
 
 func TestAServiceThatWentMeanwhileIsRemoved(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {
-		foreign := r.emu.AddBalancer(hns.LoadBalancer{
-			HostComputeEndpoints: []string{r.emu.AddPod(r.network, "10.244.1.77")},
-			FrontendVIPs:         []string{"10.96.0.99"}, PortMappings: []hns.PortMapping{{Protocol: 6, InternalPort: 1, ExternalPort: 80}},
-		}, true)
+		foreign := r.others("10.96.0.99")
 		web(r)
 		delete(r.ports, "web")
 		r.restart()
@@ -91,10 +84,7 @@ func TestAServiceThatWentMeanwhileIsRemoved(t *testing.T) {
 // is gone by then. A folder that cannot be closed is an error.
 func TestTheJournalsFolderIsMadeFirst(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {
-		foreign := r.emu.AddBalancer(hns.LoadBalancer{
-			HostComputeEndpoints: []string{r.emu.AddPod(r.network, "10.244.1.77")},
-			FrontendVIPs:         []string{"10.96.0.99"}, PortMappings: []hns.PortMapping{{Protocol: 6, InternalPort: 1, ExternalPort: 80}},
-		}, true)
+		foreign := r.others("10.96.0.99")
 		if err := os.WriteFile(r.settings.Journal, []byte("tandem-hns 1\nlb "+foreign+"\n"), 0o600); err != nil {
 			r.Fatal(err)
 		}
@@ -156,9 +146,7 @@ func TestAJournalOfANewerTandem(t *testing.T) {
 		r.restart()
 		r.begin()
 		served(r)
-		if n := r.emu.Writes(); n != 0 {
-			r.Errorf("%d writes", n)
-		}
+		r.unwritten()
 	})
 }
 
@@ -198,9 +186,7 @@ func TestAJournalThatIsCutOff(t *testing.T) {
 		r.restart()
 		r.begin()
 		served(r)
-		if n := r.emu.Writes(); n != 0 {
-			r.Errorf("%d writes", n)
-		}
+		r.unwritten()
 	})
 }
 
@@ -215,9 +201,7 @@ func TestAJournalOfNothing(t *testing.T) {
 		r.restart()
 		r.begin()
 		served(r)
-		if n := r.emu.Writes(); n != 0 {
-			r.Errorf("%d writes", n)
-		}
+		r.unwritten()
 	})
 }
 
@@ -256,9 +240,7 @@ func TestWhatAnEarlierProxyHasLeft(t *testing.T) {
 		other := r.emu.AddBalancer(lb, false)
 		r.set("same", "10.96.0.10", "10.244.2.2")
 		r.begin()
-		if n := r.emu.Writes(); n != 0 {
-			r.Errorf("%d writes for correct objects", n)
-		}
+		r.unwritten()
 		r.set("differs", "10.96.0.11", "10.244.2.2 10.244.2.3")
 		r.sync()
 		r.serves("10.96.0.10", "10.244.2.2")
@@ -281,10 +263,7 @@ func TestWhatAnEarlierProxyHasLeft(t *testing.T) {
 // A load balancer that others made for several frontends is theirs.
 func TestAFrontendThatOthersHave(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {
-		r.emu.AddBalancer(hns.LoadBalancer{
-			HostComputeEndpoints: []string{r.emu.AddPod(r.network, "10.244.1.77")},
-			FrontendVIPs:         []string{"10.96.0.10", "10.96.0.12"}, PortMappings: []hns.PortMapping{{Protocol: 6, InternalPort: 1, ExternalPort: 80}},
-		}, true)
+		r.others("10.96.0.10", "10.96.0.12")
 		r.set("api", "10.96.0.11", "10.244.2.2")
 		r.begin()
 		r.set("web", "10.96.0.10", "10.244.2.2")

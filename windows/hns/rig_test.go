@@ -96,6 +96,30 @@ func (r *rig) begin() {
 	r.sync()
 }
 
+// resume restarts on what is there, which must be right.
+func (r *rig) resume() {
+	r.Helper()
+	r.restart()
+	r.begin()
+	r.unwritten()
+}
+
+// unwritten demands that nothing was written since the last restart.
+func (r *rig) unwritten() {
+	r.Helper()
+	if n := r.emu.Writes(); n != 0 {
+		r.Errorf("%d writes: %v", n, r.emu.Log())
+	}
+}
+
+// others adds a load balancer of another program over a pod of the network.
+func (r *rig) others(vips ...string) (id string) {
+	return r.emu.AddBalancer(hns.LoadBalancer{
+		HostComputeEndpoints: []string{r.emu.AddPod(r.network, "10.244.1.77")},
+		FrontendVIPs:         vips, PortMappings: []hns.PortMapping{{Protocol: 6, InternalPort: 1, ExternalPort: 80}},
+	}, true)
+}
+
 // set gives a Service a ClusterIP and endpoints ("10.244.1.2 10.244.2.2"); those
 // in 10.244.1.0/24 are local. Nothing is programmed before the next sync.
 func (r *rig) set(name, vip, endpoints string) {

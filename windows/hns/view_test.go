@@ -91,10 +91,7 @@ func TestDiffOfAnOverlay(t *testing.T) {
 
 func TestDump(t *testing.T) {
 	on(t, hnsemu.WS2025, func(r *rig) {
-		r.emu.AddBalancer(hns.LoadBalancer{
-			HostComputeEndpoints: []string{r.emu.AddPod(r.network, "10.244.1.77")},
-			FrontendVIPs:         []string{"10.96.0.99"}, PortMappings: []hns.PortMapping{{Protocol: 6, InternalPort: 1, ExternalPort: 80}},
-		}, true)
+		r.others("10.96.0.99")
 		r.emu.AddEndpoint(hns.Endpoint{
 			Name: "ill", HostComputeNetwork: r.network, State: hns.EndpointDegraded, Health: hns.Health{LastErrorCode: 0x803b0013},
 			IpConfigurations: []hns.IpConfig{{IpAddress: "10.244.1.78"}},
