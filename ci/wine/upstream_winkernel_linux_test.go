@@ -254,7 +254,7 @@ func (c *comparison) compare(n sameNode) {
 			for _, w := range []*world{theirs, ours} {
 				w.emu.Hook(refusing(phase))
 			}
-			retained := unused(ours)
+			retained := unused(ours.emu, ours.planted)
 			manifests := filepath.Join(c.manifests, phases[phase]+".yaml")
 			text, err := os.ReadFile(manifests)
 			must(t, err)
@@ -298,7 +298,7 @@ func (c *comparison) comparePhase(t *testing.T, n sameNode, phase int, retained 
 	for steady, tries := 0, 0; steady < rest && tries < patience; tries++ {
 		before := got
 		got, steady = inventory(ours.emu, ours.planted), steady+1
-		idle, last := unused(ours), phase == n.plays()-1
+		idle, last := unused(ours.emu, ours.planted), phase == n.plays()-1
 		if !last {
 			maps.DeleteFunc(got, func(name string, _ facts) bool {
 				_, same := want[name]

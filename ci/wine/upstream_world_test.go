@@ -391,9 +391,9 @@ func nameOf(e hns.Endpoint) string {
 
 // unused names the remote endpoints that no load balancer needs, as inventory does. Tandem
 // deletes them after a minute.
-func unused(w *world) map[string]bool {
+func unused(emu *hnsemu.Emulator, planted []string) map[string]bool {
 	needed, all := map[string]bool{}, map[string]bool{}
-	for _, lb := range w.emu.Balancers() {
+	for _, lb := range emu.Balancers() {
 		for _, vip := range lb.FrontendVIPs {
 			needed[vip] = true
 		}
@@ -401,8 +401,8 @@ func unused(w *world) map[string]bool {
 			needed[strings.ToLower(id)] = true
 		}
 	}
-	for _, e := range w.emu.Endpoints() {
-		used := slices.Contains(w.planted, e.ID) || e.Flags&hns.FlagRemote == 0 || needed[strings.ToLower(e.ID)] ||
+	for _, e := range emu.Endpoints() {
+		used := slices.Contains(planted, e.ID) || e.Flags&hns.FlagRemote == 0 || needed[strings.ToLower(e.ID)] ||
 			slices.ContainsFunc(e.IpConfigurations, func(c hns.IpConfig) bool { return needed[c.IpAddress] })
 		if !used {
 			all[nameOf(e)] = true
