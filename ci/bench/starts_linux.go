@@ -80,7 +80,7 @@ func served[T metav1.Object](i int, o T) T {
 	o.SetCreationTimestamp(created)
 	o.SetManagedFields([]metav1.ManagedFieldsEntry{{
 		Manager: "kube-controller-manager", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", Time: &created,
-		FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: fmt.Appendf(nil, fields, uid)},
+		FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fmt.Sprintf(fields, uid)),
 	}})
 	switch o := any(o).(type) {
 	case *corev1.Service:

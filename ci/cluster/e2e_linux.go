@@ -64,7 +64,7 @@ func (t suite) run(ctx context.Context, c *cluster) error {
 	fmt.Print(failures(all))
 	fmt.Println(closing(all))
 	if lines := worse(all); len(lines) > 0 {
-		return fmt.Errorf("Tandem fails specs that no run of kube-proxy among these fails:\n%s", strings.Join(lines, "\n"))
+		return fmt.Errorf("no run of kube-proxy among these fails them, Tandem does:\n%s", strings.Join(lines, "\n"))
 	}
 	return nil
 }
