@@ -61,6 +61,14 @@ func (k *kind) key() string {
 	return k.resource
 }
 
+// typeName is the name of the type of its objects, as the API has it.
+func (k *kind) typeName() string { return reflect.TypeOf(k.object).Elem().Name() }
+
+// empty returns a new object without anything.
+func (k *kind) empty() runtime.Object {
+	return reflect.New(reflect.TypeOf(k.object).Elem()).Interface().(runtime.Object)
+}
+
 // read returns what an object means, as Convert. Any of another type that a server might send is refused.
 func (k *kind) read(o runtime.Object) (model.Object, []model.Problem) {
 	if reflect.TypeOf(o) != reflect.TypeOf(k.object) {
@@ -178,9 +186,8 @@ func (k *kind) eachItem(result rest.Result, each func(runtime.Object, metav1.Obj
 	if err != nil {
 		return list, err
 	}
-	of := reflect.TypeOf(k.object).Elem()
 	one := func(decode func(runtime.Object) error) error {
-		o := reflect.New(of).Interface().(runtime.Object)
+		o := k.empty()
 		if err := decode(o); err != nil {
 			return err
 		}
@@ -190,7 +197,7 @@ func (k *kind) eachItem(result rest.Result, each func(runtime.Object, metav1.Obj
 		}
 		return each(o, m)
 	}
-	want := of.Name() + "List"
+	want := k.typeName() + "List"
 	if payload, ok := bytes.CutPrefix(body, []byte(protobufPrefix)); ok {
 		list, err = protobufItems(payload, want, one)
 	} else {

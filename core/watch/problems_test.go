@@ -4,7 +4,6 @@ package watch
 
 import (
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -127,7 +126,7 @@ func TestNamesOfObjectsThatWaited(t *testing.T) {
 	d.note(full, make([]model.Problem, mostProblems), false)
 	var want []model.Problem
 	for _, k := range append(routes(), services(), endpointSlices(), ownNode("n"), serviceCIDRs()) {
-		first := model.Problem{Object: reflect.TypeOf(k.object).Elem().Name() + " ns/a", Of: model.ServiceName{Namespace: "ns", Name: "a"}, Why: model.WhyBadAddress, Detail: "address"}
+		first := model.Problem{Object: k.typeName() + " ns/a", Of: model.ServiceName{Namespace: "ns", Name: "a"}, Why: model.WhyBadAddress, Detail: "address"}
 		d.note(objectKey{k.resource, name{"ns", "a"}}, []model.Problem{first}, false)
 		first.Detail = "details omitted until the object changes"
 		want = append(want, first)

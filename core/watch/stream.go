@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"mime"
-	"reflect"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -69,7 +68,7 @@ func nextEvent(from eventDecoder) (e apiwatch.Event, err error) {
 type protobufEvents struct {
 	in            *bufio.Reader
 	version, kind string // of the objects that are decoded here
-	of            reflect.Type
+	empty         func() runtime.Object
 	others        runtime.Decoder // of all others, such as a Status
 
 	frame  []byte         // used again
@@ -80,9 +79,8 @@ type protobufEvents struct {
 const readAhead = 16 << 10
 
 func newProtobufEvents(body io.Reader, k *kind, others runtime.Decoder) *protobufEvents {
-	of := reflect.TypeOf(k.object).Elem()
 	return &protobufEvents{
-		in: bufio.NewReaderSize(body, readAhead), version: k.version.String(), kind: of.Name(), of: of, others: others,
+		in: bufio.NewReaderSize(body, readAhead), version: k.version.String(), kind: k.typeName(), empty: k.empty, others: others,
 	}
 }
 
@@ -179,7 +177,7 @@ func (p *protobufEvents) blank() runtime.Object {
 		o.Reset()
 		return o
 	}
-	return reflect.New(p.of).Interface().(runtime.Object)
+	return p.empty()
 }
 
 // read reads the next event into frame.
