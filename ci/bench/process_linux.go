@@ -140,6 +140,15 @@ func resident(pids ...int) (sum float64) {
 	return sum
 }
 
+// residentPeak is the most resident memory in bytes that a process has had so far.
+func residentPeak(pid int) float64 {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	_, rest, _ := strings.Cut(string(b), "VmHWM:")
+	kib := 0.
+	_, _ = fmt.Sscan(rest, &kib)
+	return kib * 1024
+}
+
 // cpu returns the processor time in seconds that processes and those of their
 // children that have ended took so far; see proc_pid_stat(5).
 func cpu(pids ...int) (sum float64) {

@@ -99,15 +99,7 @@ func (o options) roundsOf(ctx context.Context, w world, args []string, s samples
 	for i := range w.services {
 		server.Put(w.service(i), w.slice(i, 0, 0))
 	}
-	kubeconfig := filepath.Join(o.dir, "kubeconfig")
-	if err := os.WriteFile(kubeconfig, []byte(server.Kubeconfig("{}")), 0o600); err != nil {
-		return err
-	}
-	args = append([]string{
-		"run", "--kubeconfig", kubeconfig, "--hostname-override", nodeName, "--cluster-cidr", pods.String(),
-		"--proxy-mode", o.mode, "--log-level", "warn",
-	}, args...)
-	p, err := launch(o.dir, exec.Command(o.tandem, args...))
+	p, err := o.follow(server, args...)
 	if err != nil {
 		return err
 	}
@@ -120,6 +112,19 @@ func (o options) roundsOf(ctx context.Context, w world, args []string, s samples
 		return fmt.Errorf("%w:\n%s", err, p.said())
 	}
 	return nil
+}
+
+// follow starts a tandem that follows an API server over TLS.
+func (o options) follow(server *apitest.Server, args ...string) (*process, error) {
+	kubeconfig := filepath.Join(o.dir, "kubeconfig")
+	if err := os.WriteFile(kubeconfig, []byte(server.Kubeconfig("{}")), 0o600); err != nil {
+		return nil, err
+	}
+	args = append([]string{
+		"run", "--kubeconfig", kubeconfig, "--hostname-override", nodeName, "--cluster-cidr", pods.String(),
+		"--proxy-mode", o.mode, "--log-level", "warn",
+	}, args...)
+	return launch(o.dir, exec.Command(o.tandem, args...))
 }
 
 // roundRun is a tandem that follows changes.

@@ -7,10 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -56,13 +52,10 @@ func starts() bench {
 			for i := range w.services {
 				server.Put(served(i, w.service(i)), served(i, w.slice(i, 0, 0)))
 			}
-			kubeconfig := filepath.Join(o.dir, "kubeconfig")
-			if err := os.WriteFile(kubeconfig, []byte(server.Kubeconfig("{}")), 0o600); err != nil {
-				return err
-			}
-			all := []contender{{name: "tandem", round: func(ctx context.Context, s samples) error { return o.startFrom(ctx, o.tandem, kubeconfig, s) }}}
-			if o.before != "" {
-				all = append(all, contender{name: "before", round: func(ctx context.Context, s samples) error { return o.startFrom(ctx, o.before, kubeconfig, s) }})
+			all := []contender{{name: "tandem", round: func(ctx context.Context, s samples) error { return o.startFrom(ctx, server, s) }}}
+			if before := o; o.before != "" {
+				before.tandem = o.before
+				all = append(all, contender{name: "before", round: func(ctx context.Context, s samples) error { return before.startFrom(ctx, server, s) }})
 			}
 			return inRounds(ctx, cmp.Or(o.rounds, 3), all, f)
 		},
@@ -100,20 +93,15 @@ func served[T metav1.Object](i int, o T) T {
 }
 
 // startFrom starts a tandem where nothing is programmed, and ends it.
-func (o options) startFrom(ctx context.Context, tandem, kubeconfig string, s samples) (err error) {
+func (o options) startFrom(ctx context.Context, server *apitest.Server, s samples) (err error) {
 	begin := time.Now()
-	p, err := launch(o.dir, exec.Command(tandem,
-		"run", "--kubeconfig", kubeconfig, "--hostname-override", nodeName, "--cluster-cidr", pods.String(),
-		"--proxy-mode", o.mode, "--log-level", "warn",
-	))
+	p, err := o.follow(server)
 	if err != nil {
 		return err
 	}
 	defer func() {
 		p.stop()
-		if out, failed := exec.Command(tandem, "cleanup").CombinedOutput(); failed != nil {
-			err = errors.Join(err, fmt.Errorf("cleanup: %w: %s", failed, out))
-		}
+		err = errors.Join(err, o.cleanup())
 	}()
 	if err := until(ctx, 3*time.Minute, 5*time.Millisecond, func() (bool, error) { return healthy(ctx), p.ended() }); err != nil {
 		return fmt.Errorf("%w:\n%s", err, p.said())
@@ -126,13 +114,4 @@ func (o options) startFrom(ctx context.Context, tandem, kubeconfig string, s sam
 	s.add("later peak", residentPeak(p.pid()))
 	s.add("resident", resident(p.pid()))
 	return nil
-}
-
-// residentPeak is the most resident memory in bytes that a process has had so far.
-func residentPeak(pid int) float64 {
-	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	_, rest, _ := strings.Cut(string(b), "VmHWM:")
-	kib := 0.
-	_, _ = fmt.Sscan(rest, &kib)
-	return kib * 1024
 }
