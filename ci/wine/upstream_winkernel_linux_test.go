@@ -302,8 +302,8 @@ func (c *comparison) comparePhase(t *testing.T, n sameNode, phase int, retained 
 		if !last {
 			maps.DeleteFunc(got, func(name string, _ facts) bool {
 				_, same := want[name]
-				waits := same && !retained[name] && faults[phase] == hnsemu.Create // for its load balancer, in both
-				return idle[name] && !waits
+				both := same && !retained[name] && faults[phase] == hnsemu.Create // have it wait for its load balancer
+				return idle[name] && !both
 			})
 		}
 		must(t, ours.count(phase, got))
