@@ -82,22 +82,34 @@ func (c *Check) dial(n *Net, timeout time.Duration) (Answer, error) {
 
 // reject expects a quick reject. A client may miss the first one by a race in its own
 // kernel, or may have to wait for a processor, so one of ten attempts must be quick.
+// A SYN is sent again, a datagram is not, and kernels limit the ICMP messages that they
+// send (RFC 4443, 2.4 f): a datagram without an answer is an attempt that was not quick.
 func (c *Check) reject(n *Net) (string, error) {
-	var took time.Duration
-	for range 10 {
+	const attempts = 10
+	patience := c.patience()
+	if c.Proto == model.UDP {
+		patience /= attempts
+	}
+	slow := ""
+	for range attempts {
 		start := time.Now()
-		a, err := c.dial(n, c.patience())
+		a, err := c.dial(n, patience)
 		if err != nil {
 			return "", err
 		}
-		if a.Outcome != Refused {
+		took := time.Since(start)
+		switch {
+		case a.Outcome == Refused && took < quick:
+			return "", nil
+		case a.Outcome == Refused:
+			slow = fmt.Sprintf("refused only after %s", took.Round(time.Millisecond))
+		case a.Outcome == TimedOut && c.Proto == model.UDP:
+			slow = "want reject, got " + a.text()
+		default:
 			return "want reject, got " + a.text(), nil
 		}
-		if took = time.Since(start); took < quick {
-			return "", nil
-		}
 	}
-	return fmt.Sprintf("refused only after %s", took.Round(time.Millisecond)), nil
+	return slow, nil
 }
 
 // silent is for drop and pass. A packet that passes may reach a machine with the

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
 // TestMain runs the tests again in a user namespace where that is needed.
@@ -165,6 +166,21 @@ func TestRefusedAndSilent(t *testing.T) {
 	}
 	if a := dial(t, n, Outside, "", model.TCP, "192.0.2.1:81"); a.Outcome != Refused {
 		t.Errorf("a closed port of the node: %s", a.Outcome)
+	}
+}
+
+// TestALostRejectIsAskedForAgain: the kernel does not send every ICMP message, and nobody but the client can
+// send a datagram again. A reject that never comes is still an error.
+func TestALostRejectIsAskedForAgain(t *testing.T) {
+	n := network(t)
+	nft(t, n, `table ip t {
+		chain pre { type filter hook prerouting priority 0; ip daddr 10.96.0.1 udp dport 80 numgen inc mod 3 vmap { 0 : drop, 1 : drop }; ip daddr 10.96.0.1 reject; ip daddr 10.96.0.2 drop; }
+	}`)
+	for to, want := range map[string]string{"10.96.0.1:80": "", "10.96.0.2:80": "want reject, got timed out"} {
+		c := Check{Src: addr("10.244.1.10"), Proto: model.UDP, To: at(to), Want: oracle.Outcome{Fate: oracle.Reject}, Patience: 3 * time.Second}
+		if wrong, err := c.Run(n); err != nil || wrong != want {
+			t.Errorf("%s: %q, want %q (%v)", to, wrong, want, err)
+		}
 	}
 }
 
