@@ -481,7 +481,7 @@ func (b *backlog) next(deltas []model.Delta, room int) (now []model.Delta, entri
 		entries += entriesOf(d)
 	}
 	fit := entries <= room
-	if len(b.lots) == 0 && fit { // nearly always
+	if len(b.lots) == 0 && (fit || len(deltas) == 1) { // nearly always; what is whole and alone waits for nothing
 		return deltas, entries
 	}
 	for _, d := range deltas {

@@ -54,11 +54,16 @@ func (u *Unique[T]) Expect(n int) {
 
 // Add adds a value and reports whether it is new.
 func (u *Unique[T]) Add(v T) bool {
-	if u.all.find(func(v *T) T { return *v }, v, len(u.all.List)) != nil {
+	if u.Has(v) {
 		return false
 	}
 	u.all.List = append(u.all.List, v)
 	return true
+}
+
+// Has reports whether a value was added.
+func (u *Unique[T]) Has(v T) bool {
+	return u.all.find(func(v *T) T { return *v }, v, len(u.all.List)) != nil
 }
 
 // List returns the values. It is nil when there are none.

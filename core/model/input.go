@@ -178,6 +178,7 @@ type Service struct {
 	Where   string    `same:"-"` // "file:line" for manifests, empty for the API server
 	Version uint64    `same:"-"` // resourceVersion; 0 when unknown, as in most manifests
 
+	// Each list has an address once.
 	ClusterIPs      []netip.Addr
 	ExternalIPs     []netip.Addr
 	LoadBalancerIPs []netip.Addr // status.loadBalancer.ingress with ipMode VIP; hostnames and Proxy are left out

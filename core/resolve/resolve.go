@@ -224,20 +224,24 @@ type vip struct {
 	ip   netip.Addr
 }
 
-// vips lists the addresses of a Service in one family. One that comes up twice
+// vips lists the addresses of a Service in one family. One that is in two of its lists
 // keeps the first kind, but for an external IP that is also the load balancer's: it
 // is the latter.
 func vips(svc *model.Service, family model.Family) (all []vip) {
-	var once model.Unique[netip.Addr]
-	once.Expect(len(svc.ClusterIPs) + len(svc.ExternalIPs) + len(svc.LoadBalancerIPs))
+	all = make([]vip, 0, addressCount(svc, family))
+	var cluster model.Unique[netip.Addr]
+	for _, ip := range svc.ClusterIPs {
+		if model.FamilyOf(ip) == family && cluster.Add(ip) {
+			all = append(all, vip{model.KindClusterIP, ip})
+		}
+	}
 	add := func(kind model.Kind, ips []netip.Addr) {
 		for _, ip := range ips {
-			if model.FamilyOf(ip) == family && once.Add(ip) {
+			if model.FamilyOf(ip) == family && !cluster.Has(ip) {
 				all = append(all, vip{kind, ip})
 			}
 		}
 	}
-	add(model.KindClusterIP, svc.ClusterIPs)
 	add(model.KindExternalIP, externalIPs(svc))
 	if svc.Type == model.LoadBalancer {
 		add(model.KindLoadBalancer, svc.LoadBalancerIPs)

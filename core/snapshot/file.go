@@ -664,6 +664,12 @@ func checkService(s *model.Service) error {
 		if err := addresses("addresses", ips, nil, nil); err != nil {
 			return err
 		}
+		var once model.Unique[netip.Addr]
+		for _, ip := range ips {
+			if !once.Add(ip) {
+				return fmt.Errorf("address %s is there twice", ip)
+			}
+		}
 	}
 	return addresses("source ranges", nil, nil, s.SourceRanges)
 }

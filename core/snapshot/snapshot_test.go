@@ -315,6 +315,7 @@ func TestRefuse(t *testing.T) {
 		"an empty line":   {lines[0] + "{}\n", "line 2: an empty line"},
 		"an unknown kind": {lines[0] + `{"wish":1}` + "\n", "line 2: json: unknown field"},
 		"a bad address":   {lines[0] + `{"service":{"Name":{"Namespace":"a","Name":"b"},"ClusterIPs":[""]}}` + "\n" + `{"end":{"lines":2}}` + "\n", "service a/b"},
+		"address twice":   {lines[0] + `{"service":{"ExternalIPs":["192.0.2.1","192.0.2.1"]}}` + "\n" + `{"end":{"lines":2}}` + "\n", "twice"},
 		"a bad protocol":  {lines[0] + `{"service":{"Ports":[{"Proto":200,"Port":1}]}}` + "\n" + `{"end":{"lines":2}}` + "\n", "not valid"},
 		"a bad scheduler": {lines[0] + `{"service":{"Name":{"Namespace":"a","Name":"b"},"Choice":{"Scheduler":200}}}` + "\n" + `{"end":{"lines":2}}` + "\n", "service a/b: scheduler 200"},
 	} {

@@ -280,6 +280,7 @@ func serviceAddr(s string) (addr netip.Addr, remark string) {
 // vips parses the addresses of a Service, each once, in their order.
 func vips(f *faults, path string, list []string) []netip.Addr {
 	var addrs model.Unique[netip.Addr]
+	addrs.Expect(len(list))
 	for i, s := range list {
 		addr, remark := serviceAddr(s)
 		if remark != "" {
