@@ -164,7 +164,10 @@ func (e *Engine) processInbox() {
 	if len(queue) == 0 {
 		since = time.Now()
 	}
-	e.apply(append(e.entailed(), queue...), since)
+	if entailed := e.entailed(); len(entailed) > 0 {
+		queue = append(entailed, queue...)
+	}
+	e.apply(queue, since)
 	if changed := e.tracker.ChangedSuspects(); len(changed) > 0 && e.options.Hooks.Suspects != nil {
 		e.options.Hooks.Suspects(changed)
 	}

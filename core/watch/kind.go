@@ -268,7 +268,7 @@ func protobufItems(payload []byte, want string, one func(func(runtime.Object) er
 				if !ok {
 					return fmt.Errorf("%T has no form in protobuf", o)
 				}
-				hideManagedFields(value)
+				hideUnread(value)
 				return m.Unmarshal(value)
 			})
 		}

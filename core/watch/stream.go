@@ -12,7 +12,9 @@ import (
 	"mime"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/streaming"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -21,9 +23,9 @@ import (
 )
 
 // A start reads all objects as events. client-go's decoder copies each of them twice before it decodes
-// it into a new object, where endpoints are appended to an array that grows each time; and a third of
-// what it decodes is managedFields, which nobody reads here. In protobuf, which all kinds but custom
-// resources have, an event is decoded from where it was read into the object of the one before.
+// it into a new object, where endpoints are appended to an array that grows each time; and half of
+// what it decodes nobody reads here. In protobuf, which all kinds but custom resources have, an event
+// is decoded from where it was read into the object of the one before, with its array and maps.
 
 // eventDecoder reads the events of a watch. An object is valid until the next event is read; the
 // error is io.EOF, or one like it, where the watch has ended.
@@ -148,7 +150,7 @@ func (p *protobufEvents) decode(object []byte) (runtime.Object, error) {
 	if string(u.version) != p.version || string(u.kind) != p.kind {
 		return runtime.Decode(p.others, object)
 	}
-	hideManagedFields(u.raw)
+	hideUnread(u.raw)
 	p.object = p.blank()
 	m, ok := p.object.(interface{ Unmarshal([]byte) error })
 	if !ok {
@@ -157,27 +159,51 @@ func (p *protobufEvents) decode(object []byte) (runtime.Object, error) {
 	return p.object, m.Unmarshal(u.raw)
 }
 
-// mostKept bounds the endpoints for which room is kept; controllers put 100 into a slice.
-const mostKept = 1000
+// mostKept bounds the endpoints for which room is kept, and mostPairs the labels; controllers put 100
+// endpoints into a slice.
+const (
+	mostKept  = 1000
+	mostPairs = 64
+)
 
-// blank returns an empty object, which may be that of the event before.
+// blank returns an empty object, which may be that of the event before. Its labels, annotations and
+// selector may be empty maps instead of none: to make new ones is half of an object's garbage.
 func (p *protobufEvents) blank() runtime.Object {
-	switch o := p.object.(type) {
+	o, ok := p.object.(interface {
+		runtime.Object
+		metav1.Object
+		Reset()
+	})
+	if !ok {
+		return p.empty()
+	}
+	labels, annotations := emptied(o.GetLabels()), emptied(o.GetAnnotations())
+	switch typed := p.object.(type) {
 	case *discoveryv1.EndpointSlice:
-		room := o.Endpoints[:0]
+		room := typed.Endpoints[:0]
 		o.Reset()
 		if cap(room) <= mostKept {
-			o.Endpoints = room
+			typed.Endpoints = room
 		}
-		return o
-	case interface {
-		runtime.Object
-		Reset()
-	}:
+	case *corev1.Service:
+		selector := emptied(typed.Spec.Selector)
 		o.Reset()
-		return o
+		typed.Spec.Selector = selector
+	default:
+		o.Reset()
 	}
-	return p.empty()
+	o.SetLabels(labels)
+	o.SetAnnotations(annotations)
+	return o
+}
+
+// emptied is a map for the next object; nil for a new one.
+func emptied(pairs map[string]string) map[string]string {
+	if len(pairs) > mostPairs {
+		return nil
+	}
+	clear(pairs)
+	return pairs
 }
 
 // read reads the next event into frame.
@@ -198,26 +224,31 @@ func (p *protobufEvents) read() error {
 	return err
 }
 
-// The numbers of fields of every object, and of its metadata; the last one is of none, and as long.
+// The numbers of fields of every object, and of those of its metadata that nobody reads here; the last
+// two are of none, and take one byte and two.
 const (
-	objectMeta        = 1
-	metaManagedFields = 17
-	metaUnknown       = 2047
+	objectMeta          = 1
+	metaGenerateName    = 2
+	metaOwnerReferences = 13
+	metaManagedFields   = 17
+	metaUnknown         = 15
+	metaUnknownLong     = 2047
 )
 
-// hideManagedFields changes an object in protobuf so that its managedFields are not decoded: their
-// number becomes one that no field has.
-func hideManagedFields(object []byte) {
-	var buf [2]byte
-	managed := protowire.AppendTag(buf[:0], metaManagedFields, protowire.BytesType)
+// hideUnread changes an object in protobuf so that what nobody reads of its metadata is not decoded:
+// its number becomes one that no field has.
+func hideUnread(object []byte) {
 	_ = eachField(object, func(number protowire.Number, value []byte) error { // an error is Unmarshal's to find
 		for number == objectMeta && len(value) > 0 {
-			_, _, n := protowire.ConsumeField(value)
+			field, kind, n := protowire.ConsumeField(value)
 			if n < 0 {
 				return protowire.ParseError(n)
 			}
-			if bytes.HasPrefix(value, managed) {
-				protowire.AppendTag(value[:0], metaUnknown, protowire.BytesType)
+			switch field {
+			case metaGenerateName, metaOwnerReferences:
+				protowire.AppendTag(value[:0], metaUnknown, kind)
+			case metaManagedFields:
+				protowire.AppendTag(value[:0], metaUnknownLong, kind)
 			}
 			value = value[n:]
 		}
