@@ -56,14 +56,15 @@ func world(services int) *ui.Input {
 		Inputs: []question.Input{{Name: "services", Age: 1.2, Version: "81234"}, {Name: "endpointslices", Age: 0.4, Version: "81260"}},
 	}}
 	for i, s := range all {
-		row := question.Service{Ready: 4, NotReady: 1, Name: s.Object.Name.String(), State: []string{"Programmed", "Programmed", "Programmed", "Programmed", "Programmed", "Partial", "Programmed", "Programmed", "Failing"}[i%9]}
+		ready := len(s.Ports[0].Frontends[0].On[model.FromOutside].Pool.Endpoints)
+		row := question.Service{Ready: ready, NotReady: 5 - ready, Name: s.Object.Name.String(), State: []string{"Programmed", "Programmed", "Programmed", "Programmed", "Programmed", "Partial", "Programmed", "Programmed", "Failing"}[i%9]}
 		for _, p := range s.Ports {
 			for _, f := range p.Frontends {
 				at := f.At.String()
 				if f.Kind == model.KindNodePort {
 					at = fmt.Sprintf("*:%d", f.At.Port())
 				}
-				row.Frontends = append(row.Frontends, question.Frontend{Port: "http", Kind: f.Kind.String(), Address: at, Proto: "tcp", Endpoints: 5, Why: "ClusterEndpoints"})
+				row.Frontends = append(row.Frontends, question.Frontend{Port: "http", Kind: f.Kind.String(), Address: at, Proto: "tcp", Endpoints: ready, Why: "ClusterEndpoints"})
 			}
 		}
 		if row.State != "Programmed" {
