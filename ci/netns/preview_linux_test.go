@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -43,6 +44,13 @@ func TestPlanAgainstRunning(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(s.dir, "all.yaml"))
 	if err != nil {
 		t.Fatal(err)
+	}
+	applied := filepath.Join(t.TempDir(), "applied.yaml")
+	if err := os.WriteFile(applied, []byte(regexp.MustCompile(`(?m)^ *clusterIP: .*\n|clusterIP: [^,}]*, `).ReplaceAllString(string(text), "")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := s.run(s.bin, "plan", "--against-running", "--manifests", applied); err != nil || !strings.HasPrefix(out, "! Service default/web: cluster IP 10.96.0.10") || !strings.Contains(out, " as now\nno change on ") {
+		t.Errorf("as people apply them: %v: %s", err, out)
 	}
 	edited := filepath.Join(t.TempDir(), "edit.yaml")
 	without := strings.ReplaceAll(string(text), "- {addresses: [10.244.1.3], nodeName: node-1, conditions: {ready: true}}\n", "")

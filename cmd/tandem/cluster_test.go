@@ -576,6 +576,7 @@ func TestAllNodesShowsOnlyWhatDiffers(t *testing.T) {
 	w := three(t)
 	verbs := askingVerbs(t)
 	delete(verbs, "snapshot")
+	delete(verbs, "top") // TestTopOfAllNodesIsASum
 	for name, args := range verbs {
 		code, out, stderr := kubectl(t, append([]string{name, "--all-nodes", "--kubeconfig", w.kubeconfig}, args...)...)
 		if code != exitOK || out != "3 of 3 nodes answer alike\n" {
@@ -586,7 +587,6 @@ func TestAllNodesShowsOnlyWhatDiffers(t *testing.T) {
 		f.Status.Services[0].State, f.Status.Mode = "Partial", "iptables"
 		f.History.Entries = nil
 		f.Drift.Now = append(f.Drift.Now, question.Drifted{Difference: question.Difference{Object: "map vips", State: "missing"}})
-		f.Top.Services[0].New = 9
 	})
 	want := map[string][]question.AnswerDifference{
 		"status":   {{Node: "c", Field: "mode", Most: "nftables", Here: "iptables"}, {Node: "c", Field: "services[default/web].state", Most: "Programmed", Here: "Partial"}},
@@ -594,7 +594,6 @@ func TestAllNodesShowsOnlyWhatDiffers(t *testing.T) {
 		"trace":    {{Node: "c", Field: "endpoints[10.244.1.3:8080]", Most: "present"}, {Node: "c", Field: "endpoints[10.244.1.9:8080]", Here: "present"}, {Node: "c", Field: "reaches[10.244.1.3:8080]", Most: "present"}, {Node: "c", Field: "reaches[10.244.1.9:8080]", Here: "present"}},
 		"drift":    {{Node: "c", Field: "now[map vips]", Here: "present"}},
 		"history":  {{Node: "c", Field: "entries[Service added default/web 5]", Most: "present"}},
-		"top":      {{Node: "c", Field: "services[default/web].new", Most: "7", Here: "9"}},
 		"services": {{Node: "c", Field: "services[default/web].endpoints[http tcp 10.244.1.3:8080]", Most: "present"}, {Node: "c", Field: "services[default/web].endpoints[http tcp 10.244.1.9:8080]", Here: "present"}, {Node: "c", Field: "services[default/web].hash", Most: "053439daa807302d", Here: "491721de669ef4f3"}, {Node: "c", Field: "services[default/web].state", Most: "Programmed", Here: "Partial"}},
 	}
 	for name, differences := range want {
@@ -612,6 +611,67 @@ func TestAllNodesShowsOnlyWhatDiffers(t *testing.T) {
 	}
 	if code, _, stderr := kubectl(t, "services", "--all-nodes", "-o", "name", "--kubeconfig", w.kubeconfig); code != exitUsage {
 		t.Errorf("-o name: exit code %d, %s", code, stderr)
+	}
+}
+
+// The counts of all nodes are added up by Service, frontend and endpoint. Nodes that do not count, or do not answer,
+// are said to, with the reason.
+func TestTopOfAllNodesIsASum(t *testing.T) {
+	service := func(name string, n uint64) question.TopService {
+		return question.TopService{
+			Service: name, New: n, Frontends: []question.TopAddress{{Address: "10.96.0.10:80", Proto: "tcp", New: n}},
+			Endpoints: []question.TopAddress{{Address: "10.244.1.2:8080", Pod: "web-0", Proto: "tcp", New: n}},
+		}
+	}
+	open := service("default/web", 0)
+	open.Traffic = &question.TopTraffic{Connections: 4, Bytes: 100}
+	at := time.Now()
+	node := func(name string, top question.Top) http.Handler {
+		return nodeOf(t, name, map[string]string{"web.yaml": webYAML, "node.yaml": nodeYAML(name, "1")}, func(f *snapshot.File) { f.Top = &top })
+	}
+	nodes := map[string]http.Handler{
+		"a": node("a", question.Top{At: at, Mode: "nftables", Services: []question.TopService{service("default/web", 7), service("shop/db", 20)}}),
+		"b": node("b", question.Top{At: at, Mode: "iptables", Services: []question.TopService{service("default/web", 30)}}),
+	}
+	w := newWorld(t, nodes)
+	top := func(args ...string) (int, string, string) {
+		return kubectl(t, append([]string{"top", "--all-nodes", "--interval", "1ms", "--kubeconfig", w.kubeconfig}, args...)...)
+	}
+	code, out, stderr := top()
+	if want := "counts of 2 nodes added up: new connections of 2, open ones of 0\nSERVICE      ENDPOINT                   PER SECOND  NEW CONNECTIONS\n"; code != exitOK || !strings.HasPrefix(out, want) || strings.Index(out, "default/web") > strings.Index(out, "shop/db") {
+		t.Errorf("exit code %d, want\n%sgot\n%s%s", code, want, out, stderr)
+	}
+	code, out, _ = top("-o", "json", "--limit", "1")
+	var all question.TopNodes
+	if err := json.Unmarshal([]byte(out), &all); err != nil || code != exitOK || len(all.Nodes) != 2 || all.Nodes[1].Mode != "iptables" || len(all.Services) != 1 {
+		t.Fatalf("exit code %d, %v: %s", code, err, out)
+	}
+	if s := all.Services[0]; s.Service != "default/web" || s.New != 37 || len(s.Frontends) != 1 || s.Frontends[0].New != 37 || len(s.Endpoints) != 1 || s.Endpoints[0].New != 37 || s.Endpoints[0].Pod != "web-0" {
+		t.Errorf("%+v", s)
+	}
+	if code, out, _ := top("-o", "name"); code != exitOK || out != "default/web\nshop/db\n" {
+		t.Errorf("exit code %d: %s", code, out)
+	}
+
+	const why = "no counters here"
+	w.nodes["c"] = node("c", question.Top{At: at, Mode: "nftables", NotCounted: why, Tracked: true, Services: []question.TopService{open}})
+	w.nodes["d"] = node("d", question.Top{At: at, Mode: "kernelspace", NotCounted: why, Services: []question.TopService{}})
+	code, out, _ = top()
+	for _, part := range []string{"counts of 4 nodes added up: new connections of 2, open ones of 1\n", "c, d: " + why + "\n", "OPEN", "default/web"} {
+		if code != exitOK || !strings.Contains(out, part) {
+			t.Errorf("exit code %d, no %q in\n%s", code, part, out)
+		}
+	}
+	w.nodes["e"] = nil
+	code, out, stderr = top()
+	if code != exitFailure || !strings.Contains(out, "! e gave no answer: ") || !strings.Contains(out, "counts of 4 nodes") || !strings.Contains(stderr, "1 of 5 nodes gave no answer: e: ") {
+		t.Errorf("exit code %d: %s%s", code, out, stderr)
+	}
+	for _, name := range []string{"a", "b", "c", "e"} {
+		delete(w.nodes, name)
+	}
+	if code, _, stderr := top(); code != exitUsage || !strings.Contains(stderr, why) {
+		t.Errorf("none counts: exit code %d: %s", code, stderr)
 	}
 }
 

@@ -83,7 +83,7 @@ type configDocument struct {
 	Notes       []string    `json:"notes"`          // settings without effect, and the like
 	Mode        config.Mode `json:"mode,omitempty"` // of a valid one
 	Node        string      `json:"node,omitempty"`
-	Differences string      `json:"differences"` // the manual page on differences from kube-proxy
+	Differences string      `json:"differences"` // what shows the manual page on differences from kube-proxy
 }
 
 func newConfigDocument(c *config.Config, notes []config.Finding, err error) configDocument {

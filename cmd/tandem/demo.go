@@ -89,7 +89,7 @@ func demoPlan(cmd *cobra.Command, why error) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	d, err := manifestsDocument(cmd, demoConfig(dir))
+	d, err := manifestsDocument(cmd, demoConfig(dir), false)
 	if err != nil {
 		return err
 	}

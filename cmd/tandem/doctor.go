@@ -116,10 +116,10 @@ empty afterwards are deleted, too: iptables creates them again on demand. Those 
 iptables-legacy belong to the kernel.
 
 Kernel parameters stay as they were set, since others may rely on them by now: in all
-modes net.netfilter.nf_conntrack_max, nf_conntrack_tcp_timeout_established,
-nf_conntrack_tcp_timeout_close_wait and what else of conntrack the configuration names;
-in mode ipvs net.ipv4.ip_forward, those of net.ipv4.vs, and with strict ARP
-net.ipv4.conf.all.arp_ignore and arp_announce.`,
+modes net.netfilter.nf_conntrack_max with the hashsize of nf_conntrack,
+nf_conntrack_tcp_timeout_established, nf_conntrack_tcp_timeout_close_wait and what else of
+conntrack the configuration names; in mode ipvs net.ipv4.ip_forward, those of net.ipv4.vs,
+and with strict ARP net.ipv4.conf.all.arp_ignore and arp_announce.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, notes, err := flags.config()
 			printNotes(cmd, notes)

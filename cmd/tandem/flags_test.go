@@ -229,8 +229,12 @@ mode: nftables
 // and config check print.
 func TestDifferencesAreDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../core/manual/pages/differences.md")
-	if err != nil || !strings.HasSuffix(differencesPage, "/core/manual/pages/differences.md") {
-		t.Fatal(err, differencesPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	title, _, _ := strings.Cut(strings.TrimPrefix(string(page), "# "), "\n")
+	if code, shown, _ := tandem(t, strings.Fields(differencesPage)[1:]...); code != exitOK || !strings.Contains(shown, title) {
+		t.Errorf("%s shows another page: exit code %d\n%s", differencesPage, code, shown)
 	}
 	for flag, names := range map[string]string{
 		"proxy-mode": "mode, when none is named", "detect-local-mode": "", // ClusterCIDR is what kube-proxy's empty one means

@@ -38,7 +38,8 @@ func newKubectl() *cobra.Command {
 		Short: "Ask the nodes of a cluster; as a plugin of kubectl: kubectl tandem",
 		Long: `kubectl asks the tandems of a cluster through the API server, with the rights of the
 user of a kubeconfig: one of a node with --node, that of the node of a pod, or all, and
-then it shows only what differs. status and diff compare all nodes in short.
+then it shows only what differs; top adds up what they count. status and diff compare all
+nodes in short.
 
 Two ways lead to a node, and both need list of pods in the namespace of tandem. --via exec
 needs no configuration: the API server runs a tandem in the pod, which asks at the control
@@ -121,16 +122,19 @@ func (k *cluster) asks(c *cobra.Command, argument string) *cobra.Command {
 		return nodesOf(pods), err
 	}))
 	if here != "snapshot" && here != monitorVerb {
-		fs.BoolVar(&k.all, "all-nodes", false, "ask all nodes, and show only what differs")
+		help, long := "ask all nodes, and show only what differs", `With --all-nodes it shows in which fields of -o json nodes differ from most, but for those
+that every node has its own of, such as times and counts; with -o wide the answer of most,
+too. The exit code is 3 when some differ, and 1 when some did not answer: they are named.`
+		if here == topVerb {
+			help, long = "ask all nodes, and add up what they count", `With --all-nodes it adds up what the nodes count of each Service, and says how many of them
+do. The exit code is 1 when some did not answer: they are named; and 2 when none counts.`
+		}
+		fs.BoolVar(&k.all, "all-nodes", false, help)
 		c.MarkFlagsMutuallyExclusive("node", "all-nodes")
 		if fs.Lookup("watch") != nil {
 			c.MarkFlagsMutuallyExclusive("watch", "all-nodes")
 		}
-		c.Long += `
-
-With --all-nodes it shows in which fields of -o json nodes differ from most, but for those
-that every node has its own of, such as times and counts; with -o wide the answer of most,
-too. The exit code is 3 when some differ, and 1 when some did not answer: they are named.`
+		c.Long += "\n\n" + long
 		c.Example += "\n  " + strings.Replace(one, "--node node-1", "--all-nodes", 1)
 	}
 	if fromPod(c) {
@@ -291,13 +295,13 @@ func (*caught) Write(p []byte) (int, error) { return len(p), nil }
 // maxEach bounds the answer of one of many nodes in bytes: maxAsked of them are in memory.
 const maxEach = maxNode / maxAsked
 
-// everywhere runs a verb for each pod's tandem, and shows how the answers differ.
+// everywhere runs a verb for each pod's tandem, and shows what becomes of the answers.
 func (k *cluster) everywhere(cmd *cobra.Command, args []string, to session, pods []pod, run func(*cobra.Command, []string) error) error {
 	out, _ := cmd.Flags().Lookup("output").Value.(*output)
-	if out.form == formName {
+	if out.form == formName && cmd.Name() != topVerb {
 		return usageError{errors.New("-o name does not apply to --all-nodes")}
 	}
-	var c question.Comparison[*caught]
+	all := gather(cmd)
 	each(cmd, pods, func(p pod) error {
 		one, got := *cmd, new(caught)
 		one.SetContext(platform.Through(cmd.Context(), carrier{k, to, p, maxEach}))
@@ -306,51 +310,199 @@ func (k *cluster) everywhere(cmd *cobra.Command, args []string, to session, pods
 			one.SetErr(cmd.ErrOrStderr())
 		}
 		if got.err = run(&one, args); got.report.document == nil {
-			c.Fail(p.Spec.NodeName, p.Metadata.Name, cmp.Or(got.err, errors.New("no answer")))
+			got.err = cmp.Or(got.err, errors.New("no answer"))
+			all.fail(p.Spec.NodeName, p.Metadata.Name, got.err)
 			return got.err
 		}
-		c.Add(p.Spec.NodeName, p.Metadata.Name, got, got.report.document)
+		all.add(p.Spec.NodeName, p.Metadata.Name, got)
 		return nil
 	})
+	whole, err := all.result()
+	return cmp.Or(out.print(cmd, whole), err)
+}
+
+// gathering is what becomes of the answers of all nodes to a verb. Answers may come at once.
+type gathering interface {
+	add(node, pod string, answer *caught)
+	fail(node, pod string, why error)
+	// result is what is shown, and the error of the verb after that.
+	result() (report, error)
+}
+
+// gather begins to gather the answers to a verb: counts are added up, all else is compared.
+func gather(cmd *cobra.Command) gathering {
+	if cmd.Name() == topVerb {
+		limit, _ := cmd.Flags().GetInt(limitFlag)
+		return &sum{limit: limit}
+	}
+	return new(comparison)
+}
+
+// comparison shows how answers differ.
+type comparison struct{ question.Comparison[*caught] }
+
+func (c *comparison) add(node, pod string, answer *caught) {
+	c.Add(node, pod, answer, answer.report.document)
+}
+
+func (c *comparison) fail(node, pod string, why error) { c.Fail(node, pod, why) }
+
+func (c *comparison) result() (report, error) {
 	a, most, ok := c.Result()
-	err := out.print(cmd, report{document: a, text: func(s *screen) {
+	err := acrossError(&a)
+	if err == nil && ok {
+		err = most.err
+	}
+	return report{document: a, text: func(s *screen) {
 		if s.wide && ok {
 			most.report.text(s)
 			s.printf("\n")
 		}
 		writeAcross(s, &a)
-	}})
-	if err == nil {
-		err = acrossError(&a)
-	}
-	if err == nil && ok {
-		err = most.err
-	}
-	return err
+	}}, err
 }
 
-// writeAcross shows people how the answers of nodes differ.
-func writeAcross(s *screen, a *question.Across) {
-	answered, alike, failed := 0, 0, 0
-	for _, n := range a.Nodes {
-		switch {
-		case n.Err != "":
-			if failed++; failed <= listed || s.wide {
-				s.printf("! %s gave no answer: %s\n", printable.Text(n.Node), printable.Text(n.Err))
-			}
-			continue
-		case !n.Differs:
-			alike++
-		}
-		answered++
+// sum shows what all nodes count, of so many Services; of all with a limit of 0.
+type sum struct {
+	question.TopSum
+	limit int
+}
+
+func (t *sum) add(node, pod string, answer *caught) {
+	if top, ok := answer.report.document.(question.Top); ok {
+		t.Add(node, pod, &top)
 	}
-	if failed > listed && !s.wide {
-		s.printf("! and %s (-o wide)\n", printable.Count(failed-listed, "more node"))
-	}
+}
+
+func (t *sum) fail(node, pod string, why error) { t.Fail(node, pod, why) }
+
+func (t *sum) result() (report, error) {
+	all := t.Result()
+	err := topNodesError(&all)
+	all.Services = busiest(all.Services, t.limit)
+	own := namesOf(all.Services, func(s *question.TopService) string { return s.Service })
+	return report{document: all, own: own, text: func(s *screen) { writeTopNodes(s, &all) }}, err
+}
+
+// writeTopNodes shows people what nodes count together, how many of them do, and why others do not.
+func writeTopNodes(s *screen, all *question.TopNodes) {
+	answered := writeSilent(s, answersOf(all.Nodes, topAnswer))
 	if answered == 0 {
 		return
 	}
-	s.printf("%d of %s answer alike\n", alike, printable.Count(answered, "node"))
+	has := topHas{}
+	counting, tracking := 0, 0
+	var reasons []string
+	without := map[string][]string{} // nodes by reason
+	for i := range all.Nodes {
+		n := &all.Nodes[i]
+		if n.Err != "" {
+			continue
+		}
+		if n.NotCounted == "" {
+			counting++
+		}
+		if n.Tracked {
+			tracking++
+			has.bytes = has.bytes || n.BytesNotCounted == ""
+		}
+		for _, why := range []string{n.NotCounted, n.EndpointsNotCounted, n.BytesNotCounted} {
+			if why == "" {
+				continue
+			}
+			if without[why] == nil {
+				reasons = append(reasons, why)
+			}
+			without[why] = append(without[why], n.Node)
+		}
+	}
+	s.printf("counts of %s added up: new connections of %d, open ones of %d\n", printable.Count(answered, "node"), counting, tracking)
+	first(s, reasons, listed, "and %d more reasons (-o json)", func(why string) {
+		s.printf("%s: %s\n", printable.Text(few(without[why])), printable.Text(why))
+	})
+	has.counted, has.tracked = counting > 0, tracking > 0
+	writeTopServices(s, all.Services, has)
+	if all.Unlisted > 0 {
+		s.printf("and %s\n", printable.Count(all.Unlisted, "more count"))
+	}
+}
+
+func topAnswer(n *question.TopNode) question.NodeAnswer { return n.NodeAnswer }
+
+// topNodesError is the result of adding up as an exit code.
+func topNodesError(all *question.TopNodes) error {
+	if err := silentError(answersOf(all.Nodes, topAnswer)); err != nil {
+		return err
+	}
+	why := ""
+	for _, n := range all.Nodes {
+		lacks := n.EndpointsNotCounted
+		if !n.Tracked {
+			lacks = cmp.Or(lacks, n.NotCounted)
+		}
+		if lacks == "" {
+			return nil
+		}
+		why = cmp.Or(why, lacks)
+	}
+	return unsupportedError(why)
+}
+
+// answersOf are the answers of nodes, in short.
+func answersOf[N any](nodes []N, of func(*N) question.NodeAnswer) []question.NodeAnswer {
+	all := make([]question.NodeAnswer, len(nodes))
+	for i := range nodes {
+		all[i] = of(&nodes[i])
+	}
+	return all
+}
+
+// writeSilent shows people which nodes gave no answer, and returns how many did.
+func writeSilent(s *screen, nodes []question.NodeAnswer) (answered int) {
+	silent := slices.DeleteFunc(slices.Clone(nodes), func(n question.NodeAnswer) bool { return n.Err == "" })
+	most := listed
+	if s.wide {
+		most = len(silent)
+	}
+	for _, n := range silent[:min(most, len(silent))] {
+		s.printf("! %s gave no answer: %s\n", printable.Text(n.Node), printable.Text(n.Err))
+	}
+	if more := len(silent) - most; more > 0 {
+		s.printf("! and %s (-o wide)\n", printable.Count(more, "more node"))
+	}
+	return len(nodes) - len(silent)
+}
+
+// silentError names nodes that gave no answer; nil where all did.
+func silentError(nodes []question.NodeAnswer) error {
+	var silent []string
+	why := ""
+	for _, n := range nodes {
+		if n.Err != "" {
+			silent, why = append(silent, n.Node), cmp.Or(why, n.Err)
+		}
+	}
+	if len(silent) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d of %d nodes gave no answer: %s: %s", len(silent), len(nodes), few(silent), why)
+}
+
+func comparedAnswer(n *question.ComparedNode) question.NodeAnswer { return n.NodeAnswer }
+
+// writeAcross shows people how the answers of nodes differ.
+func writeAcross(s *screen, a *question.Across) {
+	answered := writeSilent(s, answersOf(a.Nodes, comparedAnswer))
+	if answered == 0 {
+		return
+	}
+	differ := 0
+	for _, n := range a.Nodes {
+		if n.Differs {
+			differ++
+		}
+	}
+	s.printf("%d of %s answer alike\n", answered-differ, printable.Count(answered, "node"))
 	if len(a.Differences) > 0 {
 		s.printf("\n")
 		t := table{columns: []column{{name: "NODE"}, {name: "FIELD", keep: true}, {name: "MOST"}, {name: "HERE"}}}
@@ -366,18 +518,10 @@ func writeAcross(s *screen, a *question.Across) {
 
 // acrossError is the result of asking all nodes as an exit code.
 func acrossError(a *question.Across) error {
-	var silent []string
-	differs := false
-	why := ""
-	for _, n := range a.Nodes {
-		if differs = differs || n.Differs; n.Err != "" {
-			silent, why = append(silent, n.Node), cmp.Or(why, n.Err)
-		}
+	if err := silentError(answersOf(a.Nodes, comparedAnswer)); err != nil {
+		return err
 	}
-	switch {
-	case len(silent) > 0:
-		return fmt.Errorf("%d of %d nodes gave no answer: %s: %s", len(silent), len(a.Nodes), few(silent), why)
-	case differs:
+	if slices.ContainsFunc(a.Nodes, func(n question.ComparedNode) bool { return n.Differs }) {
 		return differsError("nodes answer differently")
 	}
 	return nil

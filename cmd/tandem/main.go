@@ -478,9 +478,9 @@ func versionText() string {
 	return "devel"
 }
 
-// differencesPage documents the differences from kube-proxy, which logs and config check
-// name.
-const differencesPage = "https://github.com/tandem-proxy/tandem/blob/main/core/manual/pages/differences.md"
+// differencesPage shows the differences from kube-proxy, of this version and without a network. Logs and config check
+// name it.
+const differencesPage = "tandem docs differences"
 
 // kubeProxyVersion is what a program called kube-proxy prints: the release that it
 // replaces, as scripts parse it, with ours as its build metadata.

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -25,6 +26,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/question"
+	"github.com/tandem-proxy/tandem/linux/host"
 	"github.com/tandem-proxy/tandem/platform"
 )
 
@@ -571,6 +573,20 @@ func TestWaitsSpeak(t *testing.T) {
 	waiting(cmd, "a moment")()
 	if errs.Len() > 0 {
 		t.Errorf("%q", errs.String())
+	}
+}
+
+// The help of cleanup names each kernel parameter of connection tracking that run sets by default, and that stays.
+func TestCleanupSaysWhatStays(t *testing.T) {
+	_, help, _ := tandem(t, "cleanup", "--help")
+	all := host.Conntrack(config.Default().Conntrack, 1)
+	if len(all) == 0 {
+		t.Error("none is set")
+	}
+	for _, s := range all {
+		if name := path.Base(s.Path); !strings.Contains(help, name) {
+			t.Errorf("%s stays, and is not in\n%s", name, help)
+		}
 	}
 }
 

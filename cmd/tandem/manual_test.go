@@ -286,7 +286,8 @@ func answers() map[string]any {
 		"tandem plan --against-running": question.Preview{}, "tandem replay": question.Plan{}, "tandem doctor": []diagnosis.Check{},
 		"tandem switch": platform.Switched{}, "tandem cleanup": cleanupDocument{}, "tandem version": build{}, "tandem config check": configDocument{},
 		"tandem config explain": []settingDocument{}, "tandem hns dump": hns.Dump{}, "tandem hns diff": hns.Diff{}, "tandem kubectl status": []question.Node{},
-		"tandem kubectl diff": []question.NodeDifference{}, "tandem kubectl VERB --all-nodes": question.Across{}, "tandem test connectivity": connectivity.Report{}, "tandem test disrupt": connectivity.Disruption{},
+		"tandem kubectl diff": []question.NodeDifference{}, "tandem kubectl VERB --all-nodes": question.Across{}, "tandem kubectl top --all-nodes": question.TopNodes{},
+		"tandem test connectivity": connectivity.Report{}, "tandem test disrupt": connectivity.Disruption{},
 		"tandem test hns": contract.Report{},
 	}
 }
@@ -413,6 +414,7 @@ func TestAnswersAreOfVerbs(t *testing.T) {
 	have := answers()
 	delete(have, "tandem plan --against-running")
 	delete(have, "tandem kubectl VERB --all-nodes")
+	delete(have, "tandem kubectl top --all-nodes")
 	asked := answers()
 	for _, c := range every(newRoot()) {
 		if c.Flags().Lookup("output") == nil {

@@ -30,14 +30,16 @@ func newPlan() *cobra.Command {
 		Short: "Show what would be programmed, without programming it",
 		Long: `plan reads manifests and shows what a node would program for them, in any mode and
 on any system. It needs no privileges and changes nothing. The exit code is 1 when
-there was a problem, such as something rejected.
+there was a problem, such as something rejected. Of manifests as people apply them, cluster
+IPs and node ports that the API server would assign have placeholders, and each is said.
 
 With --against-running it asks the running tandem what the manifests would change on
 this node: objects added, changed and deleted for each Service, and the tracked
 connections that these concern. Services and EndpointSlices of the manifests take the
 place of those of the same names; with --prune all others are deleted. The exit code
 is 3 when something would change, and 1 when the manifests bring problems: those that a
-Service has already do not count.
+Service has already do not count. What manifests leave to the API server stays as it is in
+a Service that is there, and has placeholders in a new one.
 
 With --snapshot A --against B it shows what has changed from one snapshot to the other:
 what A's node would change to serve B's Services. The exit code is 3 when that is something.`,
@@ -59,6 +61,7 @@ what A's node would change to serve B's Services. The exit code is 3 when that i
 			if running {
 				return planAgainstRunning(cmd, from.flags, &out, prune)
 			}
+			from.applied = true
 			d, err := from.document(cmd)
 			if err == nil && d == nil {
 				d, err = from.manifests(cmd) // which reports that they are missing
@@ -67,8 +70,10 @@ what A's node would change to serve B's Services. The exit code is 3 when that i
 				return err
 			}
 			printProblems(cmd, d.Rejected)
-			for _, note := range d.Notes {
-				fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", printable.Text(note))
+			said := newScreen(cmd.ErrOrStderr())
+			first(said, d.Notes, listed, "! and %d more (-o json)", func(note string) { said.printf("! %s\n", printable.Text(note)) })
+			if err := said.flush(); err != nil {
+				return err
 			}
 			if err := selectPart(d, part); err != nil {
 				return err
@@ -159,7 +164,7 @@ func planAgainstRunning(cmd *cobra.Command, flags *configFlags, out *output, pru
 
 // previewManifests asks a running tandem what manifests would change.
 func previewManifests(cmd *cobra.Command, out *output, path string, nodePorts config.PortRange, prune bool) error {
-	found, err := manifests.Read(cmd.Context(), path, nodePorts)
+	found, left, err := manifests.ReadAsApplied(cmd.Context(), path, nodePorts)
 	if err != nil {
 		return err
 	}
@@ -176,7 +181,9 @@ func previewManifests(cmd *cobra.Command, out *output, path string, nodePorts co
 		}
 		brought = question.Brought(problems, &running)
 	}
-	p, err := platform.Ask(cmd.Context(), question.PreviewEdit(), question.Edit{Services: found.Services, Slices: found.Slices, Routes: found.Routes, Grants: found.Grants, Prune: prune})
+	p, err := platform.Ask(cmd.Context(), question.PreviewEdit(), question.Edit{
+		Services: found.Services, Slices: found.Slices, Routes: found.Routes, Grants: found.Grants, Prune: prune, Unassigned: left, NodePorts: nodePorts,
+	})
 	if err != nil {
 		return err
 	}
@@ -208,6 +215,7 @@ func writePreview(s *screen, p *question.Preview) {
 		total.Added, total.Changed, total.Deleted = total.Added+svc.Added, total.Changed+svc.Changed, total.Deleted+svc.Deleted
 		total.Connections, total.Moved = total.Connections+svc.Connections, total.Moved+svc.Moved
 	}
+	first(s, p.Assumed, listed, "! and %d more (-o json)", func(text string) { s.printf("! %s\n", printable.Text(text)) })
 	for _, x := range p.Problems {
 		writeProblem(s, x, x.Object)
 	}

@@ -135,3 +135,29 @@ func TestHowAPreviewEnds(t *testing.T) {
 		t.Errorf("%q, %q", one, two)
 	}
 }
+
+// Manifests as people apply them are planned with placeholders for what the API server will assign, which is said beside
+// the plan and is no problem. To serve them without an API server is one.
+func TestPlanOfManifestsAsApplied(t *testing.T) {
+	const service = `apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {type: NodePort, ports: [{name: http, port: 80, nodePort: 0}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: ServiceCIDR
+metadata: {name: kubernetes}
+spec: {cidrs: [10.96.0.0/16]}
+---
+`
+	dir := folder(t, map[string]string{"a.yaml": service + nodeYAML("node-1", "1")})
+	for form, part := range map[string]string{"summary": "  10.96.255.254:80/tcp  cluster IP\n", "table": "*:32767/tcp", "json": `"Service shop/web: cluster IP 10.96.255.254, node port 32767 in the place of`, "native": "table ip tandem"} {
+		code, out, stderr := tandem(t, "plan", "--manifests", dir, "--node", "node-1", "--proxy-mode", "nftables", "-o", form)
+		if code != exitOK || !strings.Contains(out, part) || stderr != "! Service shop/web: cluster IP 10.96.255.254, node port 32767 in the place of what the API server will assign\n" {
+			t.Errorf("%s: exit code %d, %s\n%s", form, code, stderr, out)
+		}
+	}
+	if code, out, stderr := tandem(t, "explain", "--manifests", dir, "--node", "node-1", "--proxy-mode", "nftables", "host", "shop/web:80"); code != exitFailure || !strings.Contains(stderr, "no Service shop/web has an address here") {
+		t.Errorf("exit code %d: %s%s", code, out, stderr)
+	}
+}

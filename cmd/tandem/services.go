@@ -353,6 +353,12 @@ func fetchStatus(cmd *cobra.Command, address string, only *question.Filter) (doc
 	return doc, nil
 }
 
+// topVerb is the verb whose answers of all nodes are added up, and limitFlag how many Services it shows.
+const (
+	topVerb   = "top"
+	limitFlag = "limit"
+)
+
 func newTop(k *cluster) *cobra.Command {
 	var out output
 	var only filter
@@ -361,7 +367,7 @@ func newTop(k *cluster) *cobra.Command {
 	var limit int
 	var endpoints, bytes bool
 	c := &cobra.Command{
-		Use:   "top",
+		Use:   topVerb,
 		Short: "Show which Services get new connections, or have open ones, the busiest first",
 		Long: `top shows the new connections of each Service: how many there were since its
 frontends were programmed, and how many a second since the previous sample. They are
@@ -383,24 +389,28 @@ net.netfilter.nf_conntrack_acct=1. What these cost is paid only while they are a
 				return err
 			}
 			r := question.TopRequest{Filter: only.Filter, Frontends: out.form != formTable, Endpoints: endpoints, Bytes: bytes, Open: true}
-			before, err := askTop(cmd, &from, r)
+			look, most := askTop, limit
+			if k != nil && k.all { // a part of a sum: all, and also that there is nothing
+				look, most = askTopAsItIs, 0
+			}
+			before, err := look(cmd, &from, r)
 			if err != nil {
 				return err
 			}
 			if from.path != "" {
-				return out.print(cmd, topReport(before, limit))
+				return out.print(cmd, topReport(before, most))
 			}
 			if !sleep.For(cmd.Context(), min(again.every, time.Second)) {
 				return cmd.Context().Err()
 			}
 			return again.run(cmd.Context(), newScreen(cmd.OutOrStdout()), func(s *screen) error {
-				now, err := askTop(cmd, &from, r)
+				now, err := look(cmd, &from, r)
 				if err != nil {
 					return err
 				}
 				now.Since(before)
 				before = now
-				return out.printTo(s, topReport(now, limit))
+				return out.printTo(s, topReport(now, most))
 			})
 		},
 	}
@@ -410,13 +420,18 @@ net.netfilter.nf_conntrack_acct=1. What these cost is paid only while they are a
 	c.Flags().BoolVar(&endpoints, "endpoints", false, "show the new connections of each endpoint")
 	c.Flags().BoolVar(&bytes, "bytes", false, "show open connections and their bytes, as connection tracking counts them")
 	from.register(c, "watch", "endpoints", "bytes")
-	c.Flags().IntVar(&limit, "limit", 20, "how many Services to show; 0 for all")
+	c.Flags().IntVar(&limit, limitFlag, 20, "how many Services to show; 0 for all")
 	return c
+}
+
+// askTopAsItIs asks for counts.
+func askTopAsItIs(cmd *cobra.Command, from *origin, r question.TopRequest) (question.Top, error) {
+	return ask(cmd, from, question.CountConnections(), r)
 }
 
 // askTop asks for counts. Where there are none the mode has none, nor what stands in for them, or a snapshot could not have them.
 func askTop(cmd *cobra.Command, from *origin, r question.TopRequest) (question.Top, error) {
-	t, err := ask(cmd, from, question.CountConnections(), r)
+	t, err := askTopAsItIs(cmd, from, r)
 	switch {
 	case err == nil && t.EndpointsNotCounted != "":
 		return t, unsupportedError(t.EndpointsNotCounted)
@@ -430,11 +445,17 @@ func askTop(cmd *cobra.Command, from *origin, r question.TopRequest) (question.T
 	return t, nil
 }
 
+// busiest are so many of Services; all with a limit of 0.
+func busiest(services []question.TopService, limit int) []question.TopService {
+	if limit > 0 && len(services) > limit {
+		return services[:limit]
+	}
+	return services
+}
+
 // topReport is so many of the Services; all with a limit of 0.
 func topReport(t question.Top, limit int) report {
-	if limit > 0 && len(t.Services) > limit {
-		t.Services = t.Services[:limit]
-	}
+	t.Services = busiest(t.Services, limit)
 	return report{document: t, own: namesOf(t.Services, func(s *question.TopService) string { return s.Service }), text: func(s *screen) { writeTop(s, t) }}
 }
 
@@ -444,8 +465,18 @@ func writeTop(s *screen, top question.Top) {
 			s.printf("%s\n", printable.Text(why))
 		}
 	}
-	endpoints := slices.ContainsFunc(top.Services, func(r question.TopService) bool { return len(r.Endpoints) > 0 })
-	counted, bytes := top.NotCounted == "", top.Tracked && top.BytesNotCounted == ""
+	writeTopServices(s, top.Services, topHas{counted: top.NotCounted == "", tracked: top.Tracked, bytes: top.Tracked && top.BytesNotCounted == ""})
+}
+
+// topHas are the counts that Services have.
+type topHas struct {
+	counted bool // new connections
+	tracked bool // open ones
+	bytes   bool // of open ones
+}
+
+func writeTopServices(s *screen, services []question.TopService, has topHas) {
+	endpoints := slices.ContainsFunc(services, func(r question.TopService) bool { return len(r.Endpoints) > 0 })
 	var t table
 	var shown []bool // of the cells that rows are made of
 	for _, c := range []struct {
@@ -453,13 +484,13 @@ func writeTop(s *screen, top question.Top) {
 		shown bool
 	}{
 		{column{name: "SERVICE"}, true},
-		{column{name: "FRONTEND", wide: true, keep: true}, counted},
+		{column{name: "FRONTEND", wide: true, keep: true}, has.counted},
 		{column{name: "ENDPOINT", keep: true}, endpoints},
-		{column{name: "PER SECOND", keep: true}, counted},
-		{column{name: "NEW CONNECTIONS", keep: true}, counted},
-		{column{name: "OPEN", keep: true}, top.Tracked},
-		{column{name: "BYTES/S", keep: true}, bytes},
-		{column{name: "BYTES", keep: true}, bytes},
+		{column{name: "PER SECOND", keep: true}, has.counted},
+		{column{name: "NEW CONNECTIONS", keep: true}, has.counted},
+		{column{name: "OPEN", keep: true}, has.tracked},
+		{column{name: "BYTES/S", keep: true}, has.bytes},
+		{column{name: "BYTES", keep: true}, has.bytes},
 	} {
 		if shown = append(shown, c.shown); c.shown {
 			t.columns = append(t.columns, c.column)
@@ -479,10 +510,10 @@ func writeTop(s *screen, top question.Top) {
 		}
 		t.add(row...)
 	}
-	for _, row := range top.Services {
+	for _, row := range services {
 		add(row.Service, "", "", fmt.Sprintf("%.1f", row.PerSecond), number(row.New), row.Traffic)
 		for _, f := range row.Frontends {
-			if s.wide && counted {
+			if s.wide && has.counted {
 				add("", f.Address+"/"+f.Proto, "", "", number(f.New), nil)
 			}
 		}

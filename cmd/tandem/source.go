@@ -35,6 +35,8 @@ type origin struct {
 	flags *configFlags // with --manifests; nil for verbs that manifests do not answer
 	opens bool         // with manifests the data plane of the machine is read
 
+	applied bool // manifests are as people apply them: see manifests.ReadAsApplied
+
 	// cluster, if set, sends the question to the tandem of one cluster node, and nowhere else:
 	// the context of the verb leads there.
 	cluster *cluster
@@ -113,12 +115,17 @@ func (o *origin) manifests(cmd *cobra.Command) (*question.Document, error) {
 		return nil, err
 	}
 	printNotes(cmd, notes)
-	return manifestsDocument(cmd, c)
+	return manifestsDocument(cmd, c, o.applied)
 }
 
-// manifestsDocument is the document of the manifests that a configuration names.
-func manifestsDocument(cmd *cobra.Command, c *config.Config) (*question.Document, error) {
-	in, err := readFolder(cmd.Context(), c)
+// manifestsDocument is the document of the manifests that a configuration names; applied, once an API server has assigned
+// what they leave to it.
+func manifestsDocument(cmd *cobra.Command, c *config.Config, applied bool) (*question.Document, error) {
+	read := readFolder
+	if applied {
+		read = readApplied
+	}
+	in, err := read(cmd.Context(), c)
 	if err != nil {
 		return nil, err
 	}
@@ -133,6 +140,7 @@ func manifestsDocument(cmd *cobra.Command, c *config.Config) (*question.Document
 	defer done()
 	services, _ := track.OnceAsking(host, &in.Objects, listeners)
 	d := question.Planned(mode, c, &engine.Snapshot{Host: host, Services: services})
+	d.Notes = in.assumed
 	d.Rejected = append(in.problems, resolve.HostProblems(c, node, in.ServiceCIDRs, machine, resolve.AnyNodePort(in.Services))...)
 	for _, s := range services {
 		d.Rejected = append(d.Rejected, s.Problems...)
@@ -223,6 +231,7 @@ func ownNode(nodes []*model.Node, name string) *model.Node {
 type inputs struct {
 	model.Objects
 	problems []model.Problem // of inputs that are not among them
+	assumed  []string        // in the place of what an API server will assign
 	machine  model.Machine   // this one
 }
 
@@ -247,6 +256,17 @@ func readFolder(ctx context.Context, c *config.Config) (inputs, error) {
 		return inputs{}, err
 	}
 	return inputs{Objects: found.Objects, problems: manifests.Models(found.Problems)}, nil
+}
+
+// readApplied reads manifests as people apply them, and gives them what an API server would.
+func readApplied(ctx context.Context, c *config.Config) (inputs, error) {
+	found, left, err := manifests.ReadAsApplied(ctx, c.Manifests, c.NodePortRange)
+	if err != nil {
+		return inputs{}, err
+	}
+	in := inputs{Objects: found.Objects, problems: manifests.Models(found.Problems)}
+	in.assumed = question.Assign(&in.Objects, left, c.NodePortRange)
+	return in, nil
 }
 
 // listServer watches the API server until everything was delivered, this machine's

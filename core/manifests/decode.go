@@ -5,6 +5,7 @@ package manifests
 import (
 	"bytes"
 	"fmt"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
@@ -132,7 +133,7 @@ func (d decoder) decodeJSON(text []byte, kind string) *object {
 	if strict, err := strictjson.UnmarshalStrict(text, into); err != nil || len(strict) > 0 {
 		return nil // among others where apiVersion or kind is there twice
 	}
-	o := convert(c, into, d.limits.nodePorts)
+	o := convert(c, into, &d.limits)
 	if len(o.faults) > 0 {
 		return nil
 	}
@@ -249,7 +250,7 @@ func (d decoder) decodeObject(n *yaml.Node, c class) *object {
 	case slices.ContainsFunc(faults, func(f strictyaml.Fault) bool { return !f.Newer }):
 		return rejectedNode(n, c, asFaults(faults))
 	}
-	o := convert(c, into, d.limits.nodePorts)
+	o := convert(c, into, &d.limits)
 	o.findLines(n)
 	for _, f := range asFaults(faults) { // of a newer API: a warning, as where an API server has them
 		f.object, f.text = o.key.String(), f.text+", ignored"
@@ -321,7 +322,7 @@ func lineOf(text []byte, line int) []byte {
 
 // convert turns a decoded object into the model's. Its faults start with the
 // path of the field they are about and have no line yet.
-func convert(c class, typed metav1.Object, nodePorts config.PortRange) *object {
+func convert(c class, typed metav1.Object, l *limits) *object {
 	switch {
 	case c.clusterScoped():
 		typed.SetNamespace("")
@@ -334,12 +335,25 @@ func convert(c class, typed metav1.Object, nodePorts config.PortRange) *object {
 		return rejected(key{}, fault{path: path, text: why})
 	}
 	o := object{key: k}
+	t, isService := typed.(*corev1.Service)
+	var left model.Unassigned
+	if isService && l.applied {
+		left = leave(t)
+	}
 	v, problems := watch.Convert(typed)
-	if t, ok := typed.(*corev1.Service); ok {
+	if isService {
 		if v, ok := v.(*model.Service); ok {
-			o.confine(v, t, nodePorts)
+			if left.ClusterIPs {
+				v.ClusterIPs = unspecified(v.ClusterIPs)
+			}
+			o.confine(v, t, l.nodePorts)
 		}
-		o.advise(t)
+		switch {
+		case !l.applied:
+			o.advise(t)
+		case left.ClusterIPs || left.NodePorts:
+			o.faults = append(o.faults, fault{left: &left})
+		}
 	}
 	for _, p := range problems {
 		o.faults = append(o.faults, fault{
@@ -372,6 +386,45 @@ func (o *object) outside(path string, port uint16, allowed config.PortRange) {
 		object: o.key.String(), path: path, why: model.WhyInvalid,
 		text: fmt.Sprintf("%s: %d is outside %s (--service-node-port-range), left out", path, port, allowed),
 	})
+}
+
+// leave finds what a Service leaves to the API server. Its cluster IPs are some of the families that it asks for then,
+// so that it can be converted.
+func leave(s *corev1.Service) model.Unassigned {
+	left := model.Unassigned{Service: model.ServiceName{Namespace: s.Namespace, Name: s.Name}}
+	if _, other := s.Labels[watch.LabelProxyName]; other || s.Spec.Type == corev1.ServiceTypeExternalName {
+		return left
+	}
+	if s.Spec.ClusterIP == "" && len(s.Spec.ClusterIPs) == 0 {
+		left.ClusterIPs = true
+		families := s.Spec.IPFamilies
+		if len(families) == 0 {
+			families = []corev1.IPFamily{corev1.IPv4Protocol}
+		}
+		if p := s.Spec.IPFamilyPolicy; len(families) == 1 && p != nil && *p != corev1.IPFamilyPolicySingleStack {
+			families = append(slices.Clone(families), map[bool]corev1.IPFamily{true: corev1.IPv6Protocol, false: corev1.IPv4Protocol}[families[0] == corev1.IPv4Protocol])
+		}
+		for _, f := range families {
+			s.Spec.ClusterIPs = append(s.Spec.ClusterIPs, map[bool]string{true: "2001:db8::1", false: "192.0.2.1"}[f == corev1.IPv6Protocol])
+		}
+		s.Spec.ClusterIP = s.Spec.ClusterIPs[0]
+	}
+	asks := s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer &&
+		(s.Spec.AllocateLoadBalancerNodePorts == nil || *s.Spec.AllocateLoadBalancerNodePorts)
+	left.NodePorts = watch.Served(s) && asks && slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool { return p.NodePort == 0 })
+	return left
+}
+
+// unspecified is an address that stands for any, for each of some.
+func unspecified(addrs []netip.Addr) []netip.Addr {
+	any := make([]netip.Addr, len(addrs))
+	for i, a := range addrs {
+		any[i] = netip.IPv4Unspecified()
+		if a.Is6() {
+			any[i] = netip.IPv6Unspecified()
+		}
+	}
+	return any
 }
 
 // advise adds warnings for fields that an API server would have set.

@@ -21,6 +21,8 @@ type Problem struct {
 	Text   string // field and cause: "spec.ports[0].prot: unknown field"
 	Why    model.Reason
 	Of     model.ServiceName // as in model.Problem
+
+	left *model.Unassigned // as in fault
 }
 
 // Models returns problems in the form that all sources share.
@@ -61,13 +63,14 @@ type fault struct {
 	object string
 	of     model.ServiceName // as in model.Problem
 	text   string
-	why    model.Reason // 0 for model.WhyInvalid
-	first  *int         // the line of what this repeats, or nil
+	why    model.Reason      // 0 for model.WhyInvalid
+	first  *int              // the line of what this repeats, or nil
+	left   *model.Unassigned // not a fault: what a Service leaves to the API server
 }
 
 // at returns the problem of a document that starts in a line of a file.
 func (f fault) at(file string, line int) Problem {
-	p := Problem{File: file, Line: line + f.line, Object: f.object, Of: f.of, Text: f.text, Why: f.why}
+	p := Problem{File: file, Line: line + f.line, Object: f.object, Of: f.of, Text: f.text, Why: f.why, left: f.left}
 	if p.Why == 0 {
 		p.Why = model.WhyInvalid
 	}
@@ -94,6 +97,7 @@ type limits struct {
 	yaml         strictyaml.Limits // of a document
 
 	nodePorts config.PortRange // that Services may have
+	applied   bool             // as people apply them: what an API server assigns is not missing
 }
 
 // defaults: Kubernetes itself refuses objects above 1.5 MiB (etcd), and no

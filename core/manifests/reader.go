@@ -429,6 +429,25 @@ func Read(ctx context.Context, dir string, nodePorts config.PortRange) (Result, 
 	return newReader(originOf(dir), dir, nodePorts).Read(ctx)
 }
 
+// ReadAsApplied is Read for manifests as people apply them: what an API server would assign to a Service is not a
+// problem, but in the second result.
+func ReadAsApplied(ctx context.Context, dir string, nodePorts config.PortRange) (Result, []model.Unassigned, error) {
+	r := newReader(originOf(dir), dir, nodePorts)
+	most := r.limits.problems
+	r.limits.applied, r.limits.problems = true, r.limits.allDocuments // each may leave something
+	found, err := r.Read(ctx)
+	r.limits.problems = most
+	var left []model.Unassigned
+	found.Problems = slices.DeleteFunc(found.Problems, func(p Problem) bool {
+		if p.left != nil {
+			left = append(left, *p.left)
+		}
+		return p.left != nil
+	})
+	found.Problems = r.shorten(found.Problems)
+	return found, left, err
+}
+
 // ReadFS is Read for the root of a file system, such as an embedded one, with any
 // node ports.
 func ReadFS(ctx context.Context, fsys fs.FS) (Result, error) {

@@ -197,6 +197,14 @@ type Service struct {
 	Ports               []ServicePort
 }
 
+// Unassigned is what a Service leaves to the API server: such a Service is a manifest that nobody has applied yet. A
+// cluster IP is the unspecified address of its family then, and a node port is 0.
+type Unassigned struct {
+	Service    ServiceName `json:"service"`
+	ClusterIPs bool        `json:"clusterIPs,omitempty"`
+	NodePorts  bool        `json:"nodePorts,omitempty"` // those that are 0
+}
+
 // Choice is how a Service wants its endpoints chosen: its annotations.
 type Choice struct {
 	Scheduler Scheduler

@@ -18,17 +18,33 @@ import (
 
 // Across is how the answers of several nodes to one question differ. Its JSON form is stable.
 type Across struct {
-	Nodes       []NodeAnswer       `json:"nodes"`
+	Nodes       []ComparedNode     `json:"nodes"`
 	Differences []AnswerDifference `json:"differences"`
 	Unlisted    int                `json:"unlisted,omitempty"` // differences beyond those that are listed
 }
 
 // NodeAnswer is that of a node, in short.
 type NodeAnswer struct {
-	Node    string `json:"node"`
-	Pod     string `json:"pod"`
-	Differs bool   `json:"differs"` // from what most nodes answer
-	Err     string `json:"error,omitempty"`
+	Node string `json:"node"`
+	Pod  string `json:"pod"`
+	Err  string `json:"error,omitempty"` // why it gave none
+}
+
+// answered is an entry for a node, and for one that gave no answer, with the reason.
+func answered(node, pod string) NodeAnswer { return NodeAnswer{Node: node, Pod: pod} }
+
+func unanswered(node, pod string, err error) NodeAnswer {
+	return NodeAnswer{Node: node, Pod: pod, Err: cmp.Or(err.Error(), "no reason given")}
+}
+
+func (n *NodeAnswer) compare(o *NodeAnswer) int {
+	return cmp.Or(cmp.Compare(n.Node, o.Node), cmp.Compare(n.Pod, o.Pod))
+}
+
+// ComparedNode is a node whose answer was compared.
+type ComparedNode struct {
+	NodeAnswer
+	Differs bool `json:"differs"` // from what most nodes answer
 }
 
 // AnswerDifference is a field of which a node has another value than most.
@@ -69,7 +85,7 @@ type alike[A any] struct {
 // Comparison compares answers as they come. It is safe for concurrent use.
 type Comparison[A any] struct {
 	mu      sync.Mutex
-	nodes   []NodeAnswer
+	nodes   []ComparedNode
 	hash    map[string]string // by node and pod
 	answers map[string]*alike[A]
 	size    int
@@ -89,7 +105,7 @@ func (c *Comparison[A]) Add(node, pod string, answer A, document any) {
 	if c.hash == nil {
 		c.hash, c.answers = map[string]string{}, map[string]*alike[A]{}
 	}
-	c.nodes = append(c.nodes, NodeAnswer{Node: node, Pod: pod})
+	c.nodes = append(c.nodes, ComparedNode{NodeAnswer: answered(node, pod)})
 	c.hash[node+"/"+pod] = hash
 	same := c.answers[hash]
 	if same == nil {
@@ -108,7 +124,7 @@ func (c *Comparison[A]) Add(node, pod string, answer A, document any) {
 func (c *Comparison[A]) Fail(node, pod string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.nodes = append(c.nodes, NodeAnswer{Node: node, Pod: pod, Err: cmp.Or(err.Error(), "no reason given")})
+	c.nodes = append(c.nodes, ComparedNode{NodeAnswer: unanswered(node, pod, err)})
 }
 
 // Result is how the answers differ, and that of most nodes: of several that are as frequent, that of the first
@@ -117,9 +133,9 @@ func (c *Comparison[A]) Result() (a Across, most A, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	a = Across{Nodes: slices.Clone(c.nodes), Differences: []AnswerDifference{}}
-	slices.SortFunc(a.Nodes, func(x, y NodeAnswer) int { return cmp.Or(cmp.Compare(x.Node, y.Node), cmp.Compare(x.Pod, y.Pod)) })
+	slices.SortFunc(a.Nodes, func(x, y ComparedNode) int { return x.compare(&y.NodeAnswer) })
 	var usual *alike[A]
-	of := func(n *NodeAnswer) *alike[A] { return c.answers[c.hash[n.Node+"/"+n.Pod]] }
+	of := func(n *ComparedNode) *alike[A] { return c.answers[c.hash[n.Node+"/"+n.Pod]] }
 	for i := range a.Nodes {
 		if n := &a.Nodes[i]; n.Err == "" && (usual == nil || of(n).nodes > usual.nodes) {
 			usual = of(n)

@@ -18,7 +18,7 @@ import (
 
 // compared are the answers that nodes are compared by.
 func compared() []any {
-	return []any{Status{}, Services{}, Explanation{}, Trace{}, Drift{}, history.Document{}, Top{}, Preview{}, Monitor{}}
+	return []any{Status{}, Services{}, Explanation{}, Trace{}, Drift{}, history.Document{}, Preview{}, Monitor{}}
 }
 
 // No answer is compared by a time, which every node has its own of, and what a node is called is known as that.
@@ -71,7 +71,7 @@ func TestComparison(t *testing.T) {
 	if fmt.Sprint(a.Differences) != want || most != "node-1" || !ok {
 		t.Errorf("%v, most is %s", a.Differences, most)
 	}
-	if fmt.Sprint(a.Nodes) != "[{node-0 tandem false no reason given} {node-1 tandem false } {node-2 tandem true } {node-3 tandem false }]" {
+	if fmt.Sprint(a.Nodes) != "[{{node-0 tandem no reason given} false} {{node-1 tandem } false} {{node-2 tandem } true} {{node-3 tandem } false}]" {
 		t.Error(a.Nodes)
 	}
 	if a, _, ok := new(Comparison[string]).Result(); ok || len(a.Nodes) != 0 {

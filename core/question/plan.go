@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/flows"
@@ -26,6 +27,7 @@ type Plan struct {
 	Objects  int           `json:"objects"`
 	Services []PlanService `json:"services"`
 	Problems []string      `json:"problems,omitempty"`
+	Notes    []string      `json:"notes,omitempty"` // such as what was assumed in the place of what an API server will assign
 	Gaps     []PlanGap     `json:"gaps,omitempty"`
 
 	Shared []string `json:"-"` // gaps that all ports have, each once
@@ -68,7 +70,7 @@ type PlanAction struct {
 
 // PlanOf is what was planned of a document, of the Services of a filter.
 func PlanOf(of *Document, only Filter) Plan {
-	d := Plan{Node: of.Host.Name, Mode: of.Facts.Mode, Objects: of.Plan.Objects, Services: []PlanService{}}
+	d := Plan{Node: of.Host.Name, Mode: of.Facts.Mode, Objects: of.Plan.Objects, Services: []PlanService{}, Notes: of.Notes}
 	for _, p := range of.Rejected {
 		d.Problems = append(d.Problems, p.String())
 	}
@@ -149,6 +151,10 @@ type Edit struct {
 	Routes   []*model.Route   `json:"routes,omitempty"`
 	Grants   []*model.Grant   `json:"grants,omitempty"`
 	Prune    bool             `json:"prune,omitempty"` // and all others are deleted
+
+	// Unassigned is what Services leave to the API server, which takes node ports from NodePorts.
+	Unassigned []model.Unassigned `json:"unassigned,omitempty"`
+	NodePorts  config.PortRange   `json:"nodePorts,omitzero"`
 }
 
 // Preview states what an edit would change on a node. Its JSON form is stable.
@@ -156,6 +162,7 @@ type Preview struct {
 	Node     string           `json:"node" nodes:"own"`
 	Mode     string           `json:"mode"`
 	Services []PreviewService `json:"services"`
+	Assumed  []string         `json:"assumed,omitempty"`  // in the place of what the API server will assign
 	Problems []Problem        `json:"problems,omitempty"` // of the edited Services
 	Unknown  string           `json:"unknown,omitempty"`  // why connections were not counted
 
@@ -184,13 +191,14 @@ func PreviewEdit() Verb[Edit, Preview] {
 }
 
 func preview(ctx context.Context, d *Document, e Edit) (Preview, error) {
+	assumed := e.assign(d.Snapshot, d.At)
 	deltas, problems := e.Deltas(d.Snapshot, d.At, d.Plane.Listening)
 	var changes []dataplane.Change
 	if d.Plane.Preview != nil {
 		changes = d.Plane.Preview(deltas)
 	}
 	out := PreviewOf(changes, deltas, problems)
-	out.Node, out.Mode = d.Host.Name, d.Facts.Mode
+	out.Node, out.Mode, out.Assumed = d.Host.Name, d.Facts.Mode, assumed
 	if len(deltas) > 0 && d.Plane.Flows != nil {
 		count := countFlows(d.Host, deltas)
 		if err := d.Plane.Flows(ctx, count.see); err != nil {

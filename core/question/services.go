@@ -277,7 +277,7 @@ func conditions(s model.EndpointState) (names []string) {
 
 // Top states which Services get how many new connections. Its JSON form is stable.
 type Top struct {
-	At       time.Time    `json:"at" nodes:"-"`
+	At       time.Time    `json:"at"`
 	Mode     string       `json:"mode"`
 	Services []TopService `json:"services"` // most first
 	// NotCounted is why there are no new connections: the mode in use counts none or, in a snapshot, they could
@@ -293,7 +293,7 @@ type Top struct {
 
 // TopService are the new connections of a Service.
 type TopService struct {
-	Service   string       `json:"service" nodes:"key"`
+	Service   string       `json:"service"`
 	New       uint64       `json:"new"`                 // since its frontends are there
 	PerSecond float64      `json:"perSecond,omitempty"` // between two looks
 	Frontends []TopAddress `json:"frontends"`           // with -o wide, json and yaml
@@ -303,9 +303,9 @@ type TopService struct {
 
 // TopAddress are the new connections of a frontend, or those that an endpoint got from a Service.
 type TopAddress struct {
-	Address string `json:"address" nodes:"key"`
+	Address string `json:"address"`
 	Pod     string `json:"pod,omitempty"` // of an endpoint, in the Service's namespace
-	Proto   string `json:"protocol" nodes:"key"`
+	Proto   string `json:"protocol"`
 	New     uint64 `json:"new"`
 
 	PerSecond float64     `json:"perSecond,omitempty"` // of an endpoint, between two looks

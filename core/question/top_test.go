@@ -4,6 +4,7 @@ package question_test
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -133,5 +134,18 @@ func TestTopOfOpenConnections(t *testing.T) {
 	now.Since(before)
 	if s := now.Services[0]; s.Service != "ns/few" || s.Traffic.PerSecond != 200 || s.Endpoints[0].Traffic.PerSecond != 200 {
 		t.Errorf("%+v", now.Services)
+	}
+}
+
+// What nodes answer cannot fill the memory of who adds it up: what is beyond is counted, and a Service that is there
+// already is added up nevertheless.
+func TestTopSumIsBounded(t *testing.T) {
+	var s question.TopSum
+	long := strings.Repeat("x", 40<<20)
+	s.Add("a", "tandem-a", &question.Top{Services: []question.TopService{{Service: "ns/web", New: 1}, {Service: long + "1"}, {Service: long + "2", Endpoints: []question.TopAddress{{New: 1}}}}})
+	s.Add("b", "tandem-b", &question.Top{Services: []question.TopService{{Service: "ns/web", New: 2, Endpoints: []question.TopAddress{{Address: long, New: 1}}}}})
+	all := s.Result()
+	if len(all.Services) != 2 || all.Services[0].Service != "ns/web" || all.Services[0].New != 3 || len(all.Services[0].Endpoints) > 0 || all.Unlisted != 2 {
+		t.Errorf("%d Services, %d unlisted: %+v", len(all.Services), all.Unlisted, all.Services[0])
 	}
 }

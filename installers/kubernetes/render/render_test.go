@@ -478,6 +478,10 @@ func TestOneOrder(t *testing.T) {
 // installation, since there is no release to upgrade any more. The guides of other distributions lead there.
 func TestOrderOfTheWayBack(t *testing.T) {
 	const guides = "../../../core/manual/pages/"
+	every, err := texts(load(t), nil, newest)
+	if notes := every["tandem/templates/NOTES.txt"]; err != nil || !strings.Contains(notes, "Once kube-proxy serves again, an installation with\ncleanup=true removes them: 'tandem docs kubeadm'") {
+		t.Errorf("the notes say nothing of the rules that stay: %v\n%s", err, notes)
+	}
 	for path, head := range map[string]string{chart + "/README.md": "## Uninstall", guides + "kubeadm.md": "## Back"} {
 		text, err := os.ReadFile(path)
 		if err != nil {
