@@ -29,6 +29,10 @@ echo image > dist/images/tandem.tar
 echo manual > dist/docs/tandem.8
 (cd dist && find bin docs images -type f -exec sha256sum {} + | sort > ../sums && mv ../sums SHA256SUMS)
 `
+	const pages = `#!/bin/sh
+echo "build with key ${TANDEM_SIGNING_KEY-none}"
+mkdir "$1" && echo picture > "$1/overview-phone-dark.png"
+`
 	const signer = `#!/bin/sh
 while [ "$1" != -out ]; do shift; done
 cd "$2" || exit 1
@@ -42,7 +46,7 @@ rm ../key
 		want                     string
 		good                     bool
 	}{
-		"alike":           {"echo same", "1.2.3", "", "of 6 files each was changed", true},
+		"alike":           {"echo same", "1.2.3", "", "of 7 files each was changed", true},
 		"by place":        {"pwd", "1.2.3", "", "two builds differ", false},
 		"no version":      {"echo same", "$(touch owned)", "", "set VERSION", false},
 		"not a clean one": {"echo same", "1.2.3", "stray", "not a clean checkout", false},
@@ -66,6 +70,7 @@ rm ../key
 				write(filepath.Join(root, "ci/dist", name), string(text))
 			}
 			write(filepath.Join(root, "ci/dist/run"), strings.ReplaceAll(build, "CONTENT", c.content))
+			write(filepath.Join(root, "ci/pictures/pages"), pages)
 			write(filepath.Join(root, ".gitignore"), "/dist\n/sums\n")
 			write(filepath.Join(bin, "signer"), signer)
 			write(filepath.Join(bin, "go"), "#!/bin/sh\necho \"build with key ${TANDEM_SIGNING_KEY-none}\"\ncp "+filepath.Join(bin, "signer")+" \"$3\"\n")
@@ -94,10 +99,10 @@ rm ../key
 			if (err == nil) != c.good || !strings.Contains(out, c.want) {
 				t.Fatalf("%v: %s", err, out)
 			}
-			if strings.Contains(out, "PRIVATE KEY") || c.good && strings.Count(out, "build with key none\n") != 3 {
+			if strings.Contains(out, "PRIVATE KEY") || c.good && strings.Count(out, "build with key none\n") != 4 {
 				t.Errorf("who builds has the key:\n%s", out)
 			}
-			const attached = `(?s)release: 7 of 7: list what a tag attaches, in bytes \.\.\.\n +\d+  SHA256SUMS\n +\d+  SHA256SUMS.pem\n +384  SHA256SUMS.sig\n +\d+  bin/tandem\n +6  images/tandem.tar\n$`
+			const attached = `(?s)release: 8 of 8: list what a tag attaches, in bytes \.\.\.\n +\d+  SHA256SUMS\n +\d+  SHA256SUMS.pem\n +384  SHA256SUMS.sig\n +\d+  bin/tandem\n +6  images/tandem.tar\n$`
 			if c.good && !regexp.MustCompile(attached).MatchString(out) {
 				t.Error(out)
 			}

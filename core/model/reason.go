@@ -117,6 +117,16 @@ func (r Reason) String() string { return reasons[r].name }
 // Text returns the reason as a phrase for people.
 func (r Reason) Text() string { return reasons[r].text }
 
+// TextOf is the text of the Reason with a name, or the name itself where it is of another version.
+func TextOf(name string) string {
+	for _, r := range reasons {
+		if r.name == name {
+			return r.text
+		}
+	}
+	return name
+}
+
 // Measured reports whether a reason is what this node has measured, rather than what objects say together, which
 // arrive one after another.
 func (r Reason) Measured() bool {

@@ -70,6 +70,17 @@ func TestInABrowser(t *testing.T) {
 					if got := p.evaluate(tooWide); got != "" {
 						t.Errorf("wider than the window: %s", got)
 					}
+					if got := p.evaluate(pastMargin); got != "" {
+						t.Errorf("past the margin: %s", got)
+					}
+					if window[0] < 600 {
+						if got := p.evaluate(unhinted); got != "" {
+							t.Errorf("nothing shows that it goes on at the right: %s", got)
+						}
+					}
+					if got := p.evaluate(ragged); got != "" {
+						t.Errorf("a lone figure in its row: %s", got)
+					}
 					if got := p.evaluate(overlapping); got != "" {
 						t.Errorf("texts of the picture overlap: %s", got)
 					}
@@ -77,7 +88,7 @@ func TestInABrowser(t *testing.T) {
 						t.Errorf("a tile or the picture is too narrow for what is in it: %s", got)
 					}
 					if got := p.evaluate(apart); got != "" {
-						t.Errorf("buttons of a form are in two rows: %s", got)
+						t.Errorf("in two rows are %s", got)
 					}
 					if dir != "" {
 						p.draw(filepath.Join(dir, name), window)
@@ -160,18 +171,37 @@ func rough() ui.Source {
 const tooWide = `[...document.querySelectorAll("body *")].filter(e =>
 	e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".scroll, pre") && e.checkVisibility()).map(e => e.outerHTML.slice(0, 200)).join("\n")`
 
+// pastMargin are the elements of the page's parts that reach over the margin at the right of these.
+const pastMargin = `[...document.querySelectorAll("header, main, footer")].flatMap(part => {
+	const margin = part.getBoundingClientRect().right - parseFloat(getComputedStyle(part).paddingRight);
+	return [...part.querySelectorAll("*")].filter(e => e.getBoundingClientRect().right > margin + 1 && !e.closest(".scroll, pre") && e.checkVisibility());
+}).map(e => e.outerHTML.slice(0, 200)).join("\n")`
+
+// unhinted are what scrolls sideways without a shadow at its edges, where a browser shows no bar.
+const unhinted = `[...document.querySelectorAll(".scroll, pre")].filter(e => e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).backgroundImage === "none").map(e => e.textContent.trim().slice(0, 60)).join("\n")`
+
+// ragged are figures that are alone in their row, beside nothing.
+const ragged = `(() => {
+	const tiles = [...document.querySelectorAll(".figures div")], alone = [];
+	for (const tile of tiles) {
+		const room = tile.parentElement.clientWidth - tile.offsetWidth;
+		if (room > 1 && tiles.filter(t => t.offsetTop === tile.offsetTop).length === 1) alone.push(tile.textContent);
+	}
+	return alone.join("\n");
+})()`
+
 // spilling are the figures whose text reaches out of their tile, and pictures of a Service that scroll sideways.
 const spilling = `[...document.querySelectorAll(".figures div *, .scroll:has(.picture)")].filter(e => e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0).map(e => e.textContent.slice(0, 200)).join("\n")`
 
 // overlapping are texts of a box in a Service's picture that cover each other, and apart are buttons beside each other
-// in a form that are not in one row.
+// in a form, and links to the pages, that are not in one row.
 const (
 	overlapping = `[...document.querySelectorAll(".picture g")].filter(g => {
 		if (!g.checkVisibility()) return false;
 		const [a, b] = [...g.querySelectorAll("text")].map(e => e.getBoundingClientRect());
 		return a && b && a.right + 2 > b.left;
 	}).map(g => g.textContent).join("\n")`
-	apart = `[...document.querySelectorAll("form button + button")].filter(b => b.offsetTop !== b.previousElementSibling.offsetTop).map(b => b.textContent).join("\n")`
+	apart = `[...document.querySelectorAll("form button + button, header nav a + a")].filter(b => b.offsetTop !== b.previousElementSibling.offsetTop).map(b => b.textContent).join("\n")`
 )
 
 // draw writes the picture of the window, and where the page is taller also that of the whole page.

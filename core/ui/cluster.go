@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/tandem-proxy/tandem/core/history"
@@ -229,9 +228,9 @@ func figures(reports []question.NodeReport) []figure {
 	}
 	return []figure{
 		frequent("Version", versions), frequent("Mode", modes),
-		{Title: "Desired states", Value: strconv.Itoa(len(known)), Warn: len(known) > 1},
+		{Title: "Desired states", Value: grouped(len(known)), Warn: len(known) > 1},
 		{Title: "Longest lag", Value: history.Short(history.Seconds(lag))},
-		{Title: "Drift repaired", Value: strconv.FormatUint(drift, 10), Warn: drift > 0},
+		{Title: "Drift repaired", Value: grouped(drift), Warn: drift > 0},
 	}
 }
 

@@ -248,7 +248,7 @@ func TestManyNodes(t *testing.T) {
 		reports = append(reports, r)
 	}
 	h := ui.ClusterHandler(ui.Cluster{Nodes: func(context.Context) ([]question.NodeReport, error) { return slices.Clone(reports), nil }})
-	if w := get(h, "/ui"); w.Code != http.StatusOK || w.Body.Len() > 150<<10 || !strings.Contains(w.Body.String(), "and 49992 more") {
+	if w := get(h, "/ui"); w.Code != http.StatusOK || w.Body.Len() > 150<<10 || !strings.Contains(w.Body.String(), "and 49,992 more") {
 		t.Errorf("%d, %d bytes", w.Code, w.Body.Len())
 	}
 }

@@ -32,7 +32,11 @@ type page struct {
 // openPage starts a browser with an empty page of a laptop's size.
 func openPage(t *testing.T, browser string) *page {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Minute) // it is closed in the cleanup
+	end, limited := t.Deadline()
+	if !limited {
+		end = time.Now().Add(time.Hour)
+	}
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(t.Context()), end) // it is closed in the cleanup
 	dir := t.TempDir()
 	cmd := exec.CommandContext(ctx, browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
 		"--user-data-dir="+dir, "--window-size=1366,860", "--remote-debugging-pipe")

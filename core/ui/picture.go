@@ -303,7 +303,7 @@ func hour(minutes []history.Minute) (all []graph) {
 	if changes > 0 {
 		detail = "p99 of the slowest minute " + history.Short(slowest)
 	}
-	draw("Changes", fmt.Sprint(changes), detail, func(m *history.Minute) float64 {
+	draw("Changes", grouped(changes), detail, func(m *history.Minute) float64 {
 		return math.Log10(max(1, float64(m.P99)*1e6)) / 7 // 1 µs to 10 s
 	})
 	if mostCPU > 0 {

@@ -61,7 +61,7 @@ func TestTrafficPage(t *testing.T) {
 			[]string{">Open<", ">9<", "not counted in mode nftables. Open connections are", "No bytes: accounting is off"},
 			[]string{">New<", ">Bytes<"},
 		},
-		"bytes":   {question.Top{Tracked: true, NotCounted: "connections are not counted"}, []string{">Open<", ">Bytes<", ">Bytes/s<", ">1000<"}, []string{">New<", "No bytes"}},
+		"bytes":   {question.Top{Tracked: true, NotCounted: "connections are not counted"}, []string{">Open<", ">Bytes<", ">Bytes/s<", ">1,000<"}, []string{">New<", "No bytes"}},
 		"all":     {question.Top{Tracked: true}, []string{">New<", ">Open<", ">Bytes<"}, []string{"notice"}},
 		"nothing": {question.Top{NotCounted: "connections are not counted in mode kernelspace"}, []string{"in mode kernelspace."}, []string{">New<", ">Open<"}},
 	} {

@@ -367,6 +367,7 @@ type overview struct {
 	States             []count
 	Columns            []column
 	Problems           []problem // the first ones
+	More               int       // problems besides
 	Problematic        int       // Services that have any
 	Rows               []serviceRow
 	Pager              pager
@@ -390,7 +391,7 @@ type column struct {
 
 // problem is one of a Service.
 type problem struct {
-	Service, Link string
+	Service, State, Link string
 	question.Problem
 }
 
@@ -416,6 +417,7 @@ func overviewOf(s shell, changes history.Document, query, state, sort string, pa
 		counts[s.State]++
 		if len(s.Problems) > 0 {
 			v.Problematic++
+			v.More += len(s.Problems)
 		}
 		if (state == "" || s.State == state) && matches(s, words) {
 			found = append(found, ranked{i, rankOf(s, sort)})
@@ -439,6 +441,7 @@ func overviewOf(s shell, changes history.Document, query, state, sort string, pa
 		v.Rows = append(v.Rows, serviceRow{&services[r.i], root + "/service/" + services[r.i].Name})
 	}
 	v.Problems = problemsOf(services, root)
+	v.More -= len(v.Problems)
 	return v
 }
 
@@ -474,7 +477,7 @@ func problemsOf(all []question.Service, root string) (first []problem) {
 				if len(first) == maxProblems {
 					return first
 				}
-				first = append(first, problem{all[i].Name, root + "/service/" + all[i].Name, p})
+				first = append(first, problem{all[i].Name, state, root + "/service/" + all[i].Name, p})
 			}
 		}
 	}
@@ -651,6 +654,17 @@ func functions() template.FuncMap {
 		"class":   func(s string) string { return strings.ToLower(strings.ReplaceAll(s, " ", "-")) },
 		"sources": question.ShowSources,
 		"fate":    question.Fate,
+		"why":     model.TextOf,
+		"grouped": grouped,
 		"seconds": func(s float64) string { return history.Short(history.Seconds(s)) },
 	}
+}
+
+// grouped is a number of any integer type with a comma before each three digits.
+func grouped(n any) string {
+	text := fmt.Sprint(n)
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
 }

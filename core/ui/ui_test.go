@@ -56,14 +56,15 @@ func world(services int) *ui.Input {
 		Inputs: []question.Input{{Name: "services", Age: 1.2, Version: "81234"}, {Name: "endpointslices", Age: 0.4, Version: "81260"}},
 	}}
 	for i, s := range all {
-		row := question.Service{Ready: 4, NotReady: 1, Name: s.Object.Name.String(), State: []string{"Programmed", "Programmed", "Programmed", "Programmed", "Programmed", "Partial", "Programmed", "Programmed", "Failing"}[i%9]}
+		ready := len(s.Ports[0].Frontends[0].On[model.FromOutside].Pool.Endpoints)
+		row := question.Service{Ready: ready, NotReady: 5 - ready, Name: s.Object.Name.String(), State: []string{"Programmed", "Programmed", "Programmed", "Programmed", "Programmed", "Partial", "Programmed", "Programmed", "Failing"}[i%9]}
 		for _, p := range s.Ports {
 			for _, f := range p.Frontends {
 				at := f.At.String()
 				if f.Kind == model.KindNodePort {
 					at = fmt.Sprintf("*:%d", f.At.Port())
 				}
-				row.Frontends = append(row.Frontends, question.Frontend{Port: "http", Kind: f.Kind.String(), Address: at, Proto: "tcp", Endpoints: 5, Why: "ClusterEndpoints"})
+				row.Frontends = append(row.Frontends, question.Frontend{Port: "http", Kind: f.Kind.String(), Address: at, Proto: "tcp", Endpoints: ready, Why: "ClusterEndpoints"})
 			}
 		}
 		if row.State != "Programmed" {
@@ -148,6 +149,7 @@ func every(in *ui.Input) []struct {
 		{"/ui?page=1000", 200, "Previous"},
 		{"/ui?state=Pending", 200, "Pending"},
 		{"/ui/service/" + first, 200, "From frontends to endpoints"},
+		{"/ui/service/" + first, 200, `<td class="why">balanced over ready endpoints of the cluster</td>`},
 		{"/ui/service/no/such", 404, "No such Service"},
 		{"/ui/traffic", 200, "with connections"},
 		{"/ui/traffic?sort=bytes&q=shop&page=2", 200, "sort=byterate"},
@@ -300,6 +302,27 @@ func TestOtherSitesLoadNothing(t *testing.T) {
 	}
 }
 
+// The first problems are in the colour of their Service's state, and the page says how many there are besides; what is
+// counted is readable.
+func TestProblemsBesides(t *testing.T) {
+	in := world(5000)
+	for i := range in.Status.Services {
+		s := &in.Status.Services[i]
+		if s.State == "Failing" && i > 40 {
+			s.State = "Partial"
+		}
+	}
+	page := get(ui.Handler(source(in)), "/ui").Body.String()
+	for want, n := range map[string]int{`<li class="failing">`: 4, `<li class="partial">`: 4, "and 1,102 more": 1, "Problems of 1,110 Services": 1, "5,000 of 5,000 Services": 1, "<dd>70,000</dd>": 1} {
+		if got := strings.Count(page, want); got != n {
+			t.Errorf("%s is there %d times, not %d", want, got, n)
+		}
+	}
+	if page := get(ui.Handler(source(world(9))), "/ui").Body.String(); strings.Contains(page, " more: ") || !strings.Contains(page, "<dd>126</dd>") {
+		t.Error("more problems than two, or 126 with a comma")
+	}
+}
+
 // A page of 10,000 Services takes less than 100 ms.
 func TestManyServices(t *testing.T) {
 	in := world(10_000)
@@ -326,7 +349,7 @@ func TestTheLastHour(t *testing.T) {
 	in := world(3)
 	page := get(ui.Handler(source(in)), "/ui").Body.String()
 	for _, want := range []string{
-		"The last hour", "Changes: 5700, p99 of the slowest minute 4.61ms", "CPU: 0.016 % of a core, at most 0.03 % in a minute", "Memory: 48 MB, at most 54 MB",
+		"The last hour", "Changes: 5,700, p99 of the slowest minute 4.61ms", "CPU: 0.016 % of a core, at most 0.03 % in a minute", "Memory: 48 MB, at most 54 MB",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %q", want)
