@@ -39,6 +39,12 @@ func (t suite) run(ctx context.Context, c *cluster) error {
 			return err
 		}
 	}
+	if set.Shape != (shape{}) {
+		var err error
+		if c.plan, err = newPlan(set.Shape); err != nil {
+			return err
+		}
+	}
 	set.Limit = cmp.Or(t.Limit, set.Limit)
 	if t.Focus != "" {
 		set.Focus = t.Focus

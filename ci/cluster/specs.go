@@ -30,6 +30,7 @@ type testSet struct {
 	Skip  []skip
 	Runs  []proxy
 	Limit time.Duration // of one run
+	Shape shape         // of its clusters; zero for that of the flags
 }
 
 // skip leaves out specs, with the reason.
@@ -62,7 +63,12 @@ func sets() map[string]testSet {
 			Focus: `\[sig-network\]`, Runs: everyProxy(), Limit: 30 * time.Minute,
 			Skip: append(notHere(), balancers, skip{`\[Conformance\]`, "a set of its own"}, skip{`\[Slow\]|\[Serial\]|\[Disruptive\]`, "they take most of the time: the set network has them"}),
 		},
-		"network":   {Focus: `\[sig-network\]`, Skip: append(notHere(), balancers), Runs: everyProxy(), Limit: 90 * time.Minute},
+		"network": {Focus: `\[sig-network\]`, Skip: append(notHere(), balancers), Runs: everyProxy(), Limit: 90 * time.Minute},
+		"zones": {
+			Focus: `\[sig-network\] (Traffic Distribution|Topology Hints)`, Runs: everyProxy(), Limit: 20 * time.Minute,
+			Shape: shape{Nodes: 6, Zones: 3}, // some of its specs want two nodes in each of three zones
+		},
+		"single":    {Focus: `\[sig-network\].*\[Conformance\]`, Runs: everyProxy(), Limit: 30 * time.Minute, Shape: shape{Nodes: 3, Zones: 3, Single: true}},
 		"balancers": {Focus: `\[sig-network\].*\[Feature:LoadBalancer\]`, Skip: notHere(), Runs: everyProxy(), Limit: 60 * time.Minute},
 	}
 }

@@ -11,7 +11,7 @@ import (
 // Flow is a TCP connection that is being opened through this node, or was.
 type Flow struct {
 	ID       uint32 // with Client and Zone: never given to another flow while this one is known
-	Zone     uint16 // of conntrack
+	Zone     uint16 // of conntrack, for what the client sends
 	Client   netip.AddrPort
 	Frontend netip.AddrPort // where the client connects to; or
 	Port     *model.PortID  // whose frontend that is, where Frontend is the zero value

@@ -180,7 +180,7 @@ func (f *Follower) endpoint(e *entry) bool {
 
 // seen returns the flow of an entry.
 func (e *entry) seen() suspect.Flow {
-	return suspect.Flow{ID: e.number(), Zone: e.zoneNumber(), Client: e.client, Frontend: e.flow.Dst, Endpoint: e.flow.From}
+	return suspect.Flow{ID: e.number(), Zone: e.origZone, Client: e.client, Frontend: e.flow.Dst, Endpoint: e.flow.From}
 }
 
 // States calls each for flows, by their place, with their state now.

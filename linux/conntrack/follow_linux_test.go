@@ -89,6 +89,37 @@ func TestFollower(t *testing.T) {
 	})
 }
 
+// Flows are followed and deleted in each zone, also where a rule gives one direction a zone (`ct original zone set`).
+func TestFlowsOfZones(t *testing.T) {
+	inNetns(t, func(table *Table) {
+		f := follower(t)
+		both := tcp("10.244.1.10:1000", "10.96.0.10:80", "10.244.2.2:8080", 0)
+		both.zone = 7
+		asked, answered := both, both
+		asked.oneWay, answered.oneWay = ctaTupleOrig, ctaTupleReply
+		asked.src, answered.src = "10.244.1.10:1001", "10.244.1.10:1002"
+		createAll(t, both, asked, answered)
+		known, _ := news(t, f)
+		for i, zone := range []uint16{7, 7, 0} {
+			if len(known) != 3 || known[i].Zone != zone {
+				t.Fatalf("%+v", known)
+			}
+		}
+		err := f.States(t.Context(), known[1:], func(i int, s suspect.State) {
+			if s != suspect.Waiting {
+				t.Errorf("%+v is in state %v", known[1+i], s)
+			}
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		stale := func(flows.Flow) bool { return true }
+		if n, err := table.DeleteThese(t.Context(), known[1:], stale); n != 2 || err != nil || len(snapshot(t)) != 1 {
+			t.Errorf("deleted %d, %v, left %v", n, err, flowsOf(t, snapshot(t)))
+		}
+	})
+}
+
 // Of more flows than it can show a Follower takes samples, and says so; when there are fewer it shows
 // all of them again.
 func TestFollowerTakesSamples(t *testing.T) {

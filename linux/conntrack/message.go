@@ -38,6 +38,7 @@ const (
 
 	ctaTupleIP    = 1
 	ctaTupleProto = 2
+	ctaTupleZone  = 3
 	ctaIPv4Src    = 1 // the destination follows; IPv6 comes after both
 	ctaIPv6Src    = 3
 	ctaProtoNum   = 1
@@ -117,10 +118,10 @@ func writeFlow(w *netlink.Writer, f suspect.Flow) {
 	w.Uint16(ctaProtoSrc, f.Client.Port())
 	w.Uint16(ctaProtoDst, f.Frontend.Port())
 	w.NestEnd(protocol)
-	w.NestEnd(tuple)
-	if f.Zone != 0 {
-		w.Uint16(ctaZone, f.Zone)
+	if f.Zone != 0 { // which a rule may give to one direction alone: as that of the tuple it is found in either case
+		w.Uint16(ctaTupleZone, f.Zone)
 	}
+	w.NestEnd(tuple)
 }
 
 func (s side) writeAddr(w *netlink.Writer, a netip.Addr) {
@@ -137,8 +138,9 @@ type entry struct {
 	flow            flows.Flow
 	client          netip.AddrPort
 	status          uint32
+	origZone        uint16 // that of the original direction; 0 is the default one
 	bytes           uint64 // in both directions; 0 where they are not counted
-	reply, zone, id []byte // zone is empty for the default zone
+	reply, zone, id []byte // zone is empty where not both directions have the same, other than the default one
 }
 
 // parseEntry reads the body of a message of type msgNew. It is an error if anything
@@ -177,7 +179,10 @@ func parseEntry(body []byte) (e entry, err error) {
 	if !okOrig || !okReply || len(e.id) == 0 || !aligned {
 		return e, netlink.ErrMalformed
 	}
-	e.client = o.src
+	e.client, e.origZone = o.src, o.zone
+	if len(e.zone) > 0 {
+		e.origZone = zoneNumber(e.zone[4:])
+	}
 	e.flow = flows.Flow{Proto: o.proto, Dst: o.dst, From: r.src, Answered: e.status&seenReply != 0}
 	return e, nil
 }
@@ -209,20 +214,21 @@ func (e *entry) clone() entry {
 	return c
 }
 
-// number is the number of an id, and zoneNumber that of a zone.
+// number is that of the id.
 func (e *entry) number() uint32 { return netlink.Uint32(e.id[len(e.id)-4:]) }
 
-func (e *entry) zoneNumber() uint16 {
-	if len(e.zone) < 6 {
-		return 0 // the default zone
+func zoneNumber(b []byte) uint16 {
+	if len(b) < 2 {
+		return 0
 	}
-	return binary.BigEndian.Uint16(e.zone[4:])
+	return binary.BigEndian.Uint16(b)
 }
 
 // tuple is one direction of a flow.
 type tuple struct {
 	proto    model.Proto
 	src, dst netip.AddrPort
+	zone     uint16 // of this direction alone
 }
 
 func parseTuple(b []byte) (t tuple, ok bool) {
@@ -238,6 +244,8 @@ func parseTuple(b []byte) (t tuple, ok bool) {
 			src, dst = parseAddrs(a.Value)
 		case ctaTupleProto:
 			t.proto, srcPort, dstPort = parseProto(a.Value)
+		case ctaTupleZone:
+			t.zone = zoneNumber(a.Value)
 		}
 		b = rest
 	}

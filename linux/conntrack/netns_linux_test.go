@@ -62,6 +62,7 @@ type made struct {
 	src, dst string // the original direction
 	replySrc string // empty: not translated
 	zone     uint16
+	oneWay   uint16 // the attribute of the only tuple that is in the zone; 0: both are
 	status   uint32 // beside IPS_CONFIRMED
 }
 
@@ -83,11 +84,11 @@ const ctaTimeout = 7
 func (m made) add(b *netlink.Batch) {
 	src, f := netip.MustParseAddrPort(m.src), m.flow()
 	w := b.Begin(msgNew, netlink.FlagCreate|netlink.FlagExclusive, netlink.FamilyOf(model.FamilyOf(src.Addr())))
-	writeWhole(w, ctaTupleOrig, m.proto, src, f.Dst)
-	writeWhole(w, ctaTupleReply, m.proto, f.From, src)
+	m.writeWhole(w, ctaTupleOrig, src, f.Dst)
+	m.writeWhole(w, ctaTupleReply, f.From, src)
 	w.Uint32(ctaTimeout, 1024)
 	w.Uint32(ctaStatus, 8|m.status) // IPS_CONFIRMED
-	if m.zone != 0 {
+	if m.zone != 0 && m.oneWay == 0 {
 		w.Uint16(ctaZone, m.zone)
 	}
 	if m.proto == model.TCP {
@@ -100,7 +101,7 @@ func (m made) add(b *netlink.Batch) {
 	w.End()
 }
 
-func writeWhole(w *netlink.Writer, attr uint16, proto model.Proto, src, dst netip.AddrPort) {
+func (m made) writeWhole(w *netlink.Writer, attr uint16, src, dst netip.AddrPort) {
 	s := side{ipv4: ctaIPv4Src, ipv6: ctaIPv6Src}
 	d := side{ipv4: ctaIPv4Src + 1, ipv6: ctaIPv6Src + 1}
 	tuple := w.Nest(attr)
@@ -109,10 +110,13 @@ func writeWhole(w *netlink.Writer, attr uint16, proto model.Proto, src, dst neti
 	d.writeAddr(w, dst.Addr())
 	w.NestEnd(ip)
 	ports := w.Nest(ctaTupleProto)
-	w.Uint8(ctaProtoNum, byte(proto))
+	w.Uint8(ctaProtoNum, byte(m.proto))
 	w.Uint16(ctaProtoSrc, src.Port())
 	w.Uint16(ctaProtoDst, dst.Port())
 	w.NestEnd(ports)
+	if m.zone != 0 && m.oneWay == attr {
+		w.Uint16(ctaTupleZone, m.zone)
+	}
 	w.NestEnd(tuple)
 }
 

@@ -65,7 +65,8 @@ func (a *Addresses) Close() (err error) {
 }
 
 // Changed reports whether an address has changed since the last call, except those
-// on skipped links: kube-ipvs0 gets one for each Service. It costs a system call.
+// on skipped links, as kube-ipvs0 gets one for each Service, and link-local ones of IPv6,
+// as the link of each pod gets one. It costs a system call.
 func (a *Addresses) Changed() (changed bool) {
 	raw, err := a.events.SyscallConn()
 	if err == nil {
@@ -158,8 +159,8 @@ func subscribe(groups uint32) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "address notices"), nil
 }
 
-// addressChanged drains a socket of address changes and reports whether one is on a
-// link that is not skipped, or whether the socket's buffer has overflowed.
+// addressChanged drains a socket of address changes and reports whether one concerns others
+// than skipped links, or whether the socket's buffer has overflowed.
 func addressChanged(fd int, skip func(link int) bool) (changed bool) {
 	buf := make([]byte, 16<<10)
 	for range 1024 {
@@ -180,12 +181,13 @@ func addressChanged(fd int, skip func(link int) bool) (changed bool) {
 	return true // the rest is read next time
 }
 
-// concernsOther reports whether messages are about an address on a link that is not
-// skipped. They begin with nlmsghdr and ifaddrmsg, whose last field is the link.
+// concernsOther reports whether messages are about an address that List may return. They begin
+// with nlmsghdr and ifaddrmsg. In IPv6 the scope is that of the address itself.
 func concernsOther(b []byte, skip func(link int) bool) bool {
-	const header, index = unix.SizeofNlMsghdr, 4
+	const header, scope, index = unix.SizeofNlMsghdr, 3, 4
 	for len(b) >= header+unix.SizeofIfAddrmsg {
-		if !skip(int(int32(binary.NativeEndian.Uint32(b[header+index:])))) {
+		linkLocal := b[header] == unix.AF_INET6 && b[header+scope] == unix.RT_SCOPE_LINK
+		if !linkLocal && !skip(int(int32(binary.NativeEndian.Uint32(b[header+index:])))) {
 			return true
 		}
 		size := (int(binary.NativeEndian.Uint32(b)) + 3) &^ 3

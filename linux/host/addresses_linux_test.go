@@ -3,6 +3,7 @@
 package host_test
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
@@ -59,10 +60,25 @@ func TestAddresses(t *testing.T) {
 	if all, err := a.List(); err != nil || !slices.Contains(all, model.LocalAddress{Prefix: netip.MustParsePrefix("10.244.1.1/24")}) {
 		t.Errorf("%v, %v", all, err)
 	}
+	if err := n.Do(netns.Node, func() error { return linkOfPod() }); err != nil {
+		t.Fatal(err)
+	}
+	if a.Changed() {
+		t.Error("the link-local addresses of a pod's link are news")
+	}
 	if err := add(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "nodelocaldns"}}, net.IPv4(10, 96, 0, 10)); err != nil {
 		t.Skipf("no dummy devices here: %v", err)
 	}
 	if all, err := a.List(); err != nil || slices.Contains(all, model.LocalAddress{Prefix: netip.MustParsePrefix("10.96.0.10/24")}) {
 		t.Errorf("%v, %v", all, err)
 	}
+}
+
+// linkOfPod makes a link as that of a pod, with the only address that such a link has.
+func linkOfPod() error {
+	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "veth1"}, PeerName: "veth2"}
+	if err := netlink.LinkAdd(link); err != nil {
+		return err
+	}
+	return errors.Join(netlink.LinkSetUp(link), netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP("fe80::1"), Mask: net.CIDRMask(64, 128)}}))
 }

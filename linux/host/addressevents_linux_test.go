@@ -22,6 +22,11 @@ func addressMessage(device uint32) []byte {
 
 func TestOnlyOtherDevicesAreNews(t *testing.T) {
 	ours, other := addressMessage(7), addressMessage(8)
+	scoped := func(family, scope byte) []byte {
+		b := addressMessage(8)
+		b[unix.SizeofNlMsghdr], b[unix.SizeofNlMsghdr+3] = family, scope
+		return b
+	}
 	for _, tt := range []struct {
 		what     string
 		messages []byte
@@ -31,6 +36,9 @@ func TestOnlyOtherDevicesAreNews(t *testing.T) {
 		{"ours", append(ours, ours...), false},
 		{"another's behind ours", append(ours, other...), true},
 		{"cut short", other[:20], false},
+		{"a link-local address of IPv6", scoped(unix.AF_INET6, unix.RT_SCOPE_LINK), false},
+		{"another of IPv6", scoped(unix.AF_INET6, unix.RT_SCOPE_UNIVERSE), true},
+		{"one of IPv4, whose scope the administrator chooses", scoped(unix.AF_INET, unix.RT_SCOPE_LINK), true},
 	} {
 		if got := concernsOther(tt.messages, func(device int) bool { return device == 7 }); got != tt.want {
 			t.Errorf("%s: %t", tt.what, got)

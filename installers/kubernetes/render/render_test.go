@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -413,7 +414,8 @@ func with(values map[string]any, name string, value any) map[string]any {
 	return values
 }
 
-// TestConfigurationRollsPods: pods are new ones when the configuration that the chart makes is another, and only then.
+// TestConfigurationRollsPods: pods are new ones when their configuration is another, and only then: the one that the
+// chart makes, and the existing one where Helm has a cluster to look at.
 func TestConfigurationRollsPods(t *testing.T) {
 	sum := func(name string, values map[string]any) string {
 		return daemonSet(t, values, name).Spec.Template.Annotations["checksum/config"]
@@ -423,7 +425,21 @@ func TestConfigurationRollsPods(t *testing.T) {
 		t.Errorf("checksums %q and %q", a, b)
 	}
 	if got := sum("tandem", nil); got != "" {
-		t.Errorf("an existing ConfigMap, which the chart does not know, has the checksum %s", got)
+		t.Errorf("an existing ConfigMap, which the chart does not know without a cluster, has the checksum %s", got)
+	}
+	existing := func(conf string) string {
+		all, err := given(load(t), nil, newest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files, err := engine.RenderWithClientProvider(load(t), all, configMaps{conf: map[string]string{"kube-root-ca.crt": "", "kube-proxy": conf}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return regexp.MustCompile("checksum/config: .*").FindString(files["tandem/templates/linux.yaml"])
+	}
+	if a, b := existing("metricsBindAddress: 127.0.0.1:10249"), existing("metricsBindAddress: 0.0.0.0:10249"); a == b || a == "" || b != existing("metricsBindAddress: 0.0.0.0:10249") {
+		t.Errorf("an existing ConfigMap: checksums %q and %q", a, b)
 	}
 	dsr := map[string]any{"windows": map[string]any{"enableDSR": true}}
 	if a, b := sum("tandem-windows", nil), sum("tandem-windows", dsr); a == b || a == "" {

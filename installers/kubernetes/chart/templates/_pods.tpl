@@ -57,9 +57,18 @@ spec:
     metadata:
       labels: {{- mergeOverwrite (deepCopy $set.podLabels) (include "tandem.podLabels" .root | fromYaml) (include "tandem.selector" . | fromYaml) | toYaml | nindent 8 }}
       {{- $annotations := deepCopy $set.podAnnotations }}
-      {{- /* Restarts need the pods to be new, and others lose nothing: rules are adopted. */}}
+      {{- /* Restarts need the pods to be new, and others lose nothing: rules are adopted. Without a cluster, as in
+      helm template, an existing ConfigMap is not known. */}}
+      {{- $conf := "" }}
       {{- if or (eq .os "windows") (not .root.Values.config.existing) }}
-      {{- $_ := set $annotations "checksum/config" (printf "%s%s" (include "tandem.conf" .) (ternary "" .root.Values.config.apiServer (not (empty .root.Values.config.existing))) | sha256sum) }}
+      {{- $conf = printf "%s%s" (include "tandem.conf" .) (ternary "" .root.Values.config.apiServer (not (empty .root.Values.config.existing))) }}
+      {{- else }}
+      {{- with lookup "v1" "ConfigMap" .root.Release.Namespace .root.Values.config.existing }}
+      {{- $conf = toJson .data }}
+      {{- end }}
+      {{- end }}
+      {{- with $conf }}
+      {{- $_ := set $annotations "checksum/config" (sha256sum .) }}
       {{- end }}
       {{- with $annotations }}
       annotations: {{- toYaml . | nindent 8 }}
