@@ -44,11 +44,16 @@ func main() {
 
 // run is the whole program: arguments in, exit code out.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	root := newRoot()
 	line := verb(args)
-	if calledKubeProxy(args[0]) {
-		root.Version = kubeProxyVersion(versionText())
+	if slices.Equal(line, []string{"--version"}) {
+		text := versionText()
+		if calledKubeProxy(args[0]) {
+			text = kubeProxyVersion(text)
+		}
+		fmt.Fprintln(stdout, text)
+		return exitOK
 	}
+	root := newRoot()
 	if called(args[0]) == kubectlPlugin {
 		root.Annotations = map[string]string{asPlugin: "kubectl tandem"}
 	}
@@ -125,7 +130,6 @@ EndpointSlices into the kernel, and keeps them up to date.`,
 		Example: `  tandem demo                              # see it work, here and now
   tandem plan --manifests ./services       # what would be programmed, and why
   tandem run  --manifests ./services       # program it, and follow the folder`,
-		Version:       versionText(),
 		SilenceErrors: true, // run prints them
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -137,8 +141,7 @@ EndpointSlices into the kernel, and keeps them up to date.`,
 			return nil
 		},
 	}
-	root.Flags().Bool("version", false, "print the version") // cobra's own would offer -v, which is the verbosity
-	root.SetVersionTemplate("{{.Version}}\n")
+	root.Flags().Bool("version", false, "print the version") // by run: cobra's own would offer -v, which is the verbosity
 	root.SetUsageFunc(plainHelp)
 	root.AddCommand(newRun(), newPlan(), newStatus(nil), newServices(nil), newExplain(nil), newTrace(nil), newDrift(nil), newHistory(nil), newTop(nil), newMonitor(), newSnapshot(nil), newReplay(), newUI(nil), newKubectl(),
 		newSwitch(), newDoctor(), newTest(), newDemo(), newCleanup(), newConfig(), newHNS(hns.Local),

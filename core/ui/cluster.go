@@ -30,25 +30,22 @@ type Cluster struct {
 
 // ClusterHandler serves the page of all nodes at /ui, and those of each below /node/NAME/ui.
 func ClusterHandler(of Cluster) http.Handler {
-	p := &pages{many: true, templates: parsed(), of: func(r *http.Request) (Source, error) { return of.Node(r.Context(), r.PathValue("node")) }}
-	c := &clusterPages{of, p}
+	p := &pages{many: true, of: func(r *http.Request) (Source, error) { return of.Node(r.Context(), r.PathValue("node")) }}
+	c := &clusterPages{of}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/ui", http.StatusFound) })
 	mux.HandleFunc("GET /ui", c.nodes)
 	mux.HandleFunc("GET /ui/{$}", c.nodes)
 	mux.HandleFunc("GET /ui/path", c.path)
 	p.register(mux, "/node/{node}")
-	manual := newBook(p.templates, true)
+	manual := newBook(true)
 	manual.many = true
 	manual.register(mux)
 	registerAssets(mux)
 	return secured(mux)
 }
 
-type clusterPages struct {
-	Cluster
-	pages *pages
-}
+type clusterPages struct{ Cluster }
 
 // clusterPage is the page of all nodes.
 type clusterPage struct {
@@ -70,8 +67,8 @@ type figure struct {
 	Warn               bool
 }
 
-// Long reports whether a value is a text that does not fit a line of its tile in the size of numbers.
-func (f figure) Long() bool { return len(f.Value) > 9 }
+// long reports whether a value is a text that does not fit a line of its tile in the size of numbers.
+func (f figure) long() bool { return len(f.Value) > 9 }
 
 // clusterProblem is a problem with the nodes that have it.
 type clusterProblem struct {
@@ -112,18 +109,18 @@ func (c *clusterPages) nodes(w http.ResponseWriter, r *http.Request) {
 	reports, err := c.Nodes(r.Context())
 	s := shell{Title: "Nodes", Here: "nodes", Many: true, Subject: c.Name, Period: manyPeriod}
 	if err != nil && len(reports) == 0 {
-		c.pages.silent(w, s, err)
+		silent(w, s, err)
 		return
 	}
 	if err != nil {
 		s.Reasons = []string{err.Error()}
 	}
 	q := r.URL.Query()
-	c.pages.render(w, http.StatusOK, "cluster.html", clusterOf(s, reports, q.Get("q"), q.Get("state"), q.Get("sort"), number(q.Get("page"))))
+	render(w, http.StatusOK, clusterOf(s, reports, q.Get("q"), q.Get("state"), q.Get("sort"), number(q.Get("page"))))
 }
 
-func clusterOf(s shell, reports []question.NodeReport, query, state, sort string, page int) clusterPage {
-	v := clusterPage{shell: s, Query: query, State: state, Sort: sort}
+func clusterOf(s shell, reports []question.NodeReport, query, state, sort string, page int) *clusterPage {
+	v := &clusterPage{shell: s, Query: query, State: state, Sort: sort}
 	question.CompareReports(reports)
 	counts, words := map[string]int{}, strings.Fields(strings.ToLower(query))
 	var rows []nodeRow
@@ -259,11 +256,105 @@ func (c *clusterPages) path(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case node == "" || to == "" || from == "" && !ok:
 		s := shell{Title: "Which path?", Here: "nodes", Many: true, Subject: c.Name, Err: errPath}
-		c.pages.render(w, http.StatusBadRequest, "silent.html", s)
+		render(w, http.StatusBadRequest, &silentPage{s})
 	case from != "":
 		http.Redirect(w, r, address(root+"/explain", url.Values{"from": {from}, "to": {to}}), http.StatusSeeOther)
 	default:
 		name, _, _ = strings.Cut(name, ":") // a port of it
 		http.Redirect(w, r, root+"/service/"+url.PathEscape(namespace)+"/"+url.PathEscape(name), http.StatusSeeOther)
 	}
+}
+
+func (v *clusterPage) body(b *builder) {
+	b.put(`<h1>Nodes</h1>
+<dl class="figures" id="figures" data-live>
+<div><dt><a href="/ui">Nodes</a></dt><dd>%s</dd></div>
+`, grouped(v.Total))
+	for _, c := range v.States {
+		b.put(`<div class="%s"><dt><a href="%s">%s</a></dt><dd>%s</dd></div>`, className(c.State), c.Link, c.State, grouped(c.N))
+	}
+	for i, f := range v.Figures {
+		b.put(`<div class="%s%s"><dt>%s</dt><dd%s>%s`, when(i == 0, "next"), when(f.Warn, " partial"), f.Title, when(f.long(), ` class="long"`), f.Value)
+		b.given(` <span class="unit">%s</span>`, f.Unit)
+		b.put(`</dd></div>`)
+	}
+	b.put(`</dl>
+<div id="problems" data-live>`)
+	if len(v.Problems) > 0 {
+		v.problems(b)
+	}
+	b.put(`</div>
+
+<section aria-labelledby="way">
+<h2 id="way">A Service's path on a node</h2>
+<form class="search" action="/ui/path" method="get">
+<span class="field"><label for="node">Node</label> <input id="node" name="node" type="search" list="names" autocomplete="off" required></span>
+<datalist id="names">`)
+	for _, name := range v.Names {
+		b.put(`<option value="%s"></option>`, name)
+	}
+	b.put(`</datalist>
+<span class="field"><label for="from">From</label> <input id="from" name="from" type="search" placeholder="pod, host, outside" autocomplete="off"></span>
+<span class="field broad"><label for="to">Service</label> <input id="to" name="to" type="search" placeholder="namespace/service, or with :port" autocomplete="off" required></span>
+<button type="submit">Show</button>
+</form>
+<p class="quiet">With From it is each decision about a connection, without it the picture from frontends to endpoints.</p>
+</section>
+
+<section aria-labelledby="list">
+<h2 id="list">All nodes</h2>
+`)
+	b.search("/ui", v.Query, "name, version, mode or note")
+	b.states(v.States, v.State)
+	b.endSearch(v.Sort)
+	v.table(b)
+	b.pager(v.Pager)
+	b.put(`</section>`)
+}
+
+func (v *clusterPage) problems(b *builder) {
+	b.put(`<section aria-labelledby="problems-title">
+<h2 id="problems-title">Problems</h2>
+<ul class="problems">
+`)
+	for _, p := range v.Problems {
+		b.put(`<li%s><span class="subject">%s</span> <b>%s</b> %s
+<span class="on">on `, classed(className(p.State)), cmp.Or(p.Service, p.Object), p.Reason, p.Detail)
+		for i, n := range p.On {
+			b.put(`%s<a href="%s">%s</a>`, when(i > 0, ", "), n.To, n.Text)
+		}
+		if p.More > 0 {
+			b.put(` and %d more`, p.More)
+		}
+		b.put(`</span></li>`)
+	}
+	b.put(`</ul>`)
+	if v.More > 0 {
+		b.put(`<p class="quiet">and %s more: the pages of the nodes have them.</p>`, grouped(v.More))
+	}
+	b.put(`</section>`)
+}
+
+func (v *clusterPage) table(b *builder) {
+	b.scroll("Nodes")
+	b.put(`<caption id="found" data-live>%s of %s nodes</caption>
+<thead>`, grouped(v.Pager.Rows), grouped(v.Total))
+	b.heads(v.Columns)
+	b.put(`</thead>
+<tbody id="rows" data-live>`)
+	for _, r := range v.Rows {
+		b.put(`<tr><th scope="row"><a href="%s">%s</a></th><td><span class="state %s">%s</span></td>`, r.Link, r.Node.Node, className(r.State), r.State)
+		if r.Version != "" {
+			b.put(`<td class="verb">%s</td><td class="verb">%s</td><td class="num">%s</td>`, r.Version, r.Mode, seconds(r.Lag))
+			b.put(`<td class="num%s">%s</td><td class="num">%s</td>`, when(r.Drift == 0, " quiet"), grouped(r.Drift), grouped(r.NodeReport.Node.Services))
+			b.put(`<td class="num%s">%s</td><td class="num%s">%s</td>`, when(r.Failing == 0, " quiet"), grouped(r.Failing), when(r.Partial == 0, " quiet"), grouped(r.Partial))
+		} else {
+			b.put(`<td class="quiet">–</td><td class="quiet">–</td>%s`, markup(strings.Repeat(`<td class="quiet num">–</td>`, 5)))
+		}
+		b.put(`<td class="note">%s</td></tr>`, r.Note)
+	}
+	if len(v.Rows) == 0 {
+		b.put(`<tr><td colspan="10" class="quiet">No node fits.</td></tr>`)
+	}
+	b.endScroll()
 }

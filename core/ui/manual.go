@@ -3,10 +3,8 @@
 package ui
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"html/template"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -17,17 +15,16 @@ import (
 
 // book serves the manual below /ui/docs, or writes it as files.
 type book struct {
-	manual    func() *manual.Manual // read when it is first asked for
-	templates *template.Template
-	docs      func(page, anchor string) string // the address of a page
-	root      string                           // where style and script are
-	search    string                           // the page that answers searches
-	live      bool                             // there are pages about a proxy, too
-	many      bool                             // about those of many nodes
+	manual func() *manual.Manual            // read when it is first asked for
+	docs   func(page, anchor string) string // the address of a page
+	root   string                           // where style and script are
+	search string                           // the page that answers searches
+	live   bool                             // there are pages about a proxy, too
+	many   bool                             // about those of many nodes
 }
 
-func newBook(templates *template.Template, live bool) *book {
-	return &book{manual: sync.OnceValue(manual.New), templates: templates, docs: served, root: "/ui/", search: "/ui/docs/search", live: live}
+func newBook(live bool) *book {
+	return &book{manual: sync.OnceValue(manual.New), docs: served, root: "/ui/", search: "/ui/docs/search", live: live}
 }
 
 func served(page, anchor string) string {
@@ -47,62 +44,57 @@ func fragment(anchor string) string {
 // Manual serves the manual alone, without a proxy to tell of.
 func Manual() http.Handler {
 	mux := http.NewServeMux()
-	newBook(parsed(), false).register(mux)
+	newBook(false).register(mux)
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/ui/docs/", http.StatusFound) })
 	registerAssets(mux)
 	return secured(mux)
 }
 
 func (b *book) register(mux *http.ServeMux) {
-	mux.HandleFunc("GET /ui/docs", func(w http.ResponseWriter, _ *http.Request) { b.page(w, manual.Index) })
-	mux.HandleFunc("GET /ui/docs/{$}", func(w http.ResponseWriter, _ *http.Request) { b.page(w, manual.Index) })
-	mux.HandleFunc("GET /ui/docs/{page}", func(w http.ResponseWriter, r *http.Request) { b.page(w, r.PathValue("page")) })
+	mux.HandleFunc("GET /ui/docs", func(w http.ResponseWriter, _ *http.Request) { b.serve(w, manual.Index) })
+	mux.HandleFunc("GET /ui/docs/{$}", func(w http.ResponseWriter, _ *http.Request) { b.serve(w, manual.Index) })
+	mux.HandleFunc("GET /ui/docs/{page}", func(w http.ResponseWriter, r *http.Request) { b.serve(w, r.PathValue("page")) })
 	mux.HandleFunc("GET /ui/docs/search", func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query().Get("q")
 		v := b.view("Search", "")
 		v.Query, v.Searched, v.Hits = q, true, b.manual().Search(q)
-		b.answer(w, http.StatusOK, v)
+		answer(w, http.StatusOK, v.page())
 	})
 }
 
 // manualPage is a page of the manual, or what a search has found.
 type manualPage struct {
 	Title, Here, Query string
-	Body               template.HTML
+	Body               markup
 	Sections           []manual.Section // of the page
 	Searched           bool
 	Hits               []manual.Hit
 	Chapters           []manual.Chapter
-	Root, Search       string
-	Live, Many, Static bool
 	book               *book
 }
 
-// To is the address of a page, for the template.
-func (p manualPage) To(page, anchor string) string { return p.book.docs(page, anchor) }
-
-func (b *book) view(title, here string) manualPage {
-	return manualPage{Title: title, Here: here, Chapters: b.manual().Chapters, Root: b.root, Search: b.search, Live: b.live, Many: b.many, Static: b.root == "", book: b}
+func (b *book) view(title, here string) *manualPage {
+	return &manualPage{Title: title, Here: here, Chapters: b.manual().Chapters, book: b}
 }
 
 // show is the view of a page.
-func (b *book) show(p *manual.Page) (manualPage, error) {
+func (b *book) show(p *manual.Page) (*manualPage, error) {
 	v := b.view(p.Title, p.Name)
 	body, err := p.HTML(b.docs)
-	v.Body = template.HTML(body) //nolint:gosec // of our own pages, without raw HTML
+	v.Body = markup(body) // of our own pages, without raw HTML
 	if all := p.Sections()[1:]; len(all) > 2 && p.Name != manual.Index {
 		v.Sections = all
 	}
 	return v, err
 }
 
-func (b *book) page(w http.ResponseWriter, name string) {
+func (b *book) serve(w http.ResponseWriter, name string) {
 	p := b.manual().Find(name)
 	if p == nil {
 		v := b.view("No such page", "")
 		v.Searched, v.Query = true, name
 		v.Hits = b.manual().Search(name)
-		b.answer(w, http.StatusNotFound, v)
+		answer(w, http.StatusNotFound, v.page())
 		return
 	}
 	v, err := b.show(p)
@@ -110,30 +102,13 @@ func (b *book) page(w http.ResponseWriter, name string) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	b.answer(w, http.StatusOK, v)
-}
-
-func (b *book) answer(w http.ResponseWriter, code int, v manualPage) {
-	text, err := b.execute(v)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.WriteHeader(code)
-	_, _ = w.Write(text) // fails only when the client is gone
-}
-
-func (b *book) execute(v manualPage) ([]byte, error) {
-	var text bytes.Buffer
-	err := b.templates.ExecuteTemplate(&text, "manual.html", v)
-	return text.Bytes(), err
+	answer(w, http.StatusOK, v.page())
 }
 
 // WriteManual writes the manual into a folder, as pages that need no server: index.html,
 // a page of each name, and search.html, whose script looks through all sections.
 func WriteManual(dir string) error {
-	b := newBook(parsed(), false)
+	b := newBook(false)
 	b.root, b.search = "", "search.html"
 	b.docs = func(page, anchor string) string {
 		if page == manual.Index {
@@ -147,19 +122,14 @@ func WriteManual(dir string) error {
 	files := map[string][]byte{}
 	for _, p := range append(b.manual().Pages(), b.manual().Find(manual.Index)) {
 		v, err := b.show(p)
-		if err == nil {
-			files[b.docs(p.Name, "")], err = b.execute(v)
-		}
 		if err != nil {
 			return fmt.Errorf("page %s: %w", p.Name, err)
 		}
+		files[b.docs(p.Name, "")] = []byte(v.page().String())
 	}
 	v := b.view("Search", "")
 	v.Searched = true
-	var err error
-	if files["search.html"], err = b.execute(v); err != nil {
-		return err
-	}
+	files["search.html"] = []byte(v.page().String())
 	type section struct {
 		Page    string `json:"page"`
 		Title   string `json:"title"`
@@ -189,4 +159,88 @@ func WriteManual(dir string) error {
 		}
 	}
 	return nil
+}
+
+// page is the whole page.
+func (v *manualPage) page() *builder {
+	b, of := &builder{}, v.book
+	var more markup
+	if of.root == "" { // files
+		more = `<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'self' file:; script-src 'self' file:; form-action 'self' file:; base-uri 'none'">`
+		more += when(v.Searched, `<script src="sections.js" defer></script><script src="search.js" defer></script>`)
+	}
+	b.begin(v.Title+" · Tandem manual", of.root, more)
+	current := "true"
+	if v.Here == manual.Index {
+		current = "page"
+	}
+	b.put(`<body>
+<a class="skip" href="#content">Skip to content</a>
+<header>
+  <div class="brand"><span class="name">Tandem</span></div>
+  <nav aria-label="Pages">
+`)
+	if of.many {
+		b.put(`<a href="/ui">Nodes</a>`)
+	} else if of.live {
+		b.put(`<a href="/ui">Services</a> <a href="/ui/traffic">Traffic</a> <a href="/ui/history">Changes</a> <a href="/ui/explain">Explain</a>`)
+	}
+	b.put(` <a href="%s" aria-current="%s">Manual</a>
+  </nav>
+  <form class="search aside" role="search" action="%s" method="get">
+    <span class="field"><label for="q">Search</label> <input id="q" name="q" type="search" value="%s" autocomplete="off" accesskey="s"></span>
+    <button type="submit">Find</button>
+  </form>
+</header>
+<div class="manual">
+<main id="content" tabindex="-1">
+`, of.docs(manual.Index, ""), current, of.search, v.Query)
+	if v.Searched {
+		v.found(b)
+	} else {
+		if len(v.Sections) > 0 {
+			b.put(`<nav class="sections" aria-label="On this page"><ul>`)
+			for _, s := range v.Sections {
+				b.put(`<li><a href="#%s">%s</a></li>`, s.Anchor, s.Heading)
+			}
+			b.put(`</ul></nav>`)
+		}
+		b.put(`<article>%s</article>`, v.Body)
+	}
+	b.put(`</main>
+<nav class="contents" aria-label="Contents">
+`)
+	for _, c := range v.Chapters {
+		b.put(`<p class="chapter">%s</p><ul>`, c.Title)
+		for _, p := range c.Pages {
+			b.put(`<li><a href="%s"%s>%s</a></li>`, of.docs(p.Name, ""), when(p.Name == v.Here, ` aria-current="page"`), p.Title)
+		}
+		b.put(`</ul>`)
+	}
+	b.put(`</nav>
+</div>
+<footer><p>The manual of Tandem, also: <code>tandem docs</code></p></footer>
+</body>
+</html>
+`)
+	return b
+}
+
+// found is what a search has found.
+func (v *manualPage) found(b *builder) {
+	b.put(`<h1>%s</h1><p id="found" role="status">`, v.Title)
+	if v.Query != "" {
+		b.put(`%d sections have all words of “%s”.`, len(v.Hits), v.Query)
+	} else {
+		b.put(`Type words; sections that have all of them are found.`)
+	}
+	b.put(`</p><ul class="hits" id="hits">`)
+	for _, h := range v.Hits {
+		b.put(`<li><a href="%s">%s`, v.book.docs(h.Page.Name, h.Anchor), h.Page.Title)
+		if h.Anchor != "" {
+			b.put(`: %s`, h.Heading)
+		}
+		b.put(`</a> <p class="quiet">%s</p></li>`, h.Excerpt)
+	}
+	b.put(`</ul>`)
 }

@@ -5,8 +5,6 @@ package ui
 import (
 	"cmp"
 	"fmt"
-	"html"
-	"html/template"
 	"math"
 	"slices"
 	"strings"
@@ -73,7 +71,7 @@ func portsOf(fronts []question.FrontendDetail, ends []endpoint) (all []*port) {
 	return all
 }
 
-func picture(name, state string, fronts []question.FrontendDetail, ends []endpoint) template.HTML {
+func picture(name, state string, fronts []question.FrontendDetail, ends []endpoint) markup {
 	used := 0
 	for _, e := range ends {
 		if e.Used {
@@ -81,18 +79,18 @@ func picture(name, state string, fronts []question.FrontendDetail, ends []endpoi
 		}
 	}
 	ports := portsOf(fronts, ends)
-	title := html.EscapeString(fmt.Sprintf("%s: %d frontends, %d endpoints, %d of them used", name, len(fronts), len(ends), used))
-	var b strings.Builder
+	title := fmt.Sprintf("%s: %d frontends, %d endpoints, %d of them used", name, len(fronts), len(ends), used)
+	var b builder
 	for _, l := range layouts() {
 		fans, height := l.draw(ports, state)
-		fmt.Fprintf(&b, `<svg class="picture %s" viewBox="0 0 %d %d" role="img" aria-label="%s">%s</svg>`, l.class, l.width, max(height, caption), title, fans)
+		b.put(`<svg class="picture %s" viewBox="0 0 %d %d" role="img" aria-label="%s">%s</svg>`, l.class, l.width, max(height, caption), title, fans)
 	}
-	return template.HTML(b.String()) // every text in it is escaped where it is written
+	return b.markup()
 }
 
 // draw draws the first ports, one below the other.
-func (l *layout) draw(ports []*port, state string) (fans string, height int) {
-	var b strings.Builder
+func (l *layout) draw(ports []*port, state string) (fans markup, height int) {
+	var b builder
 	drawn := ports[:min(len(ports), mostFans)]
 	for _, p := range drawn {
 		height = l.fan(&b, p, height, state)
@@ -100,11 +98,11 @@ func (l *layout) draw(ports []*port, state string) (fans string, height int) {
 	if more := len(ports) - len(drawn); more > 0 {
 		height = l.note(&b, 0, height, fmt.Sprintf("and %d more ports", more))
 	}
-	return b.String(), height
+	return b.markup(), height
 }
 
 // fan draws a port from a height on, and returns where the next one begins.
-func (l *layout) fan(b *strings.Builder, p *port, top int, state string) (next int) {
+func (l *layout) fan(b *builder, p *port, top int, state string) (next int) {
 	fronts, ends := p.fronts[:min(len(p.fronts), mostDrawn)], p.ends[:min(len(p.ends), mostDrawn)]
 	name := strings.TrimSpace(p.name + " (" + p.proto + ")")
 	top = l.note(b, 0, top, name+", "+p.family)
@@ -138,7 +136,7 @@ func (l *layout) fan(b *strings.Builder, p *port, top int, state string) (next i
 			curve(b, "line "+className(e.State), l.hub, hub, l.arrive, to(i, len(ends)), 1.5+4*e.Share)
 		}
 	}
-	fmt.Fprintf(b, `<circle class="hub %s" cx="%.0f" cy="%.1f" r="7"/>`, className(state), l.hub, hub)
+	b.put(`<circle class="hub %s" cx="%.0f" cy="%.1f" r="7"/>`, className(state), l.hub, hub)
 	for i, f := range fronts {
 		l.drawBox(b, "frontend", l.fronts, from(i, len(fronts)), f.Address, f.Kind)
 	}
@@ -149,28 +147,24 @@ func (l *layout) fan(b *strings.Builder, p *port, top int, state string) (next i
 }
 
 // note writes a line of text, and returns where it ends.
-func (l *layout) note(b *strings.Builder, x, y int, text string) (next int) {
-	fmt.Fprintf(b, `<text class="more" x="%d" y="%d">%s</text>`, x, y+16, html.EscapeString(text))
+func (l *layout) note(b *builder, x, y int, text string) (next int) {
+	b.put(`<text class="more" x="%d" y="%d">%s</text>`, x, y+16, text)
 	return y + caption
 }
 
-// className is the class of a state, escaped: a snapshot may have any text as one.
-func className(s string) string {
-	return html.EscapeString(strings.ReplaceAll(strings.ToLower(s), " ", "-"))
-}
-
-func curve(b *strings.Builder, class string, x1, y1, x2, y2, width float64) {
+func curve(b *builder, class string, x1, y1, x2, y2, width float64) {
 	mid := (x1 + x2) / 2
-	fmt.Fprintf(b, `<path class="%s" d="M%.0f %.1fC%.0f %.1f %.0f %.1f %.0f %.1f" stroke-width="%.1f"/>`, class, x1, y1, mid, y1, mid, y2, x2, y2, width)
+	b.put(`<path class="%s" d="M%.0f %.1fC%.0f %.1f %.0f %.1f %.0f %.1f" stroke-width="%.1f"/>`, class, x1, y1, mid, y1, mid, y2, x2, y2, width)
 }
 
-func (l *layout) drawBox(b *strings.Builder, class string, x int, y float64, text, detail string) {
-	title := ""
+func (l *layout) drawBox(b *builder, class string, x int, y float64, text, detail string) {
+	b.put(`<g class="%s">`, class)
 	if short := shorten(text, l.room(detail)); short != text {
-		title, text = "<title>"+html.EscapeString(text)+"</title>", short
+		b.put(`<title>%s</title>`, text)
+		text = short
 	}
-	fmt.Fprintf(b, `<g class="%s">%s<rect x="%d" y="%.1f" width="%d" height="26" rx="6"/><text x="%d" y="%.1f">%s</text><text class="detail" x="%d" y="%.1f" text-anchor="end">%s</text></g>`,
-		class, title, x, y-13, l.box, x+10, y+4.5, html.EscapeString(text), x+l.box-10, y+4.5, html.EscapeString(detail))
+	b.put(`<rect x="%d" y="%.1f" width="%d" height="26" rx="6"/><text x="%d" y="%.1f">%s</text><text class="detail" x="%d" y="%.1f" text-anchor="end">%s</text></g>`,
+		x, y-13, l.box, x+10, y+4.5, text, x+l.box-10, y+4.5, detail)
 }
 
 // room is how many characters of an address fit beside a detail, from the widths of both fonts.
@@ -195,7 +189,7 @@ type histogram struct {
 	Bars        []bar
 	Median, P99 history.Seconds
 	N           int
-	Picture     template.HTML
+	Picture     markup
 }
 
 type bar struct {
@@ -257,31 +251,31 @@ func histogramOf(stage string, values []float64) histogram {
 	return h
 }
 
-func (h *histogram) draw() template.HTML {
+func (h *histogram) draw() markup {
 	const width, height, space = 24, 56, 4
 	most := 1
 	for _, b := range h.Bars {
 		most = max(most, b.N)
 	}
-	var b strings.Builder
+	var b builder
 	label := fmt.Sprintf("%s: %d changes, median %s, p99 %s", h.Stage, h.N, history.Short(h.Median), history.Short(h.P99))
-	fmt.Fprintf(&b, `<svg class="histogram" viewBox="0 0 %d %d" role="img" aria-label="%s">`, len(h.Bars)*(width+space), height+2, html.EscapeString(label))
+	b.put(`<svg class="histogram" viewBox="0 0 %d %d" role="img" aria-label="%s">`, len(h.Bars)*(width+space), height+2, label)
 	for i, bar := range h.Bars {
 		tall := float64(height) * float64(bar.N) / float64(most)
 		if bar.N > 0 {
 			tall = max(tall, 2)
 		}
-		fmt.Fprintf(&b, `<rect class="ground" x="%d" y="0" width="%d" height="%d" rx="3"/><rect class="bar" x="%d" y="%.1f" width="%d" height="%.1f" rx="3"><title>%s: %d</title></rect>`,
-			i*(width+space), width, height, i*(width+space), float64(height)-tall, width, tall, html.EscapeString(bar.Label), bar.N)
+		b.put(`<rect class="ground" x="%d" y="0" width="%d" height="%d" rx="3"/><rect class="bar" x="%d" y="%.1f" width="%d" height="%.1f" rx="3"><title>%s: %d</title></rect>`,
+			i*(width+space), width, height, i*(width+space), float64(height)-tall, width, tall, bar.Label, bar.N)
 	}
-	b.WriteString("</svg>")
-	return template.HTML(b.String())
+	b.put(`</svg>`)
+	return b.markup()
 }
 
 // graph is a figure of the last hour, with a bar for each minute.
 type graph struct {
 	Title, Figure, Detail string
-	Picture               template.HTML
+	Picture               markup
 }
 
 // hour draws the last minutes: how long changes took, CPU and memory. What is not known is left out.
@@ -318,11 +312,11 @@ func hour(minutes []history.Minute) (all []graph) {
 }
 
 // bars draws a bar for each minute, the last one on the right; heights are parts of the whole.
-func bars(label string, minutes []history.Minute, of func(*history.Minute) float64) template.HTML {
+func bars(label string, minutes []history.Minute, of func(*history.Minute) float64) markup {
 	const width, height, space = 4, 56, 1
-	var b strings.Builder
-	fmt.Fprintf(&b, `<svg class="histogram" viewBox="0 0 %d %d" role="img" aria-label="%s"><rect class="ground" x="0" y="0" width="%d" height="%d" rx="3"/>`,
-		history.Minutes*(width+space), height+2, html.EscapeString(label), history.Minutes*(width+space), height)
+	var b builder
+	b.put(`<svg class="histogram" viewBox="0 0 %d %d" role="img" aria-label="%s"><rect class="ground" x="0" y="0" width="%d" height="%d" rx="3"/>`,
+		history.Minutes*(width+space), height+2, label, history.Minutes*(width+space), height)
 	for i := range minutes {
 		part := min(1, of(&minutes[i]))
 		if part <= 0 {
@@ -330,8 +324,8 @@ func bars(label string, minutes []history.Minute, of func(*history.Minute) float
 		}
 		tall := max(2, height*part)
 		x := (history.Minutes - len(minutes) + i) * (width + space)
-		fmt.Fprintf(&b, `<rect class="bar" x="%d" y="%.1f" width="%d" height="%.1f"><title>%s UTC</title></rect>`, x, height-tall, width, tall, minutes[i].At.UTC().Format("15:04"))
+		b.put(`<rect class="bar" x="%d" y="%.1f" width="%d" height="%.1f"><title>%s UTC</title></rect>`, x, height-tall, width, tall, minutes[i].At.UTC().Format("15:04"))
 	}
-	b.WriteString("</svg>")
-	return template.HTML(b.String())
+	b.put(`</svg>`)
+	return b.markup()
 }

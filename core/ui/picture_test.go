@@ -3,6 +3,7 @@
 package ui
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -27,7 +28,7 @@ func TestLongTextsOfBoxes(t *testing.T) {
 			}
 			seen[detail+short] = true
 		}
-		var b strings.Builder
+		var b builder
 		l.drawBox(&b, "endpoint", 0, 0, text, "load balancer IP")
 		if !strings.Contains(b.String(), ">"+text+"<") {
 			t.Errorf("%s is not there as a whole: %s", text, b.String())
@@ -49,7 +50,7 @@ func TestAFanForEachPort(t *testing.T) {
 	}
 	whole := string(picture("shop/web", "Programmed", fronts, ends))
 	for _, l := range layouts() {
-		var first, second strings.Builder
+		var first, second builder
 		next := l.fan(&first, ports[0], 0, "Programmed")
 		l.fan(&second, ports[1], next, "Programmed")
 		if n := strings.Count(first.String(), "<path"); n != 2 {
@@ -72,5 +73,14 @@ func TestAFanForEachPort(t *testing.T) {
 	old := portsOf([]question.FrontendDetail{{Frontend: question.Frontend{Port: "http", Proto: "tcp", Address: "10.96.0.1:80"}}}, ends)
 	if len(old) != 1 {
 		t.Errorf("%d fans where a version does not say the family of frontends", len(old))
+	}
+}
+
+// Whatever is not markup is text, or part of an attribute.
+func TestPutEscapes(t *testing.T) {
+	var b builder
+	b.put(`<a title="%s"%s>%s %d %v</a>`, `"><x>`, classed(`"y`), errors.New("<'z'>"), 1, markup("<b>"))
+	if want := `<a title="&#34;&gt;&lt;x&gt;" class="&#34;y">&lt;&#39;z&#39;&gt; 1 <b></a>`; b.String() != want {
+		t.Errorf("%s, want %s", &b, want)
 	}
 }

@@ -117,17 +117,17 @@ func (p *pages) traffic(w http.ResponseWriter, r *http.Request) {
 	}
 	if v.Service != "" && !slices.ContainsFunc(s.Status.Services, func(s question.Service) bool { return s.Name == v.Service }) {
 		s.Title = "No Service " + v.Service
-		p.render(w, http.StatusNotFound, "service.html", servicePage{shell: s, Name: v.Service})
+		render(w, http.StatusNotFound, &servicePage{shell: s, Name: v.Service})
 		return
 	}
 	seen, err := p.looks.at(r.Context(), subject{r.PathValue("node"), v.Service}, func(ctx context.Context) (question.Top, error) { return from.Top(ctx, only) })
 	if err != nil {
-		p.silent(w, s, err)
+		silent(w, s, err)
 		return
 	}
 	v.shell = s
 	v.of(seen, number(q.Get("page")))
-	p.render(w, http.StatusOK, "traffic.html", v)
+	render(w, http.StatusOK, &v)
 }
 
 // of fills in what a look has shown.
@@ -207,4 +207,70 @@ func trafficKey(sort string) func(*trafficRow) float64 {
 		return func(r *trafficRow) float64 { return float64(r.Traffic.Bytes) }
 	}
 	return nil
+}
+
+func (v *trafficPage) body(b *builder) {
+	noun, hint := "Service", "namespace or name"
+	if v.Service != "" {
+		noun, hint = "endpoint", "address or pod"
+		b.put(`<p class="crumb"><a href="%s/ui/traffic">Traffic</a> · <a href="%[1]s/ui/service/%[2]s">%[2]s</a></p>`, v.Root, v.Service)
+	}
+	b.put(`<h1>%s</h1>
+<div id="uncounted" data-live>`, v.Title)
+	if why := v.Top.NotCounted; why != "" {
+		b.put(`<p class="notice">%s.%s</p>`, why, when(v.Top.Tracked, " Open connections are those that connection tracking has."))
+	}
+	b.given(`<p class="notice">%s.</p>`, v.Top.EndpointsNotCounted)
+	b.given(`<p class="notice">No bytes: %s.</p>`, v.Top.BytesNotCounted)
+	b.put(`</div>`)
+	b.search(v.Root+"/ui/traffic", v.Query, hint)
+	b.given(`<input type="hidden" name="service" value="%s">`, v.Service)
+	b.endSearch(v.Sort)
+	b.scroll("Traffic")
+	b.put(`<caption id="found" data-live>%s %s%s with connections`, grouped(v.Found), noun, when(v.Found != 1, "s"))
+	b.given(`; rates of the last %s`, v.Over)
+	b.put(`</caption>
+<thead id="columns" data-live>`)
+	b.heads(v.Columns)
+	b.put(`</thead>
+<tbody id="rows" data-live>`)
+	for _, r := range v.Rows {
+		v.row(b, r)
+	}
+	if len(v.Rows) == 0 {
+		b.put(`<tr><td colspan="%d" class="quiet">No connections.</td></tr>`, len(v.Columns))
+	}
+	b.endScroll()
+	b.pager(v.Pager)
+}
+
+func (v *trafficPage) row(b *builder, r *trafficRow) {
+	b.put(`<tr><th scope="row">`)
+	if r.Link != "" {
+		b.put(`<a href="%s">%s</a>`, r.Link, r.Name)
+	} else {
+		b.put(`<span class="mono">%s/%s</span>`, r.Name, r.Proto)
+		b.given(ofPod, r.Pod)
+	}
+	b.put(`</th>`)
+	rate := func(perSecond float64, show func(float64) string) {
+		b.put(`<td class="num%s">`, when(perSecond == 0, " quiet"))
+		if v.Over != "" {
+			b.put(`%s</td>`, show(perSecond))
+		} else {
+			b.put(`–</td>`)
+		}
+	}
+	if v.Counted {
+		rate(r.PerSecond, func(f float64) string { return fmt.Sprintf("%.1f", f) })
+		b.put(`<td class="num">%s</td>`, grouped(r.New))
+	}
+	if v.Top.Tracked {
+		b.put(`<td class="num">%s</td>`, grouped(r.Traffic.Connections))
+	}
+	if v.Bytes {
+		rate(r.Traffic.PerSecond, func(f float64) string { return grouped(fmt.Sprintf("%.0f", f)) })
+		b.put(`<td class="num">%s</td>`, grouped(r.Traffic.Bytes))
+	}
+	b.put(`</tr>`)
 }

@@ -3,7 +3,7 @@
 // Package ui serves pages about a running Tandem, or a snapshot of one: Services with
 // their frontends and endpoints, the last changes, and how long their stages took.
 //
-//	Source: answers of questions ──▶ view ──html/template──▶ /ui, /ui/service/NS/NAME, /ui/traffic, /ui/history, /ui/explain
+//	Source: answers of questions ──▶ view ──▶ /ui, /ui/service/NS/NAME, /ui/traffic, /ui/history, /ui/explain
 //	a Source for each node ────────▶ the same below /node/NAME, and /ui of all nodes (cluster.go)
 //	core/manual ──────────────────────────────────────────▶ /ui/docs, or files
 //
@@ -13,13 +13,11 @@
 package ui
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"embed"
 	"errors"
 	"fmt"
-	"html/template"
 	"maps"
 	"net/http"
 	"net/netip"
@@ -27,7 +25,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -91,10 +88,10 @@ const policy = "default-src 'none'; style-src 'self'; script-src 'self'; connect
 
 // Handler serves the pages below /ui.
 func Handler(from Source) http.Handler {
-	p := &pages{of: func(*http.Request) (Source, error) { return from, nil }, templates: parsed()}
+	p := &pages{of: func(*http.Request) (Source, error) { return from, nil }}
 	mux := http.NewServeMux()
 	p.register(mux, "")
-	newBook(p.templates, true).register(mux)
+	newBook(true).register(mux)
 	registerAssets(mux)
 	return secured(mux)
 }
@@ -113,10 +110,6 @@ func registerAssets(mux *http.ServeMux) {
 	for name, kind := range map[string]string{"style.css": "text/css; charset=utf-8", "script.js": "text/javascript; charset=utf-8"} {
 		mux.HandleFunc("GET /ui/"+name, func(w http.ResponseWriter, _ *http.Request) { asset(w, name, kind) })
 	}
-}
-
-func parsed() *template.Template {
-	return template.Must(template.New("").Funcs(functions()).ParseFS(assets, "assets/*.html"))
 }
 
 // secured sets the headers that all answers have, and answers nothing but GET.
@@ -153,10 +146,9 @@ func asset(w http.ResponseWriter, name, kind string) {
 
 // pages answers requests about a Tandem.
 type pages struct {
-	of        func(*http.Request) (Source, error)
-	many      bool // below /node/NAME, one of many
-	templates *template.Template
-	looks     looks
+	of    func(*http.Request) (Source, error)
+	many  bool // below /node/NAME, one of many
+	looks looks
 }
 
 // The seconds after which a page is loaded again: of one node, and of many, where it goes through an API server.
@@ -180,7 +172,7 @@ func (p *pages) begin(w http.ResponseWriter, r *http.Request, title, here string
 		status, err = from.Status(r.Context(), only)
 	}
 	if err != nil {
-		p.silent(w, s, err)
+		silent(w, s, err)
 		return from, s, false
 	}
 	s.Status, s.Subject, s.Healthy, s.Health, s.Reasons = &status, cmp.Or(s.Subject, status.Node), status.Healthy, "healthy", status.Reasons
@@ -194,14 +186,14 @@ func (p *pages) begin(w http.ResponseWriter, r *http.Request, title, here string
 }
 
 // silent is the page in the place of one without an answer. A node that is too old for a page has answered that.
-func (p *pages) silent(w http.ResponseWriter, s shell, err error) {
+func silent(w http.ResponseWriter, s shell, err error) {
 	if errors.Is(err, question.ErrOlder) {
 		s.Err, s.Health = s.older(), cmp.Or(s.Health, "not known")
-		p.render(w, http.StatusNotFound, "silent.html", s)
+		render(w, http.StatusNotFound, &silentPage{s})
 		return
 	}
 	s.Title, s.Err, s.Healthy, s.Health = "No answer", err, false, "no answer"
-	p.render(w, http.StatusServiceUnavailable, "silent.html", s)
+	render(w, http.StatusServiceUnavailable, &silentPage{s})
 }
 
 // older says that a node's tandem does not know what a page asks.
@@ -223,11 +215,11 @@ func (p *pages) overview(w http.ResponseWriter, r *http.Request) {
 	}
 	changes, err := from.Changes(r.Context(), history.Filter{Limit: recent})
 	if err != nil {
-		p.silent(w, s, err)
+		silent(w, s, err)
 		return
 	}
 	q := r.URL.Query()
-	p.render(w, http.StatusOK, "overview.html", overviewOf(s, changes, q.Get("q"), q.Get("state"), q.Get("sort"), number(q.Get("page"))))
+	render(w, http.StatusOK, overviewOf(s, changes, q.Get("q"), q.Get("state"), q.Get("sort"), number(q.Get("page"))))
 }
 
 func (p *pages) service(w http.ResponseWriter, r *http.Request) {
@@ -241,7 +233,7 @@ func (p *pages) service(w http.ResponseWriter, r *http.Request) {
 	i := slices.IndexFunc(s.Status.Services, func(s question.Service) bool { return s.Name == v.Name })
 	if i < 0 {
 		v.Title = "No Service " + v.Name
-		p.render(w, http.StatusNotFound, "service.html", v)
+		render(w, http.StatusNotFound, &v)
 		return
 	}
 	v.Service = &s.Status.Services[i]
@@ -254,11 +246,11 @@ func (p *pages) service(w http.ResponseWriter, r *http.Request) {
 		changes, err = from.Changes(r.Context(), history.Filter{Service: model.ServiceName{Namespace: namespace, Name: short}, Limit: 20})
 	}
 	if err != nil {
-		p.silent(w, s, err)
+		silent(w, s, err)
 		return
 	}
 	v.of(&found.Services[0], changes.Entries, number(r.URL.Query().Get("page")))
-	p.render(w, http.StatusOK, "service.html", v)
+	render(w, http.StatusOK, &v)
 }
 
 func (p *pages) history(w http.ResponseWriter, r *http.Request) {
@@ -268,23 +260,11 @@ func (p *pages) history(w http.ResponseWriter, r *http.Request) {
 	}
 	changes, err := from.Changes(r.Context(), history.Filter{})
 	if err != nil {
-		p.silent(w, s, err)
+		silent(w, s, err)
 		return
 	}
 	q := r.URL.Query()
-	p.render(w, http.StatusOK, "history.html", historyOf(s, changes.Entries, q.Get("q"), q.Get("failed") != "", number(q.Get("page"))))
-}
-
-// render writes a page whole, or an error in its place.
-func (p *pages) render(w http.ResponseWriter, code int, name string, v any) {
-	var b bytes.Buffer
-	if err := p.templates.ExecuteTemplate(&b, name, v); err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.WriteHeader(code)
-	_, _ = b.WriteTo(w)
+	render(w, http.StatusOK, historyOf(s, changes.Entries, q.Get("q"), q.Get("failed") != "", number(q.Get("page"))))
 }
 
 // number reads the number of a page, 1 where there is none.
@@ -296,8 +276,11 @@ func number(text string) int {
 	return n
 }
 
-// perPage is how many rows a table has.
-const perPage = 50
+// How many rows a table has: one with pages, and one without.
+const (
+	perPage = 50
+	maxRows = 100
+)
 
 // shell is what all pages have.
 type shell struct {
@@ -331,8 +314,8 @@ func paged[T any](all []T, page int, path string, query url.Values) ([]T, pager)
 	return all[first:min(first+perPage, len(all))], p
 }
 
-// To is the address of a page.
-func (p pager) To(page int) string {
+// to is the address of a page.
+func (p pager) to(page int) string {
 	q := url.Values{"page": {fmt.Sprint(page)}}
 	maps.Copy(q, p.query)
 	return address(p.path, q)
@@ -347,17 +330,6 @@ func address(path string, query url.Values) string {
 		}
 	}
 	return path + "?" + q.Encode()
-}
-
-// Before and After are the numbers of the neighbours; 0 for none.
-func (p pager) Before() int { return p.Page - 1 }
-
-// After is the next page's number; 0 for none.
-func (p pager) After() int {
-	if p.Page == p.Pages {
-		return 0
-	}
-	return p.Page + 1
 }
 
 // overview is the page of all Services.
@@ -403,8 +375,8 @@ type serviceRow struct {
 	Link string
 }
 
-func overviewOf(s shell, changes history.Document, query, state, sort string, page int) overview {
-	v := overview{
+func overviewOf(s shell, changes history.Document, query, state, sort string, page int) *overview {
+	v := &overview{
 		shell: s, Query: query, State: state, Sort: sort,
 		Hour: hour(changes.Hour), Stages: histograms(changes.Entries), Changes: newest(changes.Entries, 8),
 	}
@@ -518,7 +490,7 @@ type servicePage struct {
 	Service   *question.Service // nil when there is none
 	Endpoints []endpoint
 	Pager     pager
-	Picture   template.HTML
+	Picture   markup
 	Changes   []history.Entry
 }
 
@@ -612,7 +584,7 @@ func (p *pages) explain(w http.ResponseWriter, r *http.Request) {
 	case v.Wrong != nil:
 		code = http.StatusBadRequest
 	}
-	p.render(w, code, "explain.html", v)
+	render(w, code, &v)
 }
 
 // historyPage is the page of the last changes.
@@ -625,8 +597,8 @@ type historyPage struct {
 	Stages  []histogram
 }
 
-func historyOf(s shell, all []history.Entry, query string, failed bool, page int) historyPage {
-	v := historyPage{shell: s, Query: query, Failed: failed, Stages: histograms(all)}
+func historyOf(s shell, all []history.Entry, query string, failed bool, page int) *historyPage {
+	v := &historyPage{shell: s, Query: query, Failed: failed, Stages: histograms(all)}
 	var found []history.Entry
 	word := strings.ToLower(strings.TrimSpace(query))
 	for i := len(all) - 1; i >= 0; i-- {
@@ -644,27 +616,4 @@ func historyOf(s shell, all []history.Entry, query string, failed bool, page int
 	}
 	v.Changes, v.Pager = paged(found, page, s.Root+"/ui/history", q)
 	return v
-}
-
-func functions() template.FuncMap {
-	return template.FuncMap{
-		"short":   history.Short,
-		"clock":   func(t time.Time) string { return t.UTC().Format("15:04:05.000") },
-		"percent": func(f float64) string { return fmt.Sprintf("%.3g %%", 100*f) },
-		"class":   func(s string) string { return strings.ToLower(strings.ReplaceAll(s, " ", "-")) },
-		"sources": question.ShowSources,
-		"fate":    question.Fate,
-		"why":     model.TextOf,
-		"grouped": grouped,
-		"seconds": func(s float64) string { return history.Short(history.Seconds(s)) },
-	}
-}
-
-// grouped is a number of any integer type with a comma before each three digits.
-func grouped(n any) string {
-	text := fmt.Sprint(n)
-	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
-		text = text[:i] + "," + text[i:]
-	}
-	return text
 }
