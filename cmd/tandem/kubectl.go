@@ -386,7 +386,7 @@ func (t *sum) result() (report, error) {
 
 // writeTopNodes shows people what nodes count together, how many of them do, and why others do not.
 func writeTopNodes(s *screen, all *question.TopNodes) {
-	answered := writeSilent(s, answersOf(all.Nodes, topAnswer))
+	answered := writeSilent(s, answersOf(all.Nodes))
 	if answered == 0 {
 		return
 	}
@@ -427,11 +427,9 @@ func writeTopNodes(s *screen, all *question.TopNodes) {
 	}
 }
 
-func topAnswer(n *question.TopNode) question.NodeAnswer { return n.NodeAnswer }
-
 // topNodesError is the result of adding up as an exit code.
 func topNodesError(all *question.TopNodes) error {
-	if err := silentError(answersOf(all.Nodes, topAnswer)); err != nil {
+	if err := silentError(answersOf(all.Nodes)); err != nil {
 		return err
 	}
 	why := ""
@@ -449,10 +447,10 @@ func topNodesError(all *question.TopNodes) error {
 }
 
 // answersOf are the answers of nodes, in short.
-func answersOf[N any](nodes []N, of func(*N) question.NodeAnswer) []question.NodeAnswer {
+func answersOf[N interface{ Answer() question.NodeAnswer }](nodes []N) []question.NodeAnswer {
 	all := make([]question.NodeAnswer, len(nodes))
 	for i := range nodes {
-		all[i] = of(&nodes[i])
+		all[i] = nodes[i].Answer()
 	}
 	return all
 }
@@ -488,11 +486,9 @@ func silentError(nodes []question.NodeAnswer) error {
 	return fmt.Errorf("%d of %d nodes gave no answer: %s: %s", len(silent), len(nodes), few(silent), why)
 }
 
-func comparedAnswer(n *question.ComparedNode) question.NodeAnswer { return n.NodeAnswer }
-
 // writeAcross shows people how the answers of nodes differ.
 func writeAcross(s *screen, a *question.Across) {
-	answered := writeSilent(s, answersOf(a.Nodes, comparedAnswer))
+	answered := writeSilent(s, answersOf(a.Nodes))
 	if answered == 0 {
 		return
 	}
@@ -518,7 +514,7 @@ func writeAcross(s *screen, a *question.Across) {
 
 // acrossError is the result of asking all nodes as an exit code.
 func acrossError(a *question.Across) error {
-	if err := silentError(answersOf(a.Nodes, comparedAnswer)); err != nil {
+	if err := silentError(answersOf(a.Nodes)); err != nil {
 		return err
 	}
 	if slices.ContainsFunc(a.Nodes, func(n question.ComparedNode) bool { return n.Differs }) {

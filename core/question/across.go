@@ -37,6 +37,9 @@ func unanswered(node, pod string, err error) NodeAnswer {
 	return NodeAnswer{Node: node, Pod: pod, Err: cmp.Or(err.Error(), "no reason given")}
 }
 
+// Answer is that of a node of which there is more.
+func (n NodeAnswer) Answer() NodeAnswer { return n }
+
 func (n *NodeAnswer) compare(o *NodeAnswer) int {
 	return cmp.Or(cmp.Compare(n.Node, o.Node), cmp.Compare(n.Pod, o.Pod))
 }

@@ -116,11 +116,11 @@ func (a *assigner) complete(s *model.Service, left model.Unassigned) string {
 	lacks := ""
 	if left.ClusterIPs {
 		if was != nil {
-			s.ClusterIPs, kept = was.ClusterIPs, append(kept, "cluster IP "+addresses(was.ClusterIPs))
+			s.ClusterIPs, kept = was.ClusterIPs, append(kept, "cluster IP "+joined(was.ClusterIPs, " and "))
 		} else if s.ClusterIPs = a.clusterIPs(s.ClusterIPs); len(s.ClusterIPs) == 0 {
-			return fmt.Sprintf("Service %s is left out: no cluster IP is free in %s", s.Name, prefixesText(a.ranges))
+			return fmt.Sprintf("Service %s is left out: no cluster IP is free in %s", s.Name, joined(a.ranges, ", "))
 		} else {
-			made = append(made, "cluster IP "+addresses(s.ClusterIPs))
+			made = append(made, "cluster IP "+joined(s.ClusterIPs, " and "))
 		}
 	}
 	s.Ports = slices.Clone(s.Ports)
@@ -206,7 +206,7 @@ func (a *assigner) clusterIP(is4 bool) netip.Addr {
 		}
 		ip, begun := a.nextIP[r]
 		if !begun {
-			ip = last(r).Prev()
+			ip = model.Last(r).Prev()
 		}
 		for ; r.Contains(ip) && ip != r.Masked().Addr(); ip = ip.Prev() {
 			if !a.ips[ip] {
@@ -217,16 +217,6 @@ func (a *assigner) clusterIP(is4 bool) netip.Addr {
 		a.nextIP[r] = r.Masked().Addr()
 	}
 	return netip.Addr{}
-}
-
-// last is the last address of a range.
-func last(r netip.Prefix) netip.Addr {
-	b := r.Addr().AsSlice()
-	for bit := r.Bits(); bit < 8*len(b); bit++ {
-		b[bit/8] |= 0x80 >> (bit % 8)
-	}
-	ip, _ := netip.AddrFromSlice(b)
-	return ip
 }
 
 // nodePort is a free node port; 0 where there is none.
@@ -240,18 +230,11 @@ func (a *assigner) nodePort() uint16 {
 	return 0
 }
 
-func addresses(ips []netip.Addr) string {
-	texts := make([]string, len(ips))
-	for i, ip := range ips {
-		texts[i] = ip.String()
-	}
-	return strings.Join(texts, " and ")
-}
-
-func prefixesText(all []netip.Prefix) string {
+// joined is the texts of some, with a separator between them.
+func joined[T fmt.Stringer](all []T, separator string) string {
 	texts := make([]string, len(all))
-	for i, p := range all {
-		texts[i] = p.String()
+	for i, v := range all {
+		texts[i] = v.String()
 	}
-	return strings.Join(texts, ", ")
+	return strings.Join(texts, separator)
 }
