@@ -55,10 +55,11 @@ func sets() map[string]testSet {
 	sample := `should serve a basic endpoint from pods|should be able to switch session affinity for NodePort|should function for pod-Service: udp|` +
 		`should provide DNS for services|should have session affinity work for service with type clusterIP|should implement service.kubernetes.io/service-proxy-name|` +
 		`should be able to preserve UDP traffic when server pod cycles for a ClusterIP|internalTrafficPolicy|should create endpoints for unready pods`
+	const conformance = `\[sig-network\].*\[Conformance\]`
 	balancers := skip{`\[Feature:LoadBalancer\]`, "a set of its own: balancers"}
 	return map[string]testSet{
 		"sample":      {Focus: `\[sig-network\].*(` + sample + `)`, Skip: notHere(), Runs: []proxy{{tandem, "nftables"}}, Limit: 6 * time.Minute},
-		"conformance": {Focus: `\[sig-network\].*\[Conformance\]`, Runs: everyProxy(), Limit: 30 * time.Minute},
+		"conformance": {Focus: conformance, Runs: everyProxy(), Limit: 30 * time.Minute},
 		"quick": {
 			Focus: `\[sig-network\]`, Runs: everyProxy(), Limit: 30 * time.Minute,
 			Skip: append(notHere(), balancers, skip{`\[Conformance\]`, "a set of its own"}, skip{`\[Slow\]|\[Serial\]|\[Disruptive\]`, "they take most of the time: the set network has them"}),
@@ -68,7 +69,7 @@ func sets() map[string]testSet {
 			Focus: `\[sig-network\] (Traffic Distribution|Topology Hints)`, Runs: everyProxy(), Limit: 20 * time.Minute,
 			Shape: shape{Nodes: 6, Zones: 3}, // some of its specs want two nodes in each of three zones
 		},
-		"single":    {Focus: `\[sig-network\].*\[Conformance\]`, Runs: everyProxy(), Limit: 30 * time.Minute, Shape: shape{Nodes: 3, Zones: 3, Single: true}},
+		"single":    {Focus: conformance, Runs: everyProxy(), Limit: 30 * time.Minute, Shape: shape{Nodes: 3, Zones: 3, Single: true}},
 		"balancers": {Focus: `\[sig-network\].*\[Feature:LoadBalancer\]`, Skip: notHere(), Runs: everyProxy(), Limit: 60 * time.Minute},
 	}
 }

@@ -325,6 +325,16 @@ func (c configMaps) Get(_ context.Context, name string, _ metav1.GetOptions, _ .
 	return &unstructured.Unstructured{Object: map[string]any{"data": map[string]any{"config.conf": conf}}}, nil
 }
 
+// renderBeside renders the chart as Helm does that looks at a cluster, which has these ConfigMaps.
+func renderBeside(t *testing.T, there map[string]string, values map[string]any) (map[string]string, error) {
+	t.Helper()
+	all, err := given(load(t), values, newest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return engine.RenderWithClientProvider(load(t), all, configMaps{conf: there})
+}
+
 // TestExistingConfiguration: what cannot work beside the ConfigMap that is in the cluster is refused, too, where Helm has a
 // cluster to look at.
 func TestExistingConfiguration(t *testing.T) {
@@ -351,11 +361,7 @@ func TestExistingConfiguration(t *testing.T) {
 		if c.conf != "" {
 			there["kube-proxy"] = c.conf
 		}
-		all, err := given(load(t), c.values, newest)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = engine.RenderWithClientProvider(load(t), all, configMaps{conf: there})
+		_, err := renderBeside(t, there, c.values)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s with %v: want %q, got %v", c.conf, c.values, c.want, err)
 		}
@@ -428,11 +434,7 @@ func TestConfigurationRollsPods(t *testing.T) {
 		t.Errorf("an existing ConfigMap, which the chart does not know without a cluster, has the checksum %s", got)
 	}
 	existing := func(conf string) string {
-		all, err := given(load(t), nil, newest)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files, err := engine.RenderWithClientProvider(load(t), all, configMaps{conf: map[string]string{"kube-root-ca.crt": "", "kube-proxy": conf}})
+		files, err := renderBeside(t, map[string]string{"kube-root-ca.crt": "", "kube-proxy": conf}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
