@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/test/growth"
 )
 
 // silent returns an address whose SYNs are not answered: a listener that accepts
@@ -184,7 +185,7 @@ func TestOutOfDescriptors(t *testing.T) {
 // An idle connection, on which something was said before, costs little.
 func TestIdleMemory(t *testing.T) {
 	const n, most = 1000, 20 << 10
-	if raceEnabled {
+	if growth.Raced() {
 		t.Skip("the race detector needs memory of its own")
 	}
 	e := echo(t)

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package growth detects, in tests, work that grows with the square of its input.
+// Package growth detects, in tests, work that grows with the square of its input,
+// and what falsifies measurements of memory.
 package growth
 
 import (
 	"errors"
 	"fmt"
 	"runtime"
+	"runtime/debug"
+	"slices"
 	"time"
 )
 
@@ -58,4 +61,11 @@ func judge(n int, small, large []time.Duration) (err error) {
 		}
 	}
 	return err
+}
+
+// Raced says whether this program has the race detector, which allocates for itself: bounds
+// on memory say nothing then.
+func Raced() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
