@@ -27,8 +27,8 @@ import (
 // what it decodes nobody reads here. In protobuf, which all kinds but custom resources have, an event
 // is decoded from where it was read into the object of the one before, with its array and maps.
 
-// eventDecoder reads the events of a watch. An object is valid until the next event is read; the
-// error is io.EOF, or one like it, where the watch has ended.
+// eventDecoder reads the events of a watch. An object is valid until the next event is read, and of one that
+// is deleted there may be the metadata alone; the error is io.EOF, or one like it, where the watch has ended.
 type eventDecoder interface {
 	Decode() (apiwatch.EventType, runtime.Object, error)
 }
@@ -122,7 +122,7 @@ func (p *protobufEvents) event() (t apiwatch.EventType, o runtime.Object, err er
 		return nil
 	})
 	if err == nil {
-		o, err = p.decode(object)
+		o, err = p.decode(object, t == apiwatch.Deleted)
 	}
 	return t, o, err
 }
@@ -137,8 +137,8 @@ func parseEventType(text []byte) (apiwatch.EventType, error) {
 	return "", fmt.Errorf("unknown type %q", text[:min(len(text), maxText)])
 }
 
-// decode decodes the object of an event.
-func (p *protobufEvents) decode(object []byte) (runtime.Object, error) {
+// decode decodes the object of an event, of one that is gone only which it was.
+func (p *protobufEvents) decode(object []byte, gone bool) (runtime.Object, error) {
 	payload, ok := bytes.CutPrefix(object, []byte(protobufPrefix))
 	if !ok {
 		return nil, errors.New("its object is not in protobuf")
@@ -149,6 +149,9 @@ func (p *protobufEvents) decode(object []byte) (runtime.Object, error) {
 	}
 	if string(u.version) != p.version || string(u.kind) != p.kind {
 		return runtime.Decode(p.others, object)
+	}
+	if gone {
+		u.raw = metadataOf(u.raw)
 	}
 	hideUnread(u.raw)
 	p.object = p.blank()
@@ -234,6 +237,20 @@ const (
 	metaUnknown         = 15
 	metaUnknownLong     = 2047
 )
+
+// metadataOf is the part of an object in protobuf that has its metadata.
+func metadataOf(object []byte) []byte {
+	for rest := object; ; {
+		number, _, n := protowire.ConsumeField(rest)
+		switch {
+		case n < 0: // Unmarshal finds the error, if it is one
+			return object
+		case number == objectMeta:
+			return rest[:n]
+		}
+		rest = rest[n:]
+	}
+}
 
 // hideUnread changes an object in protobuf so that what nobody reads of its metadata is not decoded:
 // its number becomes one that no field has.
