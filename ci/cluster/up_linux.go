@@ -415,6 +415,9 @@ func (c *cluster) install(ctx context.Context) error {
 	if c.proxy.Name == none {
 		return nil
 	}
+	if err := os.WriteFile(c.installed(), []byte(c.proxy.run()), 0o644); err != nil {
+		return err
+	}
 	if err := c.configMap(ctx, c.proxy.Mode, ""); err != nil {
 		return err
 	}
