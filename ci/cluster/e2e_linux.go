@@ -33,14 +33,11 @@ func (t suite) run(ctx context.Context, c *cluster) error {
 	if !ok {
 		return fmt.Errorf("no set %q of tests", t.Set)
 	}
-	if t.Runs != "" {
-		var err error
-		if set.Runs, err = parseRuns(t.Runs); err != nil {
-			return err
-		}
+	var err error
+	if set.Runs, err = t.proxies(c, set.Runs); err != nil {
+		return err
 	}
 	if set.Shape != (shape{}) {
-		var err error
 		if c.plan, err = newPlan(set.Shape); err != nil {
 			return err
 		}
@@ -73,6 +70,22 @@ func (t suite) run(ctx context.Context, c *cluster) error {
 		return fmt.Errorf("no run of kube-proxy among these fails them, Tandem does:\n%s", strings.Join(lines, "\n"))
 	}
 	return nil
+}
+
+// proxies are those that the tests are run for: those that are named, else the one of the cluster that runs or
+// those of the set.
+func (t suite) proxies(c *cluster, usual []proxy) ([]proxy, error) {
+	switch {
+	case t.Runs != "":
+		return parseRuns(t.Runs)
+	case !t.Here:
+		return usual, nil
+	}
+	data, err := os.ReadFile(c.installed())
+	if err != nil {
+		return nil, fmt.Errorf("no cluster with a proxy runs: %w", err)
+	}
+	return parseRuns(string(data))
 }
 
 func (t suite) save(repo string, f figures) error {

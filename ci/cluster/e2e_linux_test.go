@@ -50,3 +50,27 @@ func TestMeter(t *testing.T) {
 		t.Error("half a line passes")
 	}
 }
+
+// TestProxies: the tests of the cluster that runs are one run, of its proxy, unless another is named.
+func TestProxies(t *testing.T) {
+	c := &cluster{layout: layout{State: t.TempDir()}}
+	usual := everyProxy()
+	if _, err := (suite{Here: true}).proxies(c, usual); err == nil {
+		t.Error("tests without a cluster")
+	}
+	if err := os.WriteFile(c.installed(), []byte(proxy{tandem, "userspace"}.run()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []struct {
+		suite suite
+		want  []proxy
+	}{
+		{suite{}, usual},
+		{suite{Here: true}, []proxy{{tandem, "userspace"}}},
+		{suite{Here: true, Runs: "kube-proxy/iptables"}, []proxy{{kubeProxy, "iptables"}}},
+	} {
+		if got, err := s.suite.proxies(c, usual); !slices.Equal(got, s.want) || err != nil {
+			t.Errorf("%+v: %v, %v", s.suite, got, err)
+		}
+	}
+}

@@ -52,6 +52,7 @@ func (l layout) config() string             { return path.Join(l.State, "etc") }
 func (l layout) bin() string                { return path.Join(l.State, "bin") }
 func (l layout) work(name string) string    { return path.Join(l.State, "machines", name) }
 func (l layout) kubeconfig() string         { return path.Join(l.State, "admin.conf") }
+func (l layout) installed() string          { return path.Join(l.State, "proxy") } // its name for -runs
 func (l layout) tool(part, n string) string { return path.Join(l.Parts[part], n) }
 
 // common is what all machines have.

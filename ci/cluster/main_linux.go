@@ -63,7 +63,7 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&c.proxy.Name, "proxy", tandem, "tandem, kube-proxy or none")
 	flags.StringVar(&c.proxy.Mode, "mode", "nftables", "the proxy's mode")
 	flags.StringVar(&t.Set, "set", "network", "for e2e: the set of tests of specs.go")
-	flags.StringVar(&t.Runs, "runs", "", "for e2e: such as kube-proxy/nftables,tandem/iptables (default those of the set)")
+	flags.StringVar(&t.Runs, "runs", "", "for e2e: such as kube-proxy/nftables,tandem/iptables (default those of the set, or the one that -here finds)")
 	flags.StringVar(&t.Focus, "focus", "", "for e2e: only tests that match; no figures are written")
 	flags.DurationVar(&t.Limit, "limit", 0, "for e2e: how long the tests of one run may take (default that of the set)")
 	flags.IntVar(&t.Procs, "procs", 8, "for e2e: tests at once")

@@ -175,6 +175,18 @@ func (p plan) nodeLinks(n node) (lines []string) {
 	return lines
 }
 
+// masquerade is a script of nft(8) for a node: what pods send to other than pods gets the node's address, as with most
+// network plug-ins. A node would else take pods of other nodes for its own, as it knows pods by the cluster's network:
+// such a pod that asks for a node port gets what is meant for the node's own pods, and where the kernel
+// translates, the answer comes from an address that the pod did not ask.
+func (p plan) masquerade() string {
+	script := "table inet cluster {\n\tchain leaving {\n\t\ttype nat hook postrouting priority srcnat;\n"
+	for i, family := range []string{"ip", "ip6"}[:p.families()] {
+		script += fmt.Sprintf("\t\t%[1]s saddr %[2]s %[1]s daddr != %[2]s masquerade\n", family, podNets[i])
+	}
+	return script + "\t}\n}\n"
+}
+
 // everywhere is the network of all addresses of an address' family.
 func everywhere(a netip.Addr) netip.Prefix {
 	if a.Is4() {

@@ -60,7 +60,7 @@ func TestPlanOfOneFamily(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := strings.Join(slices.Concat(p.controlLinks([]int{7}), p.nodeLinks(p.Workers[0]), []string{p.ranges(podNets)}), "\n")
+	all := strings.Join(slices.Concat(p.controlLinks([]int{7}), p.nodeLinks(p.Workers[0]), []string{p.ranges(podNets), p.masquerade()}), "\n")
 	if strings.Contains(all, "fd00") || strings.Contains(all, "2001:db8") {
 		t.Errorf("IPv6 in\n%s", all)
 	}
@@ -98,6 +98,11 @@ func TestLinks(t *testing.T) {
 	}
 	if slices.ContainsFunc(node, func(l string) bool { return strings.Contains(l, "10.244.2.0") }) {
 		t.Error("node-2 has a route to its own pods, which its plug-in makes")
+	}
+	for _, want := range []string{"ip saddr 10.244.0.0/16 ip daddr != 10.244.0.0/16 masquerade", "ip6 saddr fd00:10:244::/56 ip6 daddr != fd00:10:244::/56 masquerade"} {
+		if !strings.Contains(p.masquerade(), want) {
+			t.Errorf("no %q in\n%s", want, p.masquerade())
+		}
 	}
 }
 

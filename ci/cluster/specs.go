@@ -24,6 +24,9 @@ type proxy struct {
 
 func (p proxy) String() string { return p.Name + " " + p.Mode }
 
+// run names a proxy as parseRuns reads it.
+func (p proxy) run() string { return p.Name + "/" + p.Mode }
+
 // testSet is a set of upstream's tests, and the proxies and modes it is run for.
 type testSet struct {
 	Focus string // regular expressions over the names of specs

@@ -230,6 +230,9 @@ func (c *cluster) machines(ctx context.Context) error {
 		if err := links(ctx, pids[n.Name], c.plan.nodeLinks(n)); err != nil {
 			return err
 		}
+		if err := inNetwork(ctx, pids[n.Name], c.plan.masquerade(), "nft", "-f", "-"); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -273,10 +276,15 @@ func copySelf(to string) error {
 
 // links runs commands of ip(8) in a machine's network.
 func links(ctx context.Context, pid int, lines []string) error {
-	cmd := exec.CommandContext(ctx, "nsenter", "--target", fmt.Sprint(pid), "--net", "ip", "-batch", "-")
-	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n"))
+	return inNetwork(ctx, pid, strings.Join(lines, "\n"), "ip", "-batch", "-")
+}
+
+// inNetwork runs a command of this machine in a machine's network, with a script for its input.
+func inNetwork(ctx context.Context, pid int, script string, command ...string) error {
+	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--target", fmt.Sprint(pid), "--net"}, command...)...)
+	cmd.Stdin = strings.NewReader(script)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("ip: %w: %s", err, out)
+		return fmt.Errorf("%s: %w: %s", command[0], err, out)
 	}
 	return nil
 }
@@ -406,6 +414,9 @@ func (c *cluster) apply(ctx context.Context, name string, values any) error {
 func (c *cluster) install(ctx context.Context) error {
 	if c.proxy.Name == none {
 		return nil
+	}
+	if err := os.WriteFile(c.installed(), []byte(c.proxy.run()), 0o644); err != nil {
+		return err
 	}
 	if err := c.configMap(ctx, c.proxy.Mode, ""); err != nil {
 		return err

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
@@ -200,6 +202,40 @@ func TestRestart(t *testing.T) {
 			t.Errorf("after a restart: drift %d, %v", drift, err)
 		}
 	})
+}
+
+// The mode needs CAP_NET_ADMIN alone, which is what units and DaemonSets give it: every object is in place, and so
+// every Service is in effect.
+func TestNeedsNoOtherCapability(t *testing.T) {
+	eachKind(t, func(t *testing.T, k tableKind) {
+		restore, err := withCapability(unix.CAP_NET_ADMIN)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := restore(); err != nil {
+				t.Error(err)
+			}
+		}()
+		p := start(t, k, web(), dns())
+		defer p.stop()
+		p.sync()
+	})
+}
+
+// withCapability takes all capabilities but one from the calling thread, until restore gives them back.
+func withCapability(keep int) (restore func() error, err error) {
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var all, one [2]unix.CapUserData
+	if err := unix.Capget(&head, &all[0]); err != nil {
+		return nil, err
+	}
+	one = all
+	for i := range one {
+		one[i].Effective = 0
+	}
+	one[keep/32].Effective = 1 << (keep % 32)
+	return func() error { return unix.Capset(&head, &all[0]) }, unix.Capset(&head, &one[0])
 }
 
 // stopWithoutItsPort programs a Service and ends; the port of its relay, to which rules lead,

@@ -19,7 +19,7 @@ func TestFlowsOfOthersStay(t *testing.T) {
 	for from, want := range map[string]bool{
 		"169.254.84.1:40000": true, // the relay
 		"169.254.84.1:1":     true, // refused
-		"169.254.84.1:2":     true, // dropped
+		"169.254.84.1:1024":  true, // dropped
 		"10.244.1.2:53":      false,
 		"10.96.0.10:53":      false,
 	} {

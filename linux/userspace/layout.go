@@ -19,10 +19,11 @@ import (
 )
 
 // Reserved ports of the relay address: nothing listens on the first, and sockets on
-// the second drop every packet.
+// the second drop every packet. IANA reserves it, too, and to bind it takes no capability:
+// installed as a service or in a pod, the proxy has CAP_NET_ADMIN and nothing for ports below it.
 const (
 	rejectPort = 1
-	dropPort   = 2
+	dropPort   = 1024
 )
 
 // relayAddr returns the address on lo that relays listen on. It is local to the
