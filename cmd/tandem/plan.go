@@ -182,7 +182,7 @@ func previewManifests(cmd *cobra.Command, out *output, path string, nodePorts co
 		brought = question.Brought(problems, &running)
 	}
 	p, err := platform.Ask(cmd.Context(), question.PreviewEdit(), question.Edit{
-		Services: found.Services, Slices: found.Slices, Routes: found.Routes, Grants: found.Grants, Prune: prune, Unassigned: left, NodePorts: nodePorts,
+		Objects: found.Objects, Prune: prune, Unassigned: left, NodePorts: nodePorts,
 	})
 	if err != nil {
 		return err
