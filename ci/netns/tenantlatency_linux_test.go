@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -57,6 +58,9 @@ const (
 
 // In a guest a processor does less: with -slower 10 the attacks come a tenth as fast, and all may take ten times as long.
 var slower = flag.Int("slower", 1, "how many times slower than usual this machine is, in the test of hostile changes")
+
+// Of 100 changes one is beyond the p99: more of them say more, and take longer.
+var victimChanges = flag.Int("changes", 100, "how many changes are measured under each attack, in the test of hostile changes")
 
 // here is how long something takes on this machine that usually takes so long.
 func here(d time.Duration) time.Duration { return d * time.Duration(*slower) }
@@ -208,7 +212,8 @@ func (l *latencySite) reached(to netip.AddrPort) (endpoint int, err error) {
 // changes makes changes of the victim's, fewer when they take long.
 func (l *latencySite) changes() (all []waited) {
 	l.t.Helper()
-	const most, fewest, long = 100, 20, 5 * time.Second
+	most, long := *victimChanges, time.Duration(*victimChanges)*50*time.Millisecond
+	const fewest = 20
 	err := l.net.Do("10.244.1.10", func() error {
 		begin := time.Now()
 		for c := range most {
@@ -244,7 +249,7 @@ func figuresOf(all []waited) (f figures) {
 	slices.Sort(took)
 	slices.Sort(cpu)
 	of := func(p float64) waited {
-		i := min(len(all)-1, int(p*float64(len(all))))
+		i := max(0, int(math.Ceil(p*float64(len(all))))-1) // the nearest rank
 		return waited{took[i], cpu[i]}
 	}
 	return figures{len(all), of(0.5), of(0.99)}

@@ -3,6 +3,7 @@
 package flows
 
 import (
+	"iter"
 	"maps"
 	"net/netip"
 
@@ -41,20 +42,6 @@ func (s Set) Has(e netip.AddrPort) bool {
 	return ok
 }
 
-// minus returns the members of s that are not in o, nil when there are none.
-func (s Set) minus(o Set) Set {
-	var rest Set
-	for e := range s {
-		if !o.Has(e) {
-			if rest == nil {
-				rest = Set{}
-			}
-			rest[e] = struct{}{}
-		}
-	}
-	return rest
-}
-
 // union returns the members of both sets; it is one of them when the other is
 // empty.
 func (s Set) union(o Set) Set {
@@ -69,18 +56,51 @@ func (s Set) union(o Set) Set {
 	return all
 }
 
-// liveEndpoints returns the endpoints that may serve flows of a port: endpoints that get
-// new flows from any frontend or sender, and draining ones. It is empty for a port that
-// is not there.
-func liveEndpoints(p *model.Port) Set {
-	if p == nil {
-		return nil
-	}
-	s := SetOf(p.Draining...)
-	for _, pool := range p.Pools() {
-		for _, e := range pool.Endpoints {
-			s[e.Addr] = struct{}{}
+// live are the endpoints that may serve flows of a port, some of them several times: endpoints that
+// get new flows from any frontend or sender, and draining ones. There are none of a port that is nil.
+func live(p *model.Port) iter.Seq[netip.AddrPort] {
+	return func(yield func(netip.AddrPort) bool) {
+		if p == nil {
+			return
+		}
+		for _, e := range p.Draining {
+			if !yield(e) {
+				return
+			}
+		}
+		for _, pool := range p.Pools() {
+			for i := range pool.Endpoints {
+				if !yield(pool.Endpoints[i].Addr) {
+					return
+				}
+			}
 		}
 	}
+}
+
+// liveEndpoints returns the set of them.
+func liveEndpoints(p *model.Port) Set {
+	n := 0
+	for range live(p) {
+		n++
+	}
+	s := make(Set, n)
+	for e := range live(p) {
+		s[e] = struct{}{}
+	}
 	return s
+}
+
+// noLonger returns the live endpoints of a port that are not in a set, nil when there are none.
+func noLonger(old *model.Port, now Set) (gone Set) {
+	for e := range live(old) {
+		if now.Has(e) {
+			continue
+		}
+		if gone == nil {
+			gone = Set{}
+		}
+		gone[e] = struct{}{}
+	}
+	return gone
 }
