@@ -3,9 +3,8 @@
 package flows
 
 import (
-	"iter"
-	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -23,23 +22,20 @@ type Flow struct {
 // not the flags of the table's entry, because IPVS changes only the former.
 func (f Flow) Translated() bool { return f.From != f.Dst }
 
-// Set is a set of endpoints. The nil Set is empty. Sets in a Match are shared
+// Set is a set of endpoints: sorted, each once. The nil Set is empty. Sets in a Match are shared
 // and never changed.
-type Set map[netip.AddrPort]struct{}
+type Set []netip.AddrPort
 
-// SetOf returns the set of the given endpoints.
+// SetOf returns the set of the given endpoints, in their place.
 func SetOf(endpoints ...netip.AddrPort) Set {
-	s := make(Set, len(endpoints))
-	for _, e := range endpoints {
-		s[e] = struct{}{}
-	}
-	return s
+	slices.SortFunc(endpoints, netip.AddrPort.Compare)
+	return slices.Compact(endpoints)
 }
 
 // Has reports whether e is in the set.
 func (s Set) Has(e netip.AddrPort) bool {
-	_, ok := s[e]
-	return ok
+	_, found := slices.BinarySearchFunc(s, e, netip.AddrPort.Compare)
+	return found
 }
 
 // union returns the members of both sets; it is one of them when the other is
@@ -51,56 +47,36 @@ func (s Set) union(o Set) Set {
 	case len(o) == 0:
 		return s
 	}
-	all := maps.Clone(s)
-	maps.Copy(all, o)
-	return all
+	return SetOf(slices.Concat(s, o)...)
 }
 
-// live are the endpoints that may serve flows of a port, some of them several times: endpoints that
-// get new flows from any frontend or sender, and draining ones. There are none of a port that is nil.
-func live(p *model.Port) iter.Seq[netip.AddrPort] {
-	return func(yield func(netip.AddrPort) bool) {
-		if p == nil {
-			return
-		}
-		for _, e := range p.Draining {
-			if !yield(e) {
-				return
-			}
-		}
-		for _, pool := range p.Pools() {
-			for i := range pool.Endpoints {
-				if !yield(pool.Endpoints[i].Addr) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// liveEndpoints returns the set of them.
+// liveEndpoints returns the endpoints that may serve flows of a port: endpoints that get
+// new flows from any frontend or sender, and draining ones. It is empty for a port that
+// is not there.
 func liveEndpoints(p *model.Port) Set {
-	n := 0
-	for range live(p) {
-		n++
+	if p == nil {
+		return nil
 	}
-	s := make(Set, n)
-	for e := range live(p) {
-		s[e] = struct{}{}
+	pools := p.Pools()
+	n := len(p.Draining)
+	for _, pool := range pools {
+		n += len(pool.Endpoints)
 	}
-	return s
+	all := make(Set, 0, n)
+	for _, pool := range pools {
+		for i := range pool.Endpoints {
+			all = append(all, pool.Endpoints[i].Addr)
+		}
+	}
+	return SetOf(append(all, p.Draining...)...)
 }
 
-// noLonger returns the live endpoints of a port that are not in a set, nil when there are none.
-func noLonger(old *model.Port, now Set) (gone Set) {
-	for e := range live(old) {
-		if now.Has(e) {
-			continue
+// minus returns the members of s that are not in o, in the place of s.
+func (s Set) minus(o Set) Set {
+	return slices.DeleteFunc(s, func(e netip.AddrPort) bool {
+		for len(o) > 0 && o[0].Compare(e) < 0 {
+			o = o[1:]
 		}
-		if gone == nil {
-			gone = Set{}
-		}
-		gone[e] = struct{}{}
-	}
-	return gone
+		return len(o) > 0 && o[0] == e
+	})
 }

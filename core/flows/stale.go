@@ -51,7 +51,7 @@ func Handshakes(host *model.Host, deltas []model.Delta) []Match {
 		if d.ID().Proto != model.TCP || d.Old == nil || sameEndpoints(d.Old, d.New) {
 			continue
 		}
-		gone := noLonger(d.Old, liveEndpoints(d.New))
+		gone := liveEndpoints(d.Old).minus(liveEndpoints(d.New))
 		if len(gone) == 0 {
 			continue
 		}
@@ -97,7 +97,7 @@ func present(x *Index, host *model.Host, d model.Delta) {
 	var is, gone Set
 	if !sameEndpoints(d.Old, d.New) {
 		is = liveEndpoints(d.New)
-		gone = noLonger(d.Old, is)
+		gone = liveEndpoints(d.Old).minus(is)
 	}
 	before := model.IndexFrontends(d.Old)
 	for i := range d.New.Frontends {
