@@ -66,7 +66,6 @@ func reported(mode dataplane.Mode) bool {
 	return mode.Name == config.NFTables || nft.HasChain(context.Background(), table, "KUBE-SERVICES")
 }
 
-// Look implements monitor.Source.
 func (k *kernelConnections) Look(each func(monitor.Seen)) (more bool, err error) {
 	now := time.Now()
 	more, err = k.begin.Look(monitor.Read, func(f conntrack.NewFlow) {
@@ -96,7 +95,6 @@ func interfaceName(index int) string {
 	return oracle.Uplink
 }
 
-// Trace implements monitor.Tracer.
 func (k *kernelConnections) Trace(ctx context.Context, all []monitor.Frontend) error {
 	if k.rejected == nil {
 		return nil
@@ -104,7 +102,6 @@ func (k *kernelConnections) Trace(ctx context.Context, all []monitor.Frontend) e
 	return k.rejected.Trace(ctx, all)
 }
 
-// Close implements monitor.Source.
 func (k *kernelConnections) Close() error {
 	err := k.begin.Close()
 	if k.rejected != nil {

@@ -93,7 +93,7 @@ func TestPreviewResolvesWhatItTouches(t *testing.T) {
 		now := trackerOf(w)
 		s := &engine.Snapshot{Host: w.Host, Services: now.Services()}
 		other := conformance.RandomWorld(conformance.NewRand(seed + 1000))
-		edit := question.Edit{Services: other.Services[:min(2, len(other.Services))], Slices: other.Slices[:min(3, len(other.Slices))], Prune: rng.IntN(4) == 0}
+		edit := question.Edit{Objects: model.Objects{Services: other.Services[:min(2, len(other.Services))], Slices: other.Slices[:min(3, len(other.Slices))]}, Prune: rng.IntN(4) == 0}
 		got, _ := edit.Deltas(s, time.Now(), nil)
 		want := reference(edit, s)
 		if !slices.EqualFunc(got, want, func(a, b model.Delta) bool { return a.ID() == b.ID() && a.Old == b.Old && samePort(a.New, b.New) }) {
@@ -125,7 +125,7 @@ func TestPreviewKnowsTheAPIServerWithoutItsService(t *testing.T) {
 		Ports: []model.ServicePort{{Proto: model.TCP, Port: 6443}},
 	}
 	for prune, want := range map[bool]int{false: 1, true: 2} {
-		deltas, problems := question.Edit{Services: []*model.Service{web}, Prune: prune}.Deltas(s, time.Now(), nil)
+		deltas, problems := question.Edit{Objects: model.Objects{Services: []*model.Service{web}}, Prune: prune}.Deltas(s, time.Now(), nil)
 		if len(deltas) != 1 || len(deltas[0].New.Frontends) != want || len(problems) != 2-want {
 			t.Errorf("prune %t: %+v, %v", prune, deltas, problems)
 		}
@@ -160,7 +160,7 @@ func TestPreviewAsksWhoListens(t *testing.T) {
 		return found, nil
 	}
 	for port, want := range map[uint16]int{80: 2, 81: 1} {
-		deltas, problems := question.Edit{Services: []*model.Service{service(port)}}.Deltas(s, time.Now(), ask)
+		deltas, problems := question.Edit{Objects: model.Objects{Services: []*model.Service{service(port)}}}.Deltas(s, time.Now(), ask)
 		if len(deltas) != 1 || len(deltas[0].New.Frontends) != want || len(problems) != 2-want {
 			t.Errorf("port %d: %+v, %v", port, deltas, problems)
 		}
@@ -249,10 +249,10 @@ func webSlice(endpoints int) *model.Slice {
 func TestPreviewDuringSlowStart(t *testing.T) {
 	tracker, services, slice, now := slowStart()
 	s := &engine.Snapshot{Host: tracker.Host(), Services: tracker.Services()}
-	if d, _ := (question.Edit{Services: services, Slices: []*model.Slice{slice}}).Deltas(s, now, nil); len(d) != 0 {
+	if d, _ := (question.Edit{Objects: model.Objects{Services: services, Slices: []*model.Slice{slice}}}).Deltas(s, now, nil); len(d) != 0 {
 		t.Errorf("an edit that changes nothing changes weights: %+v", d[0].New.Frontends[0].On[0].Pool)
 	}
-	d, _ := question.Edit{Services: services, Slices: []*model.Slice{webSlice(4)}}.Deltas(s, now, nil)
+	d, _ := question.Edit{Objects: model.Objects{Services: services, Slices: []*model.Slice{webSlice(4)}}}.Deltas(s, now, nil)
 	if len(d) != 1 {
 		t.Fatalf("%d deltas", len(d))
 	}

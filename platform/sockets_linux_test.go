@@ -66,7 +66,7 @@ endpoints: [{addresses: [10.244.1.10]}]
 		t.Fatal("not ready")
 	}
 	packet := oracle.Question{From: "198.51.100.7", To: "default/web:80"}
-	edit := question.Edit{Services: []*model.Service{{Name: model.ServiceName{Namespace: "default", Name: "web"}}}}
+	edit := question.Edit{Objects: model.Objects{Services: []*model.Service{{Name: model.ServiceName{Namespace: "default", Name: "web"}}}}}
 	answers := map[string]func() error{
 		"explain": func() error { _, err := question.Explain().Of(ctx, p.Known, packet); return err },
 		"trace":   func() error { _, err := question.TracePacket().Of(ctx, p.Known, packet); return err },

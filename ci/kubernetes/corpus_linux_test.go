@@ -7,8 +7,6 @@ import (
 	"sync"
 	"testing"
 
-	"k8s.io/client-go/dynamic"
-
 	"github.com/tandem-proxy/tandem/ci/kubernetes/cluster"
 	"github.com/tandem-proxy/tandem/ci/kubernetes/objects"
 	"github.com/tandem-proxy/tandem/ci/netns"
@@ -48,13 +46,16 @@ func corpus(t *testing.T, mode config.Mode, dir string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var routes dynamic.Interface
 		if missing == nil {
-			if routes, err = c.Gateway(t.Context(), definitions); err != nil {
+			if err := c.Gateway(t.Context(), definitions); err != nil {
 				t.Fatal(err)
 			}
 		}
-		free <- &site{cluster: c, objects: objects.NewServer(c.Client(), routes), kubeconfig: kubeconfig}
+		client, err := c.Dynamic()
+		if err != nil {
+			t.Fatal(err)
+		}
+		free <- &site{cluster: c, objects: objects.NewServer(client, missing == nil), kubeconfig: kubeconfig}
 	}
 	bin := netns.Program(t)
 	netns.Corpus(t, dir, func(net *lab.Net, of *conformance.Scenario) (netns.Proxy, error) {

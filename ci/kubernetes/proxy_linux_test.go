@@ -16,11 +16,7 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/tandem-proxy/tandem/ci/kubernetes/cluster"
 	"github.com/tandem-proxy/tandem/ci/kubernetes/objects"
@@ -53,8 +49,7 @@ type proxy struct {
 	node    string // its name
 	process *cluster.Process
 	marks   int
-	nodes   map[string]*corev1.Node
-	cidrs   map[string]*networkingv1.ServiceCIDR
+	applied objects.Set
 	release func()
 }
 
@@ -128,8 +123,10 @@ func join(ps []netip.Prefix) string {
 func (p *proxy) apply(ctx context.Context) error {
 	want, err := objects.Read(p.dir)
 	if err == nil {
-		p.nodes, p.cidrs = want.Nodes, want.CIDRs
-		p.mark(want)
+		p.applied = want
+		err = p.mark(want)
+	}
+	if err == nil {
 		err = p.objects.Apply(ctx, want)
 	}
 	if errors.As(err, new(*objects.RejectedError)) {
@@ -143,7 +140,7 @@ func (p *proxy) apply(ctx context.Context) error {
 // a Service and a slice, and of routes one of each kind. Events of the Node and of
 // ServiceCIDRs come apart: the mark after them is put when the proxy has them.
 func (p *proxy) Changed(ctx context.Context) error {
-	before, ranges := p.nodes, p.cidrs
+	before := p.applied
 	if err := p.apply(ctx); err != nil {
 		return err
 	}
@@ -153,7 +150,7 @@ func (p *proxy) Changed(ctx context.Context) error {
 	if p.mode == iptables.Name || p.relays {
 		marks = 2
 	}
-	if !reflect.DeepEqual(before, p.nodes) || !reflect.DeepEqual(ranges, p.cidrs) {
+	if !reflect.DeepEqual(before["Node"], p.applied["Node"]) || !reflect.DeepEqual(before["ServiceCIDR"], p.applied["ServiceCIDR"]) {
 		if err := p.read(ctx); err != nil {
 			return err
 		}
@@ -267,7 +264,7 @@ func (p *proxy) Stop() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	return errors.Join(err, p.objects.Apply(ctx, objects.NewSet()))
+	return errors.Join(err, p.objects.Apply(ctx, objects.Set{}))
 }
 
 // markServer answers for all marks.
@@ -283,60 +280,52 @@ const marks, markBackends = "marks-of-the-test", "backends-of-the-test"
 
 // mark adds the newest mark to a set: a Service with a slice. With routes the slice is
 // that of another Service, to which a TCPRoute and a UDPRoute lead that a grant allows.
-func (p *proxy) mark(s objects.Set) {
-	meta := metav1.ObjectMeta{Namespace: marks, Name: fmt.Sprintf("mark-%d", p.marks)}
-	markService(s, meta, markIP(p.marks))
+func (p *proxy) mark(s objects.Set) error {
+	name, behind := fmt.Sprintf("mark-%d", p.marks), marks
+	text := fmt.Sprintf(markService, marks, name, markIP(p.marks))
 	if p.routed {
-		backend := metav1.ObjectMeta{Namespace: markBackends, Name: meta.Name}
-		for kind, spec := range map[string]map[string]any{
-			"TCPRoute": markRoute(meta, backend), "UDPRoute": markRoute(meta, backend),
-			"ReferenceGrant": {
-				"from": []any{markGrantee("TCPRoute"), markGrantee("UDPRoute")},
-				"to":   []any{map[string]any{"group": "", "kind": "Service"}},
-			},
-		} {
-			o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": gateway.RouteVersions()[0].String(), "kind": kind, "spec": spec}}
-			o.SetName(meta.Name)
-			o.SetNamespace(marks)
-			if kind == "ReferenceGrant" {
-				o.SetNamespace(markBackends)
-			}
-			s.Gateway[kind][meta.Name] = o
-		}
-		meta = backend
-		markService(s, meta, markBackendIP(p.marks))
+		behind = markBackends
+		text += fmt.Sprintf(markService, behind, name, markBackendIP(p.marks)) + fmt.Sprintf(markRoutes, gateway.RouteVersions()[0], marks, behind, name, gateway.Group)
 	}
-	meta.Labels = map[string]string{discoveryv1.LabelServiceName: meta.Name}
-	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{markServer.Addr().String()}}},
-	}
-	number := int32(markServer.Port())
-	for _, port := range markPorts() {
-		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &port.Name, Protocol: &port.Protocol, Port: &number})
-	}
-	s.Slices[meta.Name] = slice
+	return s.Add([]byte(text + fmt.Sprintf(markSlice, behind, name, markServer.Addr(), markServer.Port())))
 }
 
-func markPorts() []corev1.ServicePort {
-	return []corev1.ServicePort{{Name: "tcp", Protocol: corev1.ProtocolTCP, Port: 9}, {Name: "udp", Protocol: corev1.ProtocolUDP, Port: 9}}
-}
-
-func markService(s objects.Set, meta metav1.ObjectMeta, at netip.Addr) {
-	s.Services[meta.Namespace+"/"+meta.Name] = &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{
-		ClusterIP: at.String(), ClusterIPs: []string{at.String()}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, Ports: markPorts(),
-	}}
-}
-
-// markRoute is the spec of a route from one Service to another.
-func markRoute(from, to metav1.ObjectMeta) map[string]any {
-	return map[string]any{
-		"parentRefs": []any{map[string]any{"group": "", "kind": "Service", "name": from.Name}},
-		"rules":      []any{map[string]any{"backendRefs": []any{map[string]any{"name": to.Name, "namespace": to.Namespace, "port": int64(9)}}}},
-	}
-}
-
-// markGrantee are the routes of a kind that have marks as parents.
-func markGrantee(kind string) map[string]any {
-	return map[string]any{"group": gateway.Group, "kind": kind, "namespace": marks}
-}
+// The manifests of a mark.
+const (
+	markService = `---
+apiVersion: v1
+kind: Service
+metadata: {namespace: %s, name: %s}
+spec: {clusterIP: %[3]s, clusterIPs: [%[3]s], ipFamilies: [IPv4], ports: [{name: tcp, port: 9, protocol: TCP}, {name: udp, port: 9, protocol: UDP}]}
+`
+	markSlice = `---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {namespace: %s, name: %[2]s, labels: {kubernetes.io/service-name: %[2]s}}
+addressType: IPv4
+endpoints: [{addresses: [%s]}]
+ports: [{name: tcp, port: %[4]d, protocol: TCP}, {name: udp, port: %[4]d, protocol: UDP}]
+`
+	markRoutes = `---
+apiVersion: %[1]s
+kind: TCPRoute
+metadata: {namespace: %[2]s, name: %[4]s}
+spec:
+  parentRefs: [{group: "", kind: Service, name: %[4]s}]
+  rules: [{backendRefs: [{namespace: %[3]s, name: %[4]s, port: 9}]}]
+---
+apiVersion: %[1]s
+kind: UDPRoute
+metadata: {namespace: %[2]s, name: %[4]s}
+spec:
+  parentRefs: [{group: "", kind: Service, name: %[4]s}]
+  rules: [{backendRefs: [{namespace: %[3]s, name: %[4]s, port: 9}]}]
+---
+apiVersion: %[1]s
+kind: ReferenceGrant
+metadata: {namespace: %[3]s, name: %[4]s}
+spec:
+  from: [{group: %[5]s, kind: TCPRoute, namespace: %[2]s}, {group: %[5]s, kind: UDPRoute, namespace: %[2]s}]
+  to: [{group: "", kind: Service}]
+`
+)

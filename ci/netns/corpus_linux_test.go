@@ -162,7 +162,6 @@ func (p *tandem) Gap(row conformance.Packet) (model.Gap, bool) {
 	return find(p.gaps, row)
 }
 
-// OneForAClient implements Hashing.
 func (p *tandem) OneForAClient(row conformance.Packet) bool {
 	return slices.Contains(p.hashed, front{row.To, row.Proto})
 }

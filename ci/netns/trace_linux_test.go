@@ -11,7 +11,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/test/conformance"
 )
 
-// Trace implements Traced.
 func (p *tandem) Trace(ctx context.Context, rows []conformance.Packet) (all []question.Trace, err error) {
 	s, err := p.proxy.Snapshot(ctx)
 	if err != nil {
@@ -33,7 +32,6 @@ func (p *tandem) Trace(ctx context.Context, rows []conformance.Packet) (all []qu
 	return all, nil
 }
 
-// Trace implements Traced.
 func (r *remote) Trace(_ context.Context, rows []conformance.Packet) ([]question.Trace, error) {
 	a, err := r.call(request{Rows: rows})
 	return a.Traces, err

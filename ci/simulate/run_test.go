@@ -111,7 +111,6 @@ func (r *run) later(d time.Duration, lift func()) {
 	r.lifts = append(r.lifts, once)
 }
 
-// Delete implements flows.Table.
 func (r *run) Delete(context.Context, []flows.Match, func(flows.Flow) bool) (int, error) {
 	if r.flows.Load() {
 		return 0, errInjected

@@ -106,7 +106,9 @@ func (m *member) apply(file, text string) {
 	m.write(file, text)
 	want, err := objects.Read(m.manifests)
 	must(m, err)
-	must(m, objects.NewServer(m.cluster.Client(), nil).Apply(m.Context(), want))
+	client, err := m.cluster.Dynamic()
+	must(m, err)
+	must(m, objects.NewServer(client, false).Apply(m.Context(), want))
 }
 
 // restartAlone starts the program while the API server is gone: nothing is

@@ -131,7 +131,7 @@ func newConfigExplain() *cobra.Command {
 		DisableFlagParsing: true,
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) > 0 && isOutputFlag(args[len(args)-1]) {
-				return out.forms, cobra.ShellCompDirectiveNoFileComp
+				return out.of, cobra.ShellCompDirectiveNoFileComp
 			}
 			return append(settingNames(), "--output"), cobra.ShellCompDirectiveNoFileComp
 		},

@@ -78,28 +78,10 @@ func (k *cluster) register(fs *pflag.FlagSet) {
 	fs.StringVar(&k.selector, "selector", "app.kubernetes.io/name=tandem", "labels of tandem's pods")
 	fs.IntVar(&k.port, "metrics-port", 10249, "port that tandem serves its status on")
 	fs.DurationVar(&k.timeout, "timeout", 30*time.Second, "how long a node may take to answer")
-	fs.Var(&choice{&k.via, ways()}, "via", "how to reach a node, one of "+strings.Join(ways(), ", "))
+	fs.Var(&choice{&k.via, "way", ways()}, "via", "how to reach a node, one of "+strings.Join(ways(), ", "))
 }
 
 func ways() []string { return []string{viaAuto, viaProxy, viaExec} }
-
-// choice is a flag that is one of some words.
-type choice struct {
-	word *string
-	of   []string
-}
-
-func (c *choice) Set(word string) error {
-	if !slices.Contains(c.of, word) {
-		return fmt.Errorf("choose one of %s", strings.Join(c.of, ", "))
-	}
-	*c.word = word
-	return nil
-}
-
-func (c *choice) String() string { return *c.word }
-
-func (c *choice) Type() string { return "way" }
 
 // fromPod reports whether a verb is about a connection, whose sender may be a pod of the cluster.
 func fromPod(c *cobra.Command) bool { return strings.HasPrefix(c.Use, c.Name()+" FROM TO") }

@@ -56,9 +56,9 @@ type report struct {
 
 // output is the -o of a verb.
 type output struct {
-	form  string
-	forms []string
-	bare  bool
+	choice // of form
+	form   string
+	bare   bool
 }
 
 // register adds the flag. Of the verb's own forms a first one that starts with '*' is
@@ -70,23 +70,30 @@ func (o *output) register(c *cobra.Command, own ...string) {
 		own[0] = own[0][1:]
 		o.form = own[0]
 	}
-	o.forms = append([]string{formTable, formWide, formJSON, formYAML}, own...)
-	c.Flags().VarP(o, "output", "o", "one of "+strings.Join(o.forms, ", "))
-	complete(c, "output", o.forms...)
+	o.choice = choice{&o.form, "form", append([]string{formTable, formWide, formJSON, formYAML}, own...)}
+	c.Flags().VarP(o, "output", "o", "one of "+strings.Join(o.of, ", "))
+	complete(c, "output", o.of...)
 	c.Flags().BoolVar(&o.bare, "no-headers", false, "tables without their first line")
 }
 
-func (o *output) Set(form string) error {
-	if !slices.Contains(o.forms, form) {
-		return fmt.Errorf("choose one of %s", strings.Join(o.forms, ", "))
+// choice is the value of a flag that is one of some words. Help shows what they are.
+type choice struct {
+	word *string
+	what string
+	of   []string
+}
+
+func (c *choice) Set(word string) error {
+	if !slices.Contains(c.of, word) {
+		return fmt.Errorf("choose one of %s", strings.Join(c.of, ", "))
 	}
-	o.form = form
+	*c.word = word
 	return nil
 }
 
-func (o *output) String() string { return o.form }
+func (c *choice) String() string { return *c.word }
 
-func (o *output) Type() string { return "form" }
+func (c *choice) Type() string { return c.what }
 
 // print prints a result in the form that was chosen.
 func (o *output) print(cmd *cobra.Command, r report) error {

@@ -164,7 +164,7 @@ func planAgainstRunning(cmd *cobra.Command, flags *configFlags, out *output, pru
 
 // previewManifests asks a running tandem what manifests would change.
 func previewManifests(cmd *cobra.Command, out *output, path string, nodePorts config.PortRange, prune bool) error {
-	found, left, err := manifests.ReadAsApplied(cmd.Context(), path, nodePorts)
+	found, err := manifests.ReadAsApplied(cmd.Context(), path, nodePorts)
 	if err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ func previewManifests(cmd *cobra.Command, out *output, path string, nodePorts co
 		brought = question.Brought(problems, &running)
 	}
 	p, err := platform.Ask(cmd.Context(), question.PreviewEdit(), question.Edit{
-		Services: found.Services, Slices: found.Slices, Routes: found.Routes, Grants: found.Grants, Prune: prune, Unassigned: left, NodePorts: nodePorts,
+		Objects: found.Objects, Prune: prune, Unassigned: found.Unassigned, NodePorts: nodePorts,
 	})
 	if err != nil {
 		return err

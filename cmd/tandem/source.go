@@ -260,12 +260,12 @@ func readFolder(ctx context.Context, c *config.Config) (inputs, error) {
 
 // readApplied reads manifests as people apply them, and gives them what an API server would.
 func readApplied(ctx context.Context, c *config.Config) (inputs, error) {
-	found, left, err := manifests.ReadAsApplied(ctx, c.Manifests, c.NodePortRange)
+	found, err := manifests.ReadAsApplied(ctx, c.Manifests, c.NodePortRange)
 	if err != nil {
 		return inputs{}, err
 	}
 	in := inputs{Objects: found.Objects, problems: manifests.Models(found.Problems)}
-	in.assumed = question.Assign(&in.Objects, left, c.NodePortRange)
+	in.assumed = question.Assign(&in.Objects, found.Unassigned, c.NodePortRange)
 	return in, nil
 }
 

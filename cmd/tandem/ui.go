@@ -289,7 +289,6 @@ type inTurn struct {
 	turns sleep.Turn
 }
 
-// RoundTrip implements http.RoundTripper.
 func (c inTurn) RoundTrip(req *http.Request) (*http.Response, error) {
 	if c.turns.Take(req.Context()) != nil {
 		return nil, context.Cause(req.Context())

@@ -303,7 +303,7 @@ func nodeSettings() []Setting {
 			Path: "featureGates", Flag: "feature-gates", Remark: otherGates,
 			Doc: "Feature gates of kube-proxy. Two have an effect: with " + GateIPVS + "=false the mode ipvs is an error, " +
 				"and with " + GateLocalhost + "=false node ports do not answer on loopback addresses in the mode nftables. All others are accepted and ignored.",
-			Value: func(c *Config) Value { return gates(&c.Gates) },
+			Value: func(c *Config) Value { return words(Map, &c.Gates, checkGates) },
 		},
 		{
 			Path: "portRange", Unused: "kube-proxy ignores it, too",
@@ -342,7 +342,7 @@ func serverSettings() []Setting {
 		{
 			Path: "healthzBindAddress", Flag: "healthz-bind-address", Restart: restartBind,
 			Doc:   "Address of /healthz and /livez for load balancers and the kubelet, IP:PORT. An empty flag disables them; an empty field is the default.",
-			Value: func(c *Config) Value { return listener(&c.HealthAddress) },
+			Value: func(c *Config) Value { return text(&c.HealthAddress, checkListener) },
 		},
 		{
 			Flag: "healthz-port", Restart: restartBind, Deprecated: "use --healthz-bind-address",
@@ -352,7 +352,7 @@ func serverSettings() []Setting {
 		{
 			Path: "metricsBindAddress", Flag: "metrics-bind-address", Restart: restartBind,
 			Doc:   "Address of /metrics, /status and /configz, IP:PORT. An empty flag disables them; an empty field is the default.",
-			Value: func(c *Config) Value { return listener(&c.HTTPAddress) },
+			Value: func(c *Config) Value { return text(&c.HTTPAddress, checkListener) },
 		},
 		{
 			Flag: "metrics-port", Restart: restartBind, Deprecated: "use --metrics-bind-address",
@@ -456,7 +456,7 @@ func logSettings() []Setting {
 		{
 			Path: "logging.vmodule", Flag: "vmodule", Joined: true,
 			Doc:   "Verbosity per source file of Kubernetes' client, as pattern=N. Flags and file are combined, flags first.",
-			Value: func(c *Config) Value { return modules(&c.Logging.Modules) },
+			Value: func(c *Config) Value { return words(Modules, &c.Logging.Modules, checkModules) },
 		},
 	}
 	for _, format := range []string{"text", "json"} {

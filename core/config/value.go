@@ -299,24 +299,31 @@ func interfaceName(p *string) Value {
 	})
 }
 
-// modules is a list of "pattern=N"; of several that match a file the first
-// counts.
-func modules(p *[]string) Value {
+// words is a value of many words, which check validates.
+func words[T ~[]string](k Kind, p *T, check func([]string) error) Value {
 	return Value{
-		Kind: Modules,
-		Set: func(words []string) error {
-			for _, w := range words {
-				pattern, level, ok := strings.Cut(w, "=")
-				if _, err := strconv.ParseUint(level, 10, 31); !ok || err != nil || pattern == "" || strings.Contains(pattern, ",") {
-					return fmt.Errorf("%s is not of the form pattern=N", printable.Quoted(w))
-				}
+		Kind: k,
+		Set: func(list []string) error {
+			if err := check(list); err != nil {
+				return err
 			}
-			*p = slices.Clone(words)
+			*p = slices.Clone(list)
 			return nil
 		},
 		Get:    func() []string { return *p },
 		fields: []any{p},
 	}
+}
+
+// checkModules accepts a list of "pattern=N"; of several that match a file the first counts.
+func checkModules(list []string) error {
+	for _, w := range list {
+		pattern, level, ok := strings.Cut(w, "=")
+		if _, err := strconv.ParseUint(level, 10, 31); !ok || err != nil || pattern == "" || strings.Contains(pattern, ",") {
+			return fmt.Errorf("%s is not of the form pattern=N", printable.Quoted(w))
+		}
+	}
+	return nil
 }
 
 // otherGates are the feature gates among these words that have no effect.
@@ -343,20 +350,7 @@ func otherScheduler(words []string) string {
 	return fmt.Sprintf("Linux has no IPVS scheduler %q, only %s: it takes a kernel with a module ip_vs_%s", name, strings.Join(known, ", "), name)
 }
 
-func gates(p *Gates) Value {
-	return Value{
-		Kind: Map,
-		Set: func(words []string) error {
-			if err := checkWords(Map, words); err != nil {
-				return err
-			}
-			*p = slices.Clone(words)
-			return nil
-		},
-		Get:    func() []string { return *p },
-		fields: []any{p},
-	}
-}
+func checkGates(list []string) error { return checkWords(Map, list) }
 
 // unused keeps the words of a setting that Tandem has no use for. They are
 // checked all the same. preset is what kube-proxy has by default.
@@ -452,12 +446,6 @@ func parsePortRange(s string) (r PortRange, err error) {
 	return PortRange{uint16(a), uint16(b)}, nil
 }
 
-// listener is where a server listens, "IP:PORT"; empty is nowhere. Complete
-// gives a port to an address that has none, as kube-proxy does.
-func listener(p *string) Value {
-	return text(p, checkListener)
-}
-
 // withPort returns an address with a port; one that is not an IP address alone
 // unchanged.
 func withPort(address string, port int) string {
@@ -467,6 +455,7 @@ func withPort(address string, port int) string {
 	return net.JoinHostPort(address, strconv.Itoa(port))
 }
 
+// checkListener accepts "IP:PORT", where a server listens, or nothing.
 func checkListener(s string) error {
 	if s == "" {
 		return nil

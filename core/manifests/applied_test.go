@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/config"
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // Manifests as people apply them leave fields to the API server, and have no problem by that. What is wrong with them
@@ -32,7 +34,7 @@ func TestReadAsApplied(t *testing.T) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	found, left, err := ReadAsApplied(t.Context(), path, config.Default().NodePortRange)
+	found, err := ReadAsApplied(t.Context(), path, config.Default().NodePortRange)
 	if err != nil || len(found.Problems) != 1 || found.Problems[0].Object != "Service default/wrong" {
 		t.Errorf("%v: %v", err, found.Problems)
 	}
@@ -40,7 +42,7 @@ func TestReadAsApplied(t *testing.T) {
 	for _, s := range found.Services {
 		got[s.Name.Name] = fmt.Sprint(s.ClusterIPs)
 	}
-	for _, l := range left {
+	for _, l := range found.Unassigned {
 		got[l.Service.Name] += fmt.Sprint(l.ClusterIPs, l.NodePorts)
 	}
 	if want := fmt.Sprint(map[string]string{
@@ -49,11 +51,28 @@ func TestReadAsApplied(t *testing.T) {
 	}); fmt.Sprint(got) != want {
 		t.Errorf("got  %v\nwant %s", got, want)
 	}
-	again, _, err := ReadAsApplied(t.Context(), path, config.PortRange{})
+	again, err := ReadAsApplied(t.Context(), path, config.PortRange{})
 	if err != nil || len(again.Problems) != 0 {
 		t.Errorf("%v: %v", err, again.Problems)
 	}
 	if strict, err := Read(t.Context(), path, config.Default().NodePortRange); err != nil || len(strict.Problems) != 4 { // plain, empty, dual, wrong
 		t.Errorf("%v: %v", err, strict.Problems)
+	}
+}
+
+// Of a Service that is there twice the first one counts, and what that one leaves to the API server.
+func TestReadAsAppliedTwice(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.yaml")
+	text := `{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {ports: [{port: 80}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {clusterIP: 10.96.0.1, type: NodePort, ports: [{port: 80}]}}
+`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	found, err := ReadAsApplied(t.Context(), path, config.PortRange{})
+	want := []model.Unassigned{{Service: model.ServiceName{Namespace: "default", Name: "web"}, ClusterIPs: true}}
+	if err != nil || len(found.Problems) != 1 || !slices.Equal(found.Unassigned, want) {
+		t.Errorf("%v: %v, %+v", err, found.Problems, found.Unassigned)
 	}
 }

@@ -336,23 +336,19 @@ func convert(c class, typed metav1.Object, l *limits) *object {
 	}
 	o := object{key: k}
 	t, isService := typed.(*corev1.Service)
-	var left model.Unassigned
 	if isService && l.applied {
-		left = leave(t)
+		o.open = leave(t)
 	}
 	v, problems := watch.Convert(typed)
 	if isService {
 		if v, ok := v.(*model.Service); ok {
-			if left.ClusterIPs {
+			if o.open.clusterIPs {
 				v.ClusterIPs = unspecified(v.ClusterIPs)
 			}
 			o.confine(v, t, l.nodePorts)
 		}
-		switch {
-		case !l.applied:
+		if !l.applied {
 			o.advise(t)
-		case left.ClusterIPs || left.NodePorts:
-			o.faults = append(o.faults, fault{left: &left})
 		}
 	}
 	for _, p := range problems {
@@ -390,13 +386,12 @@ func (o *object) outside(path string, port uint16, allowed config.PortRange) {
 
 // leave finds what a Service leaves to the API server. Its cluster IPs are some of the families that it asks for then,
 // so that it can be converted.
-func leave(s *corev1.Service) model.Unassigned {
-	left := model.Unassigned{Service: model.ServiceName{Namespace: s.Namespace, Name: s.Name}}
+func leave(s *corev1.Service) (left open) {
 	if _, other := s.Labels[watch.LabelProxyName]; other || s.Spec.Type == corev1.ServiceTypeExternalName {
 		return left
 	}
 	if s.Spec.ClusterIP == "" && len(s.Spec.ClusterIPs) == 0 {
-		left.ClusterIPs = true
+		left.clusterIPs = true
 		families := s.Spec.IPFamilies
 		if len(families) == 0 {
 			families = []corev1.IPFamily{corev1.IPv4Protocol}
@@ -411,7 +406,7 @@ func leave(s *corev1.Service) model.Unassigned {
 	}
 	asks := s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer &&
 		(s.Spec.AllocateLoadBalancerNodePorts == nil || *s.Spec.AllocateLoadBalancerNodePorts)
-	left.NodePorts = watch.Served(s) && asks && slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool { return p.NodePort == 0 })
+	left.nodePorts = watch.Served(s) && asks && slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool { return p.NodePort == 0 })
 	return left
 }
 

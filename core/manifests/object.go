@@ -34,12 +34,16 @@ func (k key) compare(o key) int {
 type object struct {
 	key    key   // zero if the name cannot be read; for a kind that is not read, its class and that kind
 	bad    bool  // rejected; the last good version is kept
+	open   open  // of a Service, where manifests are as people apply them
 	start  int32 // the line of the object within its document, from 0
 	faults []fault
 
 	// value is nil for an object that is bad, or fine but useless, such as a headless Service.
 	value model.Object
 }
+
+// open is what a Service leaves to the API server, as in model.Unassigned.
+type open struct{ clusterIPs, nodePorts bool }
 
 // ofKind returns the object of a kind that we do not read.
 func ofKind(kind string) *object { return &object{key: key{class: foreign, name: kind}} }

@@ -21,8 +21,6 @@ type Problem struct {
 	Text   string // field and cause: "spec.ports[0].prot: unknown field"
 	Why    model.Reason
 	Of     model.ServiceName // as in model.Problem
-
-	left *model.Unassigned // as in fault
 }
 
 // Models returns problems in the form that all sources share.
@@ -63,14 +61,13 @@ type fault struct {
 	object string
 	of     model.ServiceName // as in model.Problem
 	text   string
-	why    model.Reason      // 0 for model.WhyInvalid
-	first  *int              // the line of what this repeats, or nil
-	left   *model.Unassigned // not a fault: what a Service leaves to the API server
+	why    model.Reason // 0 for model.WhyInvalid
+	first  *int         // the line of what this repeats, or nil
 }
 
 // at returns the problem of a document that starts in a line of a file.
 func (f fault) at(file string, line int) Problem {
-	p := Problem{File: file, Line: line + f.line, Object: f.object, Of: f.of, Text: f.text, Why: f.why, left: f.left}
+	p := Problem{File: file, Line: line + f.line, Object: f.object, Of: f.of, Text: f.text, Why: f.why}
 	if p.Why == 0 {
 		p.Why = model.WhyInvalid
 	}

@@ -418,7 +418,8 @@ func (f *folder) add(p placed) {
 // Result is the content of a folder, in the order of files and lines, with its problems.
 type Result struct {
 	model.Objects
-	Problems []Problem
+	Problems   []Problem
+	Unassigned []model.Unassigned // only of ReadAsApplied
 }
 
 // Read reads a folder, a single file or the standard input (Stdin) once. An error
@@ -430,22 +431,11 @@ func Read(ctx context.Context, dir string, nodePorts config.PortRange) (Result, 
 }
 
 // ReadAsApplied is Read for manifests as people apply them: what an API server would assign to a Service is not a
-// problem, but in the second result.
-func ReadAsApplied(ctx context.Context, dir string, nodePorts config.PortRange) (Result, []model.Unassigned, error) {
+// problem, but Unassigned.
+func ReadAsApplied(ctx context.Context, dir string, nodePorts config.PortRange) (Result, error) {
 	r := newReader(originOf(dir), dir, nodePorts)
-	most := r.limits.problems
-	r.limits.applied, r.limits.problems = true, r.limits.allDocuments // each may leave something
-	found, err := r.Read(ctx)
-	r.limits.problems = most
-	var left []model.Unassigned
-	found.Problems = slices.DeleteFunc(found.Problems, func(p Problem) bool {
-		if p.left != nil {
-			left = append(left, *p.left)
-		}
-		return p.left != nil
-	})
-	found.Problems = r.shorten(found.Problems)
-	return found, left, err
+	r.limits.applied = true
+	return r.Read(ctx)
 }
 
 // ReadFS is Read for the root of a file system, such as an embedded one, with any
@@ -461,13 +451,18 @@ func (r *reader) Read(ctx context.Context) (Result, error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("manifests %s: %w", strictyaml.Printable(r.dir), err)
 	}
-	return Result{Objects: f.collect(), Problems: f.problems}, nil
+	return f.collect(), nil
 }
 
-func (f *folder) collect() model.Objects {
-	var all model.Objects
+func (f *folder) collect() Result {
+	found := Result{Problems: f.problems}
 	for _, p := range f.objects {
-		all.Add(p.moved().value)
+		found.Add(p.moved().value)
+		if p.open != (open{}) {
+			found.Unassigned = append(found.Unassigned, model.Unassigned{
+				Service: model.ServiceName{Namespace: p.key.namespace, Name: p.key.name}, ClusterIPs: p.open.clusterIPs, NodePorts: p.open.nodePorts,
+			})
+		}
 	}
-	return all
+	return found
 }

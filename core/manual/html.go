@@ -30,10 +30,8 @@ func (p *Page) HTML(link func(page, anchor string) string) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// Generate implements parser.IDs.
 func (a anchors) Generate(value []byte, _ ast.NodeKind) []byte { return []byte(a.of(string(value))) }
 
-// Put implements parser.IDs.
 func (a anchors) Put([]byte) {}
 
 // parse returns the tree of a page, for what is not HTML.
@@ -66,7 +64,6 @@ type writer struct {
 	heading string // the last one, which names what is below it
 }
 
-// RegisterFuncs implements renderer.NodeRenderer.
 func (w *writer) RegisterFuncs(r renderer.NodeRendererFuncRegisterer) {
 	r.Register(ast.KindHeading, w.title)
 	r.Register(ast.KindLink, w.anchor)

@@ -44,14 +44,14 @@ type Sink interface {
 	Synced(whole bool)
 }
 
-// Objects are the inputs of one moment.
+// Objects are the inputs of one moment. In JSON they are those that users write.
 type Objects struct {
-	Services     []*Service
-	Slices       []*Slice
-	Nodes        []*Node
-	ServiceCIDRs []*ServiceCIDR
-	Routes       []*Route
-	Grants       []*Grant
+	Services     []*Service     `json:"services"`
+	Slices       []*Slice       `json:"slices"`
+	Nodes        []*Node        `json:"-"`
+	ServiceCIDRs []*ServiceCIDR `json:"-"`
+	Routes       []*Route       `json:"routes,omitempty"`
+	Grants       []*Grant       `json:"grants,omitempty"`
 }
 
 // Add adds an object.

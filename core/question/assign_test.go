@@ -37,7 +37,7 @@ func TestPreviewKeepsWhatTheAPIServerAssigned(t *testing.T) {
 	d := &question.Document{Snapshot: &engine.Snapshot{Host: host, Services: all, At: time.Now()}}
 	ask := func(left model.Unassigned, services ...*model.Service) question.Preview {
 		t.Helper()
-		p, err := question.PreviewEdit().Answer(t.Context(), d, question.Edit{Services: services, Unassigned: []model.Unassigned{left}, NodePorts: config.PortRange{First: 30079, Last: 30080}})
+		p, err := question.PreviewEdit().Answer(t.Context(), d, question.Edit{Objects: model.Objects{Services: services}, Unassigned: []model.Unassigned{left}, NodePorts: config.PortRange{First: 30079, Last: 30080}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -149,10 +149,8 @@ func Questions() []Question {
 	return []Question{Explain(), Outcomes(), TracePacket(), FindDrift(), ListServices(), ListChanges(), CountConnections(), PreviewEdit(), WatchConnections()}
 }
 
-// Called implements Question.
 func (v Verb[P, A]) Called() (name string, kernel bool) { return v.Name, v.Kernel }
 
-// Reply implements Question.
 func (v Verb[P, A]) Reply(ctx context.Context, parameters []byte, from Source) (any, error) {
 	var p P
 	r := json.NewDecoder(bytes.NewReader(parameters))

@@ -183,7 +183,6 @@ func ReadNode(node, pod string, answer io.Reader, each func(NodeService)) (n Nod
 // first are the first entries of a list: the others are not decoded.
 type first[T any] []T
 
-// UnmarshalJSON implements json.Unmarshaler.
 func (f *first[T]) UnmarshalJSON(text []byte) error {
 	if *f != nil {
 		return errTwice

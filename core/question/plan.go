@@ -146,11 +146,8 @@ func (a PlanAction) same(b PlanAction) bool {
 // Edit is what tandem plan --against-running asks about: Services, EndpointSlices,
 // routes and grants that take the place of those of the same names.
 type Edit struct {
-	Services []*model.Service `json:"services"`
-	Slices   []*model.Slice   `json:"slices"`
-	Routes   []*model.Route   `json:"routes,omitempty"`
-	Grants   []*model.Grant   `json:"grants,omitempty"`
-	Prune    bool             `json:"prune,omitempty"` // and all others are deleted
+	model.Objects
+	Prune bool `json:"prune,omitempty"` // and all others are deleted
 
 	// Unassigned is what Services leave to the API server, which takes node ports from NodePorts.
 	Unassigned []model.Unassigned `json:"unassigned,omitempty"`
@@ -217,7 +214,7 @@ func (e Edit) Deltas(s *engine.Snapshot, now time.Time, ask track.Ask) (deltas [
 	if ask != nil {
 		t.KeepListeners(ask)
 	}
-	t.SetAll(e.inputs())
+	t.SetAll(&e.Objects)
 	if e.Prune {
 		e.prune(t, s)
 	}
@@ -265,10 +262,7 @@ func Brought(found []model.Problem, running *Status) (n int) {
 }
 
 // EditOf is the edit that makes the inputs of one document of another's.
-func EditOf(d *Document) Edit {
-	in := inputsOf(d.Snapshot)
-	return Edit{Services: in.Services, Slices: in.Slices, Routes: in.Routes, Grants: in.Grants, Prune: true}
-}
+func EditOf(d *Document) Edit { return Edit{Objects: inputsOf(d.Snapshot), Prune: true} }
 
 func inputsOf(s *engine.Snapshot) model.Objects {
 	in := model.Objects{Slices: slices.Clone(s.Orphans), Routes: s.Routes, Grants: s.Grants}
@@ -278,14 +272,10 @@ func inputsOf(s *engine.Snapshot) model.Objects {
 	return in
 }
 
-func (e Edit) inputs() *model.Objects {
-	return &model.Objects{Services: e.Services, Slices: e.Slices, Routes: e.Routes, Grants: e.Grants}
-}
-
 // prune deletes from a tracker what a snapshot has and the edit has not.
 func (e Edit) prune(t *track.Tracker, s *engine.Snapshot) {
 	keep := map[model.Key]bool{}
-	for o := range e.inputs().All() {
+	for o := range e.All() {
 		keep[o.Key()] = true
 	}
 	in := inputsOf(s)

@@ -48,14 +48,14 @@ func TestPreviewInTermsOfServices(t *testing.T) {
 		return p
 	}
 	again := *late
-	if p := ask(question.Edit{Services: []*model.Service{&again}}); len(p.Problems) != 0 || p.Pending() {
+	if p := ask(question.Edit{Objects: model.Objects{Services: []*model.Service{&again}}}); len(p.Problems) != 0 || p.Pending() {
 		t.Errorf("nothing is edited: %+v", p)
 	}
-	if thief, _ := shop("zz-thief", "10.96.0.1", 80); len(ask(question.Edit{Services: []*model.Service{thief}}).Problems) != 1 {
+	if thief, _ := shop("zz-thief", "10.96.0.1", 80); len(ask(question.Edit{Objects: model.Objects{Services: []*model.Service{thief}}}).Problems) != 1 {
 		t.Error("a new Service that takes an address is no problem")
 	}
 	moved, movedSlice := shop("web", "10.96.0.1", 81, "10.1.2.3", "10.1.2.4")
-	p := ask(question.Edit{Services: []*model.Service{moved}, Slices: []*model.Slice{movedSlice}})
+	p := ask(question.Edit{Objects: model.Objects{Services: []*model.Service{moved}, Slices: []*model.Slice{movedSlice}}})
 	i := slices.IndexFunc(p.Services, func(s question.PreviewService) bool { return s.Name == "shop/web" })
 	if i < 0 || !slices.Equal(p.Services[i].Changes, []string{"port 80 → 81", "endpoint 10.1.2.3:8080/tcp added", "endpoint 10.1.2.2:8080/tcp deleted"}) || len(p.Problems) != 0 {
 		t.Errorf("%+v", p)

@@ -51,7 +51,6 @@ type Compiler struct {
 // NewCompiler returns a compiler.
 func NewCompiler(o Options) *Compiler { return &Compiler{options: o} }
 
-// Equal implements dataplane.Compiler.
 func (c *Compiler) Equal(a, b Value) bool { return a.equal(b) }
 
 // portDNS is the port whose load balancers come first (turns).
@@ -77,7 +76,6 @@ func (c *Compiler) Rank(k Key) int {
 // takes HNS up to seconds, and pods that restart come back.
 const deleteDelay = time.Minute
 
-// DeleteDelay implements dataplane.Compiler.
 func (c *Compiler) DeleteDelay(k Key) time.Duration {
 	if k.Kind == KindRemote || k.Kind == KindVIP {
 		return deleteDelay
@@ -97,7 +95,6 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 	}
 }
 
-// Port implements dataplane.Compiler.
 func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) []model.Gap {
 	p := portCompiler{options: c.options, host: host, port: port, emit: emit, known: map[Key]bool{}}
 	p.node, _ = host.Primary(port.ID.Family)

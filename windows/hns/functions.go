@@ -73,21 +73,17 @@ func finish[T any](f *Functions, k dll.Kind, handle uint64) (T, error) {
 	return decode[T](r, out, err)
 }
 
-// EndpointIDs implements HNS.
 func (f *Functions) EndpointIDs(network string) ([]string, error) {
 	filter, _ := json.Marshal(map[string]string{"VirtualNetwork": network})
 	return f.ids(dll.Endpoint, string(filter))
 }
 
-// Endpoint implements HNS.
 func (f *Functions) Endpoint(id string) (Endpoint, error) {
 	return read[Endpoint](f, dll.Endpoint, id)
 }
 
-// BalancerIDs implements HNS.
 func (f *Functions) BalancerIDs() ([]string, error) { return f.ids(dll.LoadBalancer, "") }
 
-// Balancer implements HNS.
 func (f *Functions) Balancer(id string) (LoadBalancer, error) {
 	return read[LoadBalancer](f, dll.LoadBalancer, id)
 }
@@ -137,7 +133,6 @@ func (f *Functions) release() {
 	}
 }
 
-// Close implements HNS.
 func (f *Functions) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -192,7 +192,6 @@ func (r *recorder) DeleteBalancer(id string) error {
 	return deleted(r, "DeleteBalancer", id, r.hns.DeleteBalancer)
 }
 
-// Close implements HNS.
 func (r *recorder) Close() error {
 	err := r.hns.Close()
 	r.mu.Lock()

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd/api"
@@ -120,6 +121,15 @@ func (c *Cluster) ServerPID() int { return c.server.PID() }
 
 // Client is an administrator's, without a limit of its own.
 func (c *Cluster) Client() kubernetes.Interface { return c.server.client }
+
+// Dynamic returns an administrator's client for objects of any kind.
+func (c *Cluster) Dynamic() (dynamic.Interface, error) {
+	config, err := c.Config("admin", "system:masters")
+	if err != nil {
+		return nil, err
+	}
+	return dynamic.NewForConfig(config)
+}
 
 // Spare returns an administrator's client of a second API server of the same cluster,
 // which no node uses: objects can change while the first one is down.

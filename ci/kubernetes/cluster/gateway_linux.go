@@ -17,7 +17,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
 
 	"github.com/tandem-proxy/tandem/core/watch/gateway"
@@ -57,14 +56,13 @@ func FindDefinitions(ctx context.Context, folder string) (all Definitions, err e
 // definitionsPath is where an API server has the definitions of resources.
 const definitionsPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
-// Gateway makes the API server serve routes and grants, lets system:kube-proxy read them,
-// and returns an administrator's client for them.
-func (c *Cluster) Gateway(ctx context.Context, all Definitions) (dynamic.Interface, error) {
+// Gateway makes the API server serve routes and grants, and lets system:kube-proxy read them.
+func (c *Cluster) Gateway(ctx context.Context, all Definitions) error {
 	for _, definition := range all {
 		request := c.Client().Discovery().RESTClient().Post().AbsPath(definitionsPath)
 		err := request.SetHeader("Content-Type", "application/json").Body(definition).Do(ctx).Error()
 		if err != nil && !apierrors.IsAlreadyExists(err) {
-			return nil, fmt.Errorf("definition of the Gateway API: %w", err)
+			return fmt.Errorf("definition of the Gateway API: %w", err)
 		}
 	}
 	role := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "gateway-routes"}
@@ -81,14 +79,7 @@ func (c *Cluster) Gateway(ctx context.Context, all Definitions) (dynamic.Interfa
 	if err == nil {
 		err = c.served(ctx, gateway.RouteVersions()[0])
 	}
-	if err != nil {
-		return nil, err
-	}
-	admin, err := c.Config("admin", "system:masters")
-	if err != nil {
-		return nil, err
-	}
-	return dynamic.NewForConfig(admin)
+	return err
 }
 
 // served waits until the API server serves all resources of a version of the Gateway API.

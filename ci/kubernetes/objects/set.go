@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -18,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -25,22 +27,36 @@ import (
 	"github.com/tandem-proxy/tandem/core/watch/gateway"
 )
 
-// Set holds objects by namespace/name, or by name where they are in none.
-type Set struct {
-	Services map[string]*corev1.Service
-	Slices   map[string]*discoveryv1.EndpointSlice
-	Nodes    map[string]*corev1.Node
-	CIDRs    map[string]*networkingv1.ServiceCIDR
-	Gateway  map[string]map[string]*unstructured.Unstructured // of the Gateway API, by kind
+// Set holds objects by kind, and those of a kind by namespace/name, or by name where they are
+// in no namespace.
+type Set map[string]map[string]*unstructured.Unstructured
+
+// kind is a kind of objects that proxies read.
+type kind schema.GroupVersionKind
+
+// kinds are all of them, in the order in which they are written.
+func kinds() []kind {
+	routes := gateway.RouteVersions()[0]
+	return []kind{
+		kind(corev1.SchemeGroupVersion.WithKind("Service")), kind(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice")),
+		kind(corev1.SchemeGroupVersion.WithKind("Node")), kind(networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR")),
+		kind(routes.WithKind("TCPRoute")), kind(routes.WithKind("UDPRoute")), kind(routes.WithKind("ReferenceGrant")),
+	}
 }
 
-// NewSet returns an empty Set.
-func NewSet() Set {
-	s := Set{map[string]*corev1.Service{}, map[string]*discoveryv1.EndpointSlice{}, map[string]*corev1.Node{}, map[string]*networkingv1.ServiceCIDR{}, map[string]map[string]*unstructured.Unstructured{}}
-	for _, kind := range gatewayKinds() {
-		s.Gateway[kind] = map[string]*unstructured.Unstructured{}
-	}
-	return s
+// clusterScoped reports whether objects of the kind are in no namespace.
+func (k kind) clusterScoped() bool { return k.Kind == "Node" || k.Kind == "ServiceCIDR" }
+
+// resource is where an API server has the objects of the kind.
+func (k kind) resource() schema.GroupVersionResource {
+	return schema.GroupVersion{Group: k.Group, Version: k.Version}.WithResource(strings.ToLower(k.Kind) + "s")
+}
+
+// holds reports whether an object is of the kind. Of the Gateway API any version is: API servers serve only the best one
+// today, and what has no fields of its own is the same in all.
+func (k kind) holds(o *unstructured.Unstructured) bool {
+	of := kind(o.GroupVersionKind())
+	return k == of || k.Group == gateway.Group && k.Group == of.Group && k.Kind == of.Kind
 }
 
 // RejectedError is the error for an object that the API server rejects.
@@ -53,11 +69,9 @@ func (r *RejectedError) Error() string { return fmt.Sprintf("%s: %v", r.Object, 
 
 func (r *RejectedError) Unwrap() error { return r.Err }
 
-// Read reads the Services, EndpointSlices, Nodes and ServiceCIDRs of a folder
-// strictly, and the routes and grants of the Gateway API as they are. It leaves other
-// kinds alone. The first of several with one name counts.
+// Read reads the manifests of a folder, as Add does.
 func Read(dir string) (Set, error) {
-	s := NewSet()
+	s := Set{}
 	var names []string
 	for _, ext := range []string{"*.yaml", "*.yml", "*.json"} {
 		found, err := filepath.Glob(filepath.Join(dir, ext))
@@ -67,21 +81,23 @@ func Read(dir string) (Set, error) {
 		names = append(names, found...)
 	}
 	slices.Sort(names)
-	decoder := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
 	for _, name := range names {
 		data, err := os.ReadFile(name)
 		if err != nil {
 			return s, err
 		}
-		if err := s.file(decoder, data); err != nil {
+		if err := s.Add(data); err != nil {
 			return s, &RejectedError{filepath.Base(name), err}
 		}
 	}
 	return s, nil
 }
 
-func (s *Set) file(decoder runtime.Decoder, data []byte) error {
-	for r := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data))); ; {
+// Add adds the Services, EndpointSlices, Nodes and ServiceCIDRs of a file of manifests,
+// which it reads strictly, and the routes and grants of the Gateway API as they are. It leaves
+// other kinds alone. The first of several with one name counts.
+func (s Set) Add(manifests []byte) error {
+	for r := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifests))); ; {
 		doc, err := r.Read()
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -89,97 +105,69 @@ func (s *Set) file(decoder runtime.Decoder, data []byte) error {
 		if err != nil {
 			return err
 		}
-		if err := s.document(decoder, doc); err != nil {
+		if err := s.document(doc); err != nil {
 			return err
 		}
 	}
 }
 
-// gatewayKinds are those of the Gateway API that proxies read.
-func gatewayKinds() []string { return []string{"TCPRoute", "UDPRoute", "ReferenceGrant"} }
-
-func (s *Set) document(decoder runtime.Decoder, doc []byte) error {
-	var empty any
-	if err := yaml.Unmarshal(doc, &empty); err == nil && empty == nil {
-		return nil // nothing but comments
-	}
-	o, _, err := decoder.Decode(doc, nil, nil)
-	switch {
-	case runtime.IsNotRegisteredError(err):
-		return s.addGateway(doc)
-	case err != nil:
+func (s Set) document(doc []byte) error {
+	text, err := yaml.ToJSON(doc)
+	if err != nil || string(text) == "null" { // nothing but comments
 		return err
 	}
-	return s.add(decoder, o)
-}
-
-// addGateway adds an object of the Gateway API, in its best version: API servers serve no
-// others today, and what has no fields of its own is the same in all.
-func (s *Set) addGateway(doc []byte) error {
-	var o unstructured.Unstructured
-	text, err := yaml.ToJSON(doc)
-	if err == nil {
-		err = o.UnmarshalJSON(text)
+	if err := check(doc); err != nil {
+		return err
 	}
-	if all := s.Gateway[o.GetKind()]; err == nil && all != nil && o.GroupVersionKind().Group == gateway.Group {
-		o.SetAPIVersion(gateway.RouteVersions()[0].String())
-		put(all, &o)
+	o, _, err := unstructured.UnstructuredJSONScheme.Decode(text, nil, nil)
+	switch o := o.(type) {
+	case *unstructured.Unstructured:
+		s.put(o)
+	case *unstructured.UnstructuredList:
+		for i := range o.Items {
+			item, err := o.Items[i].MarshalJSON()
+			if err := errors.Join(err, check(item)); err != nil { // a List of any objects has none of a known kind
+				return err
+			}
+			s.put(&o.Items[i])
+		}
 	}
 	return err
 }
 
-func (s *Set) add(decoder runtime.Decoder, o runtime.Object) error {
-	switch o := o.(type) {
-	case *corev1.Service:
-		put(s.Services, o)
-	case *discoveryv1.EndpointSlice:
-		put(s.Slices, o)
-	case *corev1.Node:
-		put(s.Nodes, o)
-	case *networkingv1.ServiceCIDR:
-		put(s.CIDRs, o)
-	case *corev1.ServiceList:
-		for i := range o.Items {
-			put(s.Services, &o.Items[i])
-		}
-	case *discoveryv1.EndpointSliceList:
-		for i := range o.Items {
-			put(s.Slices, &o.Items[i])
-		}
-	case *corev1.NodeList:
-		for i := range o.Items {
-			put(s.Nodes, &o.Items[i])
-		}
-	case *networkingv1.ServiceCIDRList:
-		for i := range o.Items {
-			put(s.CIDRs, &o.Items[i])
-		}
-	case *corev1.List:
-		for _, item := range o.Items {
-			if err := s.document(decoder, item.Raw); err != nil {
-				return err
-			}
-		}
+// check returns what is wrong with an object of a kind that is built in.
+func check(text []byte) error {
+	strict := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
+	_, _, err := strict.Decode(text, nil, nil)
+	if runtime.IsNotRegisteredError(err) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // put adds an object without the fields that only an API server sets.
-func put[T metav1.Object](all map[string]T, o T) {
+func (s Set) put(o *unstructured.Unstructured) {
+	i := slices.IndexFunc(kinds(), func(k kind) bool { return k.holds(o) })
+	if i < 0 {
+		return
+	}
+	k := kinds()[i]
+	o.SetGroupVersionKind(schema.GroupVersionKind(k))
 	o.SetResourceVersion("")
 	o.SetUID("")
 	o.SetGeneration(0)
 	o.SetManagedFields(nil)
 	name := o.GetName()
-	switch any(o).(type) {
-	case *corev1.Node, *networkingv1.ServiceCIDR: // in no namespace
-	default:
+	if !k.clusterScoped() {
 		if o.GetNamespace() == "" {
 			o.SetNamespace(metav1.NamespaceDefault)
 		}
 		name = o.GetNamespace() + "/" + name
 	}
-	if _, twice := all[name]; !twice {
-		all[name] = o
+	if s[k.Kind] == nil {
+		s[k.Kind] = map[string]*unstructured.Unstructured{}
+	}
+	if _, twice := s[k.Kind][name]; !twice {
+		s[k.Kind][name] = o
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 func read(t *testing.T, files map[string]string) (Set, error) {
@@ -57,12 +59,13 @@ metadata: {name: web}
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := slices.Concat(slices.Sorted(maps.Keys(s.Services)), slices.Sorted(maps.Keys(s.Slices)), slices.Sorted(maps.Keys(s.Nodes)),
-		slices.Sorted(maps.Keys(s.Gateway["TCPRoute"])))
+	names := slices.Concat(slices.Sorted(maps.Keys(s["Service"])), slices.Sorted(maps.Keys(s["EndpointSlice"])), slices.Sorted(maps.Keys(s["Node"])),
+		slices.Sorted(maps.Keys(s["TCPRoute"])))
 	if got := strings.Join(names, " "); got != "default/web team/web-1 node-1 default/web" {
 		t.Errorf("got %s", got)
 	}
-	if web := s.Services["default/web"]; web.UID != "" || web.ResourceVersion != "" || web.Spec.ClusterIP != "10.96.0.10" {
+	web := s["Service"]["default/web"]
+	if ip, _, _ := unstructured.NestedString(web.Object, "spec", "clusterIP"); web.GetUID() != "" || web.GetResourceVersion() != "" || ip != "10.96.0.10" {
 		t.Errorf("got %+v", web)
 	}
 }

@@ -147,7 +147,6 @@ type clocked[K comparable, V any] struct {
 	took time.Duration
 }
 
-// Commit implements dataplane.Driver.
 func (d *clocked[K, V]) Commit(ctx context.Context, ops []ledger.Op[K, V]) (errs []error) {
 	d.took += growth.Timed(func() { errs = d.Driver.Commit(ctx, ops) })
 	return errs

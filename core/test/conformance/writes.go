@@ -188,7 +188,6 @@ type writes[K comparable, V any] struct {
 	ops, packets int
 }
 
-// Commit implements dataplane.Driver.
 func (w *writes[K, V]) Commit(ctx context.Context, ops []ledger.Op[K, V]) (errs []error) {
 	for i, op := range ops {
 		errs = append(errs, w.Driver.Commit(ctx, ops[i:i+1])...)

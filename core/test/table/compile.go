@@ -31,17 +31,17 @@ type Value struct {
 	Ranges     []netip.Prefix
 }
 
-// Compiler implements dataplane.Compiler.
+// Compiler makes one object of each frontend and kind of sender.
 type Compiler struct {
 	dataplane.SimpleCompiler[Key, Value]
 }
 
-// Base implements dataplane.Compiler.
+var _ dataplane.Compiler[Key, Value] = Compiler{}
+
 func (Compiler) Base(host *model.Host, emit func(Key, Value)) {
 	emit(Key{}, Value{Verdict: model.Drop, Ranges: host.ServiceCIDRs})
 }
 
-// Port implements dataplane.Compiler.
 func (Compiler) Port(_ *model.Host, port *model.Port, emit func(Key, Value)) []model.Gap {
 	for _, f := range port.Frontends {
 		for from, act := range f.On {
@@ -60,16 +60,13 @@ func (Compiler) Port(_ *model.Host, port *model.Port, emit func(Key, Value)) []m
 
 func otherPorts(of netip.Addr) Key { return Key{At: netip.AddrPortFrom(of, 0)} }
 
-// Rank implements dataplane.Compiler.
 func (Compiler) Rank(Key) int { return 0 }
 
-// Equal implements dataplane.Compiler.
 func (Compiler) Equal(a, b Value) bool {
 	return a.Verdict == b.Verdict && a.SNAT == b.SNAT && a.Restricted == b.Restricted &&
 		slices.Equal(a.Endpoints, b.Endpoints) && slices.Equal(a.Ranges, b.Ranges)
 }
 
-// ServiceCIDRs implements dataplane.Compiler.
 func (Compiler) ServiceCIDRs(k Key, v Value) []netip.Prefix {
 	if k != (Key{}) {
 		return nil
@@ -77,7 +74,6 @@ func (Compiler) ServiceCIDRs(k Key, v Value) []netip.Prefix {
 	return v.Ranges
 }
 
-// Slots implements dataplane.Compiler.
 func (Compiler) Slots(have func(Key) (Value, bool), proto model.Proto, at netip.AddrPort, from model.Origin) (order []netip.AddrPort) {
 	v, _ := have(Key{proto, at, from})
 	for _, e := range v.Endpoints {

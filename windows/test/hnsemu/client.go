@@ -38,8 +38,6 @@ func (c *Client) Version() (v hns.Version, err error) {
 	return reply.Output, err
 }
 
-// Networks implements hns.HNS.
-//
 // rule: list-calls
 func (c *Client) Networks() (all []hns.Network, err error) {
 	ids, err := c.ids(Network, "")
