@@ -350,7 +350,7 @@ var _ flows.Table = handshakes{}
 func (h handshakes) Delete(ctx context.Context, matches []flows.Match, stale func(flows.Flow) bool) (int, error) {
 	gone := map[netip.Addr]struct{}{}
 	for _, m := range matches {
-		for at := range m.Gone {
+		for _, at := range m.Gone {
 			gone[at.Addr()] = struct{}{}
 		}
 	}

@@ -454,7 +454,8 @@ func (t *turns) end(took time.Duration, work dataplane.Work) {
 // that have a frontend in common, before or after, are one lot.
 type backlog struct {
 	lots   []*lot
-	places map[place]*lot
+	ports  map[model.PortID]*lot
+	fronts map[front]*lot
 	served map[string]int // by namespace: where its next lot begins
 	clock  int            // where the last lot that was taken began
 	since  time.Time      // of the last sync; zero when nothing waits
@@ -470,9 +471,8 @@ type lot struct {
 	gone    bool // to a sync, or into another lot
 }
 
-// place is what a lot is found by: a port, or a frontend.
-type place struct {
-	port  model.PortID
+// front is what a lot is found by besides its ports: a frontend.
+type front struct {
 	proto model.Proto
 	at    netip.AddrPort
 }
@@ -493,6 +493,7 @@ func (b *backlog) next(deltas []model.Delta, room int) (now []model.Delta, entri
 	slices.SortStableFunc(b.lots, func(x, y *lot) int { return cmp.Compare(x.begin, y.begin) })
 	all, late := b.lots, 0 // late are the entries of what has waited
 	b.rests = fit && len(deltas) > 0 && !b.rests
+	var taken []*lot
 	b.lots, b.since, room, entries = nil, time.Now(), room-entries, 0
 	for _, l := range all {
 		switch {
@@ -505,15 +506,19 @@ func (b *backlog) next(deltas []model.Delta, room int) (now []model.Delta, entri
 		default:
 			late, b.clock = late+l.entries, l.begin
 		}
-		now, entries, l.gone = append(now, l.deltas...), entries+l.entries, true
-		for _, d := range l.deltas {
-			for p := range placesOf(d) {
-				delete(b.places, p)
-			}
-		}
+		now, entries, l.gone, taken = append(now, l.deltas...), entries+l.entries, true, append(taken, l)
 	}
 	if len(b.lots) == 0 {
 		*b = backlog{}
+		return now, entries
+	}
+	for _, l := range taken {
+		for _, d := range l.deltas {
+			delete(b.ports, d.ID())
+			for at := range frontsOf(d) {
+				delete(b.fronts, at)
+			}
+		}
 	}
 	return now, entries
 }
@@ -543,12 +548,16 @@ func (b *backlog) services() map[model.ServiceName]bool {
 
 // put adds a change, which is fresh or may wait. With an earlier one of its port that waits it becomes one.
 func (b *backlog) put(d model.Delta, fresh bool) {
-	if b.places == nil {
-		b.places, b.served = map[place]*lot{}, map[string]int{}
-	}
 	id, n := d.ID(), entriesOf(d)
-	l := b.find(place{port: id})
-	if l == nil {
+	if b.fronts == nil {
+		room := 0
+		for range frontsOf(d) {
+			room++
+		}
+		b.ports, b.fronts, b.served = map[model.PortID]*lot{}, make(map[front]*lot, room), map[string]int{}
+	}
+	l := b.ports[id]
+	if l == nil || l.gone {
 		begin := max(b.clock, b.served[id.Service.Namespace])
 		b.served[id.Service.Namespace] = begin + n
 		l = &lot{begin: begin}
@@ -559,26 +568,22 @@ func (b *backlog) put(d model.Delta, fresh bool) {
 		d.Old = l.deltas[i].Old
 		l.deltas = slices.Delete(l.deltas, i, i+1)
 		if d.Old == nil && d.New == nil { // it has come and gone meanwhile
-			delete(b.places, place{port: id})
+			delete(b.ports, id)
 			return
 		}
 		n = entriesOf(d)
 	}
 	l.deltas, l.entries, l.fresh = append(l.deltas, d), l.entries+n, l.fresh || fresh
-	for p := range placesOf(d) {
-		if other := b.find(p); other != nil && other != l {
+	b.ports[id] = l
+	for at := range frontsOf(d) {
+		switch other := b.fronts[at]; {
+		case other == l:
+			continue
+		case other != nil && !other.gone:
 			l = b.join(l, other)
 		}
-		b.places[p] = l
+		b.fronts[at] = l
 	}
-}
-
-// find returns the lot that waits for a place; nil for none.
-func (b *backlog) find(p place) *lot {
-	if l := b.places[p]; l != nil && !l.gone {
-		return l
-	}
-	return nil
 }
 
 // join makes one lot of two.
@@ -587,8 +592,9 @@ func (b *backlog) join(x, y *lot) *lot {
 		x, y = y, x
 	}
 	for _, d := range y.deltas {
-		for p := range placesOf(d) {
-			b.places[p] = x
+		b.ports[d.ID()] = x
+		for at := range frontsOf(d) {
+			b.fronts[at] = x
 		}
 	}
 	x.deltas, x.entries = append(x.deltas, y.deltas...), x.entries+y.entries
@@ -597,18 +603,15 @@ func (b *backlog) join(x, y *lot) *lot {
 	return x
 }
 
-// placesOf are the port of a change and its frontends, before and after.
-func placesOf(d model.Delta) iter.Seq[place] {
-	return func(yield func(place) bool) {
-		if !yield(place{port: d.ID()}) {
-			return
-		}
+// frontsOf are the frontends of a change, before and after, those that stay twice.
+func frontsOf(d model.Delta) iter.Seq[front] {
+	return func(yield func(front) bool) {
 		for _, p := range []*model.Port{d.Old, d.New} {
 			if p == nil {
 				continue
 			}
 			for i := range p.Frontends {
-				if !yield(place{proto: p.ID.Proto, at: p.Frontends[i].At}) {
+				if !yield(front{p.ID.Proto, p.Frontends[i].At}) {
 					return
 				}
 			}

@@ -23,9 +23,9 @@ func send(t *flowtest.Table, dst, endpoint string) {
 }
 
 func gone(front string, endpoints ...string) flows.Match {
-	m := flows.Match{Proto: model.UDP, Frontend: netip.MustParseAddrPort(front), Gone: flows.Set{}}
+	m := flows.Match{Proto: model.UDP, Frontend: netip.MustParseAddrPort(front)}
 	for _, e := range endpoints {
-		m.Gone[netip.MustParseAddrPort(e)] = struct{}{}
+		m.Gone = flows.SetOf(append(m.Gone, netip.MustParseAddrPort(e))...)
 	}
 	return m
 }

@@ -3,8 +3,8 @@
 package flows
 
 import (
-	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/tandem-proxy/tandem/core/model"
 )
@@ -22,37 +22,20 @@ type Flow struct {
 // not the flags of the table's entry, because IPVS changes only the former.
 func (f Flow) Translated() bool { return f.From != f.Dst }
 
-// Set is a set of endpoints. The nil Set is empty. Sets in a Match are shared
+// Set is a set of endpoints: sorted, each once. The nil Set is empty. Sets in a Match are shared
 // and never changed.
-type Set map[netip.AddrPort]struct{}
+type Set []netip.AddrPort
 
-// SetOf returns the set of the given endpoints.
+// SetOf returns the set of the given endpoints, in their place.
 func SetOf(endpoints ...netip.AddrPort) Set {
-	s := make(Set, len(endpoints))
-	for _, e := range endpoints {
-		s[e] = struct{}{}
-	}
-	return s
+	slices.SortFunc(endpoints, netip.AddrPort.Compare)
+	return slices.Compact(endpoints)
 }
 
 // Has reports whether e is in the set.
 func (s Set) Has(e netip.AddrPort) bool {
-	_, ok := s[e]
-	return ok
-}
-
-// minus returns the members of s that are not in o, nil when there are none.
-func (s Set) minus(o Set) Set {
-	var rest Set
-	for e := range s {
-		if !o.Has(e) {
-			if rest == nil {
-				rest = Set{}
-			}
-			rest[e] = struct{}{}
-		}
-	}
-	return rest
+	_, found := slices.BinarySearchFunc(s, e, netip.AddrPort.Compare)
+	return found
 }
 
 // union returns the members of both sets; it is one of them when the other is
@@ -64,9 +47,7 @@ func (s Set) union(o Set) Set {
 	case len(o) == 0:
 		return s
 	}
-	all := maps.Clone(s)
-	maps.Copy(all, o)
-	return all
+	return SetOf(slices.Concat(s, o)...)
 }
 
 // liveEndpoints returns the endpoints that may serve flows of a port: endpoints that get
@@ -76,11 +57,26 @@ func liveEndpoints(p *model.Port) Set {
 	if p == nil {
 		return nil
 	}
-	s := SetOf(p.Draining...)
-	for _, pool := range p.Pools() {
-		for _, e := range pool.Endpoints {
-			s[e.Addr] = struct{}{}
+	pools := p.Pools()
+	n := len(p.Draining)
+	for _, pool := range pools {
+		n += len(pool.Endpoints)
+	}
+	all := make(Set, 0, n)
+	for _, pool := range pools {
+		for i := range pool.Endpoints {
+			all = append(all, pool.Endpoints[i].Addr)
 		}
 	}
-	return s
+	return SetOf(append(all, p.Draining...)...)
+}
+
+// minus returns the members of s that are not in o, in the place of s.
+func (s Set) minus(o Set) Set {
+	return slices.DeleteFunc(s, func(e netip.AddrPort) bool {
+		for len(o) > 0 && o[0].Compare(e) < 0 {
+			o = o[1:]
+		}
+		return len(o) > 0 && o[0] == e
+	})
 }

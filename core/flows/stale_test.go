@@ -274,11 +274,11 @@ func TestMergesForgetLongLists(t *testing.T) {
 	var x flows.Index
 	keep := flows.SetOf(netip.MustParseAddrPort(epB))
 	gone := func(i, n int) flows.Set {
-		s := flows.Set{}
+		var s []netip.AddrPort
 		for j := range n {
-			s[netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i), byte(j >> 8), byte(j)}), 53)] = struct{}{}
+			s = append(s, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i), byte(j >> 8), byte(j)}), 53))
 		}
-		return s
+		return flows.SetOf(s...)
 	}
 	for i := range 10 {
 		x.Add(flows.Match{Proto: model.UDP, Frontend: netip.MustParseAddrPort(vip), Gone: gone(i, 500), Keep: keep})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/tandem-proxy/tandem/core/flows"
@@ -137,16 +138,16 @@ func (w *world) ends(dst netip.AddrPort) flows.Set {
 	if p == nil {
 		return flows.SetOf(dst)
 	}
-	ends := flows.SetOf(p.Draining...)
+	ends := slices.Clone(p.Draining)
 	for _, pool := range p.Pools() {
 		for _, e := range pool.Endpoints {
-			ends[e.Addr] = struct{}{}
+			ends = append(ends, e.Addr)
 		}
 	}
 	if len(p.Pools()) == 0 {
-		ends[dst] = struct{}{}
+		ends = append(ends, dst)
 	}
-	return ends
+	return flows.SetOf(ends...)
 }
 
 // After each change every flow leads to where its destination's port is served,

@@ -2,15 +2,25 @@
 
 package model
 
-// Index finds the values of a list by a key that no two of them share. A short list is searched; a map is made at
+import (
+	"hash/maphash"
+	"math/bits"
+)
+
+// Index finds the values of a list by a key that no two of them share. A short list is searched; a table is made at
 // the first search of a long one. The list may grow at its end between searches.
 type Index[K comparable, V any] struct {
 	List []V
 	Key  func(*V) K
-	at   map[K]int // where in List, of as many as have been indexed
+
+	// table has one more than the place in List of the first indexed ones, each in the first place from its hash on that
+	// was free; at least half of it is free. A map would have the keys once more.
+	table   []uint32
+	indexed int
+	seed    maphash.Seed
 }
 
-const few = 16 // not worth a map
+const few = 16 // not worth a table
 
 // Find returns the value with a key, which is most likely at a place; nil when there is none. It is valid until the
 // list grows.
@@ -28,16 +38,34 @@ func (x *Index[K, V]) find(key func(*V) K, k K, likely int) *V {
 		}
 		return nil
 	}
-	if x.at == nil {
-		x.at = make(map[K]int, len(x.List))
+	if 2*len(x.List) > len(x.table) {
+		x.reserve(max(len(x.List), cap(x.List)))
 	}
-	for i := len(x.at); i < len(x.List); i++ {
-		x.at[key(&x.List[i])] = i
+	for ; x.indexed < len(x.List); x.indexed++ {
+		*x.place(key, key(&x.List[x.indexed])) = uint32(x.indexed) + 1
 	}
-	if i, ok := x.at[k]; ok {
-		return &x.List[i]
+	if at := *x.place(key, k); at > 0 {
+		return &x.List[at-1]
 	}
 	return nil
+}
+
+// place is where the table has a key, or would have it.
+func (x *Index[K, V]) place(key func(*V) K, k K) *uint32 {
+	last := uint64(len(x.table) - 1)
+	for i := maphash.Comparable(x.seed, k) & last; ; i = (i + 1) & last {
+		if at := &x.table[i]; *at == 0 || key(&x.List[*at-1]) == k {
+			return at
+		}
+	}
+}
+
+// reserve makes a new table with room for so many.
+func (x *Index[K, V]) reserve(n int) {
+	if x.table == nil {
+		x.seed = maphash.MakeSeed()
+	}
+	x.table, x.indexed = make([]uint32, 1<<bits.Len(uint(2*n))), 0
 }
 
 // Unique collects values, each once, in the order in which they were first
@@ -48,7 +76,8 @@ type Unique[T comparable] struct{ all Index[T, T] }
 // Expect makes room for so many values. It may be called before the first is added.
 func (u *Unique[T]) Expect(n int) {
 	if n > few {
-		u.all.List, u.all.at = make([]T, 0, n), make(map[T]int, n)
+		u.all.List = make([]T, 0, n)
+		u.all.reserve(n)
 	}
 }
 

@@ -454,7 +454,7 @@ func countFlows(host *model.Host, deltas []model.Delta) *flowCounts {
 		}
 		for i := range d.Old.Frontends {
 			at := d.Old.Frontends[i].At
-			one := &flowCount{service: d.ID().Service, keeps: flows.Set{}}
+			one := &flowCount{service: d.ID().Service}
 			if d.New != nil {
 				one.keep(d.New, at)
 			}
@@ -466,6 +466,7 @@ func countFlows(host *model.Host, deltas []model.Delta) *flowCounts {
 
 // keep notes the endpoints that a frontend still has.
 func (f *flowCount) keep(p *model.Port, at netip.AddrPort) {
+	var all []netip.AddrPort
 	for i := range p.Frontends {
 		if p.Frontends[i].At != at {
 			continue
@@ -475,10 +476,11 @@ func (f *flowCount) keep(p *model.Port, at netip.AddrPort) {
 				continue
 			}
 			for _, e := range act.Pool.Endpoints {
-				f.keeps[e.Addr] = struct{}{}
+				all = append(all, e.Addr)
 			}
 		}
 	}
+	f.keeps = flows.SetOf(all...)
 }
 
 // see takes one flow.
@@ -495,7 +497,7 @@ func (c *flowCounts) see(f flows.Flow) {
 		return
 	}
 	one.total++
-	if _, kept := one.keeps[f.From]; !kept {
+	if !one.keeps.Has(f.From) {
 		one.lost++
 	}
 }

@@ -44,7 +44,7 @@ func (r *Result) port(host *model.Host, svc *model.Service, port model.ServicePo
 		return
 	}
 	again := r.used.again(svc, port, family)
-	addresses := slices.DeleteFunc(addressesOf(svc, port, family, on), func(a Address) bool {
+	addresses := slices.DeleteFunc(appendAddressesOf(make([]Address, 0, len(on)+1), svc, port, family, on), func(a Address) bool {
 		return !r.usable(host, svc, a, again)
 	})
 	r.reportClosed(svc, addresses)
@@ -166,12 +166,15 @@ type Address struct {
 
 // Addresses lists every address a Service asks for, in all families it serves:
 // each combination of protocol, address and port once.
-func Addresses(svc *model.Service) []Address {
+func Addresses(svc *model.Service) []Address { return AppendAddresses(nil, svc) }
+
+// AppendAddresses is Addresses, after what is in a list.
+func AppendAddresses(all []Address, svc *model.Service) []Address {
 	if svc.Type == model.ClusterIP && len(svc.ClusterIPs) == 1 && len(svc.ExternalIPs) == 0 && len(svc.Ports) == 1 { // as of most: nothing comes up twice
 		port := svc.Ports[0]
-		return []Address{{model.KindClusterIP, port.Proto, netip.AddrPortFrom(svc.ClusterIPs[0], port.Port)}}
+		return append(all, Address{model.KindClusterIP, port.Proto, netip.AddrPortFrom(svc.ClusterIPs[0], port.Port)})
 	}
-	var all []Address
+	all = slices.Grow(all, min(frontendsOf(svc), MaxFrontends))
 	var once seen
 	for _, family := range model.Families() {
 		if !serves(svc, family) {
@@ -179,11 +182,10 @@ func Addresses(svc *model.Service) []Address {
 		}
 		on := vips(svc, family)
 		for _, port := range svc.Ports {
-			again := once.again(svc, port, family)
-			for _, a := range addressesOf(svc, port, family, on) {
-				if !again.of(a) {
-					all = append(all, a)
-				}
+			first := len(all)
+			all = appendAddressesOf(all, svc, port, family, on)
+			if again := once.again(svc, port, family); again != (repeats{}) {
+				all = all[:first+len(slices.DeleteFunc(all[first:], again.of))]
 			}
 		}
 	}
@@ -249,9 +251,8 @@ func vips(svc *model.Service, family model.Family) (all []vip) {
 	return all
 }
 
-// addressesOf lists the addresses of one port in one family.
-func addressesOf(svc *model.Service, port model.ServicePort, family model.Family, on []vip) []Address {
-	all := make([]Address, 0, len(on)+1)
+// appendAddressesOf lists the addresses of one port in one family.
+func appendAddressesOf(all []Address, svc *model.Service, port model.ServicePort, family model.Family, on []vip) []Address {
 	for _, v := range on {
 		all = append(all, Address{v.kind, port.Proto, netip.AddrPortFrom(v.ip, port.Port)})
 	}

@@ -141,8 +141,7 @@ func addressesOf(object *model.Service) (all []resolve.Address) {
 	if object == nil {
 		return nil
 	}
-	asked := resolve.Addresses(object)
-	all = make([]resolve.Address, 0, 2*len(object.ClusterIPs)+len(asked))
+	all = make([]resolve.Address, 0, 2*len(object.ClusterIPs)+len(object.ExternalIPs)+len(object.LoadBalancerIPs)+len(object.Ports))
 	health := resolve.HealthPort(object)
 	for _, ip := range object.ClusterIPs {
 		all = append(all, resolve.Address{Kind: model.KindClusterIP, At: netip.AddrPortFrom(ip, 0)})
@@ -150,7 +149,7 @@ func addressesOf(object *model.Service) (all []resolve.Address) {
 			all = append(all, resolve.Address{Kind: model.KindNodePort, Proto: model.TCP, At: netip.AddrPortFrom(model.FamilyOf(ip).Unspecified(), health)})
 		}
 	}
-	return append(all, asked...)
+	return resolve.AppendAddresses(all, object)
 }
 
 // permitted divides what an object, or nil, asks for by policy.

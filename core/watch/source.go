@@ -253,9 +253,9 @@ func newDispatcher(sink model.Sink, nodeName string, l limits) *dispatcher {
 // whether to remember its version. If nothing of an object is usable its last good
 // version is kept.
 func (d *dispatcher) put(k *kind, n name, o runtime.Object, before bool) (served, known bool) {
+	meaning, problems := k.read(o) // a large object delays those of its kind alone
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	meaning, problems := k.read(o)
 	usable := meaning != nil
 	if usable {
 		d.sink.Set(meaning)

@@ -103,7 +103,7 @@ func narrow(wide filter, matches []*flows.Match, entries int) []filter {
 			endpoints = addOnce(endpoints, frontend)
 			continue
 		}
-		for e := range m.Gone {
+		for _, e := range m.Gone {
 			endpoint := wide
 			endpoint.from = filterable(e)
 			if endpoints = addOnce(endpoints, endpoint); len(endpoints) > maxNarrow {

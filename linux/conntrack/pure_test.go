@@ -15,9 +15,9 @@ import (
 )
 
 func match(r flows.Reach, front string, gone ...string) flows.Match {
-	m := flows.Match{Proto: model.UDP, Frontend: netip.MustParseAddrPort(front), Reach: r, Gone: flows.Set{}}
+	m := flows.Match{Proto: model.UDP, Frontend: netip.MustParseAddrPort(front), Reach: r}
 	for _, e := range gone {
-		m.Gone[netip.MustParseAddrPort(e)] = struct{}{}
+		m.Gone = flows.SetOf(append(m.Gone, netip.MustParseAddrPort(e))...)
 	}
 	return m
 }
@@ -137,7 +137,7 @@ func sample(matches []flows.Match) (all []flows.Flow) {
 		}
 		all = append(all, flows.Flow{Proto: m.Proto, Dst: dst, From: dst})
 		for _, o := range matches {
-			for e := range o.Gone {
+			for _, e := range o.Gone {
 				all = append(all, flows.Flow{Proto: m.Proto, Dst: dst, From: e})
 			}
 		}
