@@ -419,7 +419,10 @@ func (p *Proxy) Run(ctx context.Context) error {
 	start("source", func(ctx context.Context) error {
 		// The peak of a start's memory is at its end, after all was resolved, compiled and written,
 		// which needs little of the program that reading has needed: some 25 MB.
-		return p.source.run(ctx, p.engine, p.releaseText)
+		return p.source.run(ctx, p.engine, func() {
+			p.system.spare()
+			p.releaseText()
+		})
 	})
 	start("control", func(ctx context.Context) error {
 		// For good: a switch that is under way is waited for, and no other begins.

@@ -60,6 +60,7 @@ type system struct {
 	handover    func(*slog.Logger) func() relay.Handover // opens what passes sockets between the modes of a proxy, and to the next process
 
 	modes   func() []dataplane.Mode // a simulation's, or an open proxy's, in the order of auto; nil for Modes
+	spare   func()                  // has less garbage lie about, until collect is called
 	collect func()                  // returns the memory of garbage
 	dial    watch.Dialer            // connects to the API server; nil is as usual
 }
@@ -144,6 +145,7 @@ func portable() system {
 		limitMemory: func(*slog.Logger) {},
 		releaseText: func() error { return nil },
 		handover:    func(*slog.Logger) func() relay.Handover { return noHandover },
+		spare:       func() { debug.SetGCPercent(sparePercent) },
 		collect: func() {
 			debug.SetGCPercent(gcPercent)
 			debug.FreeOSMemory()
@@ -175,10 +177,14 @@ type noLock struct{ unsupported error }
 func (l noLock) Listen() (net.Listener, error) { return nil, l.unsupported }
 func (noLock) Close() error                    { return nil }
 
-// gcPercent lets garbage grow to a third of what lives before it is collected,
-// once everything is programmed. A change makes little garbage; while all is
-// new, to collect it that often would take a fifth of the time.
-const gcPercent = 30
+// How much garbage, in percent of what lives, is let grow before it is collected: gcPercent once
+// everything is programmed. A change makes little garbage; while all is new, to collect it that
+// often would take a fifth of the time, so it is Go's default until all is read, and sparePercent
+// on the way to the peak of memory, from then until it is programmed.
+const (
+	sparePercent = 50
+	gcPercent    = 30
+)
 
 // tracked is the kernel's table of flows as an observer.
 type tracked interface {

@@ -17,7 +17,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -29,7 +28,7 @@ import (
 // for concurrent use.
 type Ledger[K comparable, V any] struct {
 	rules   Rules[K, V]
-	entries map[K]*entry[V]
+	entries entries[K, V]
 	stale   map[K]V        // the installed value where another one is wanted
 	dirty   []queued[K, V] // differing keys, in the order in which they changed
 	waiting map[K]deferral // differing keys that must not be planned before a time
@@ -69,43 +68,9 @@ type Guards[K comparable] interface {
 	Admits(K) (guard K, clients netip.Prefix)
 }
 
-// entry is the state of one key. There is one for every object, so it is small:
-// the wanted and the installed value are nearly always the same and stored once,
-// and the marks share a word.
-type entry[V any] struct {
-	value V      // the wanted value; without owners the installed one
-	refs  int32  // number of owners
-	marks uint32 // the flags below; from posUnit on the position in dirty, counted from 1
-}
-
-const (
-	installed = 1 << iota // something is installed
-	stale                 // and it is not value, but in Ledger.stale
-	found                 // found installed, and never wanted since
-	inFlight              // planned, and its result not recorded yet
-	seen                  // read by the review in progress
-	posUnit               // position 1
-)
-
-func (e *entry[V]) is(mark uint32) bool { return e.marks&mark != 0 }
-
-func (e *entry[V]) set(mark uint32, on bool) {
-	e.marks &^= mark
-	if on {
-		e.marks |= mark
-	}
-}
-
-// queuePos is the entry's position in dirty, counted from 1; 0 when it is not queued.
-func (e *entry[V]) queuePos() int { return int(e.marks / posUnit) }
-
-func (e *entry[V]) setQueuePos(n int) { e.marks = e.marks%posUnit + uint32(n)*posUnit }
-
-// queued is a key to plan. Its entry is the one in entries: queued entries are
-// never dropped.
+// queued is a key to plan, by its entry: one that is queued or in flight is never dropped.
 type queued[K comparable, V any] struct {
-	key   K
-	entry *entry[V]
+	*entry[K, V]
 	owner *model.PortID
 }
 
@@ -126,14 +91,14 @@ func (d deferral) failed() bool { return d.err != nil && !d.untried }
 func New[K comparable, V any](rules Rules[K, V]) *Ledger[K, V] {
 	guards, _ := rules.(Guards[K])
 	return &Ledger[K, V]{
-		rules: rules, guards: guards, entries: map[K]*entry[V]{}, stale: map[K]V{}, waiting: map[K]deferral{}, kept: map[K]struct{}{}, second: map[K]*model.PortID{},
+		rules: rules, guards: guards, entries: newEntries[K, V](), stale: map[K]V{}, waiting: map[K]deferral{}, kept: map[K]struct{}{}, second: map[K]*model.PortID{},
 	}
 }
 
 // Want adds an owner of an object. Owners that share a key must want the same
 // value; if they do not, the last one counts.
 func (l *Ledger[K, V]) Want(owner *model.PortID, key K, value V) {
-	e := l.entry(key)
+	e := l.entries.add(key)
 	e.refs++
 	l.setFound(e, false)
 	switch pos := e.queuePos(); {
@@ -143,43 +108,37 @@ func (l *Ledger[K, V]) Want(owner *model.PortID, key K, value V) {
 		l.second[key] = owner
 	}
 	if e.refs == 1 || !l.rules.Equal(e.value, value) {
-		have := l.have(key, e)
+		have := l.have(e)
 		e.value = value
-		l.setInstalled(key, e, have)
-		if differs(e) {
-			l.enqueue(e, key, owner)
+		l.setInstalled(e, have)
+		if e.differs() {
+			l.enqueue(e, owner)
 			return
 		}
 	}
 	if _, waits := l.waiting[key]; waits && e.queuePos() == 0 {
-		l.enqueue(e, key, owner) // what failed for other owners is retried for this one
+		l.enqueue(e, owner) // what failed for other owners is retried for this one
 	}
 }
 
 // Expect makes room for as many new keys as differ now, times a factor: to grow to a size of which
 // nothing is known makes twice as much garbage.
 func (l *Ledger[K, V]) Expect(times int) {
-	more := len(l.dirty) * times
-	l.dirty = slices.Grow(l.dirty, more)
-	if len(l.entries) < more/2 {
-		entries := make(map[K]*entry[V], len(l.entries)+more)
-		maps.Copy(entries, l.entries)
-		l.entries = entries
-	}
+	l.dirty = slices.Grow(l.dirty, len(l.dirty)*times)
 }
 
 // Release removes an owner of an object. To change an owner's objects, Want the
 // new ones before releasing the old: objects in both are then not touched.
 func (l *Ledger[K, V]) Release(owner *model.PortID, key K) {
-	e := l.entries[key]
+	e := l.entries.find(key)
 	if e == nil || e.refs == 0 {
 		return
 	}
-	have := l.have(key, e)
+	have := l.have(e)
 	e.refs--
 	if e.refs == 0 {
-		l.setInstalled(key, e, have)
-		l.enqueue(e, key, owner)
+		l.setInstalled(e, have)
+		l.enqueue(e, owner)
 		return
 	}
 	if pos := e.queuePos(); pos != 0 {
@@ -190,18 +149,8 @@ func (l *Ledger[K, V]) Release(owner *model.PortID, key K) {
 	}
 }
 
-// entry returns the entry of a key, and adds one where there is none.
-func (l *Ledger[K, V]) entry(key K) *entry[V] {
-	e := l.entries[key]
-	if e == nil {
-		e = &entry[V]{}
-		l.entries[key] = e
-	}
-	return e
-}
-
 // setFound sets the mark found.
-func (l *Ledger[K, V]) setFound(e *entry[V], on bool) {
+func (l *Ledger[K, V]) setFound(e *entry[K, V], on bool) {
 	switch {
 	case e.is(found) == on:
 		return
@@ -214,10 +163,10 @@ func (l *Ledger[K, V]) setFound(e *entry[V], on bool) {
 }
 
 // have returns what is installed.
-func (l *Ledger[K, V]) have(key K, e *entry[V]) (h installation[V]) {
+func (l *Ledger[K, V]) have(e *entry[K, V]) (h installation[V]) {
 	switch {
 	case e.is(stale):
-		return installation[V]{l.stale[key], true}
+		return installation[V]{l.stale[e.key], true}
 	case e.is(installed):
 		return installation[V]{e.value, true}
 	}
@@ -232,9 +181,9 @@ type installation[V any] struct {
 
 // setInstalled stores what is installed: in value, or in Ledger.stale where
 // another value is wanted.
-func (l *Ledger[K, V]) setInstalled(key K, e *entry[V], have installation[V]) {
+func (l *Ledger[K, V]) setInstalled(e *entry[K, V], have installation[V]) {
 	if e.is(stale) {
-		delete(l.stale, key)
+		delete(l.stale, e.key)
 	}
 	e.set(installed, have.ok)
 	e.set(stale, false)
@@ -243,20 +192,20 @@ func (l *Ledger[K, V]) setInstalled(key K, e *entry[V], have installation[V]) {
 		e.value = have.value
 	case have.ok && !l.rules.Equal(e.value, have.value):
 		e.set(stale, true)
-		l.stale[key] = have.value
+		l.stale[e.key] = have.value
 	}
 }
 
 // enqueue queues a key. The owner of one that is queued already is replaced: the
 // latest counts.
-func (l *Ledger[K, V]) enqueue(e *entry[V], key K, owner *model.PortID) {
+func (l *Ledger[K, V]) enqueue(e *entry[K, V], owner *model.PortID) {
 	if pos := e.queuePos(); pos != 0 {
 		t := &l.dirty[pos-1]
 		l.join(t.owner, owner)
 		t.owner = owner
 		return
 	}
-	l.dirty = append(l.dirty, queued[K, V]{key, e, owner})
+	l.dirty = append(l.dirty, queued[K, V]{e, owner})
 	e.setQueuePos(len(l.dirty))
 }
 
@@ -299,30 +248,26 @@ func (l *Ledger[K, V]) KeepUnknown(doubt bool) {
 		return
 	}
 	for key := range l.kept {
-		if e := l.entries[key]; e != nil && differs(e) {
-			l.enqueue(e, key, nil)
+		if e := l.entries.find(key); e != nil && e.differs() {
+			l.enqueue(e, nil)
 		}
 	}
 	l.kept = map[K]struct{}{}
 }
 
-func differs[V any](e *entry[V]) bool {
-	return e.is(stale) || e.is(installed) != (e.refs > 0)
-}
-
 // Installed returns the installed object of a key, as last read or written.
 func (l *Ledger[K, V]) Installed(key K) (v V, ok bool) {
-	e := l.entries[key]
+	e := l.entries.find(key)
 	if e == nil {
 		return v, false
 	}
-	h := l.have(key, e)
+	h := l.have(e)
 	return h.value, h.ok
 }
 
 // Left reports whether there is an object that was found installed and was never wanted.
 func (l *Ledger[K, V]) Left(key K) bool {
-	e := l.entries[key]
+	e := l.entries.find(key)
 	return e != nil && e.refs == 0 && e.is(installed) && e.is(found)
 }
 
@@ -330,8 +275,8 @@ func (l *Ledger[K, V]) Left(key K) bool {
 // particular order. Meanwhile the ledger must not be used otherwise.
 func (l *Ledger[K, V]) AllInstalled() iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) {
-		for key, e := range l.entries {
-			if h := l.have(key, e); h.ok && !yield(key, h.value) {
+		for e := range l.entries.all() {
+			if h := l.have(e); h.ok && !yield(e.key, h.value) {
 				return
 			}
 		}
@@ -339,12 +284,12 @@ func (l *Ledger[K, V]) AllInstalled() iter.Seq2[K, V] {
 }
 
 // Len returns how many objects are wanted or installed.
-func (l *Ledger[K, V]) Len() int { return len(l.entries) }
+func (l *Ledger[K, V]) Len() int { return l.entries.len() }
 
 // Wanted returns the wanted object of a key, and how many owners it has; no owners
 // is that it is not wanted.
 func (l *Ledger[K, V]) Wanted(key K) (v V, owners int) {
-	e := l.entries[key]
+	e := l.entries.find(key)
 	if e == nil || e.refs == 0 {
 		return v, 0
 	}

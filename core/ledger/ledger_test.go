@@ -911,6 +911,29 @@ func TestAKeyIsPlannedOnce(t *testing.T) {
 	expect(t, render(plan(l, epoch, 0)), "0 create k1 >v")
 }
 
+// What is read of a key whose op is still to come leaves that op as it was planned.
+func TestAnOpInFlightIsItsOwn(t *testing.T) {
+	l := ledger.New[string, string](rules{})
+	adopt(l, map[string]string{"old1": "x"})
+	l.Want(owner("s"), "a1", "v")
+	p := l.Plan(epoch, 1)
+	expect(t, render([][]ledger.Op[string, string]{p.Next()}), "0 create a1 >v")
+	if !l.Correct("old1", "", false) {
+		t.Error("old1 was gone before")
+	}
+	l.Want(owner("s"), "b1", "v")
+	op := p.Next()[0]
+	if op.Key != "old1" || op.Verb != ledger.Delete {
+		t.Errorf("planned: %s of %s", op.Verb, op.Key)
+	}
+	l.Record(op, nil, epoch)
+	l.Record(ledger.Op[string, string]{Key: "a1", New: "v"}, nil, epoch)
+	expect(t, render(plan(l, epoch, 0)), "0 create b1 >v")
+	if l.Len() != 2 {
+		t.Errorf("%d objects, want a1 and b1", l.Len())
+	}
+}
+
 // What an op leaves behind halfway is known: a wish that turns back to the old
 // value is no empty one, and what was made is deleted with its owner.
 func TestWhatIsLeftHalfwayIsBooked(t *testing.T) {

@@ -29,8 +29,8 @@ func (l *Ledger[K, V]) Plan(now time.Time, limit int) *Planned[K, V] {
 		t := &l.dirty[i]
 		e := t.entry
 		e.setQueuePos(0)
-		if !differs(e) {
-			l.keep(t.key, e)
+		if !e.differs() {
+			l.keep(e)
 			continue
 		}
 		if e.refs == 0 && l.keepUnknown && e.is(found) && !l.guarded(t.key) {
@@ -101,9 +101,9 @@ func (l *Ledger[K, V]) queueAdopted() {
 	if !search {
 		return
 	}
-	for key, e := range l.entries {
-		if differs(e) && !e.is(inFlight) {
-			l.enqueueOnce(key, e, nil)
+	for e := range l.entries.all() {
+		if e.differs() && !e.is(inFlight) {
+			l.enqueueOnce(e, nil)
 		}
 	}
 }
@@ -134,8 +134,8 @@ func (l *Ledger[K, V]) requeueDue(now time.Time) {
 			l.wakeBy(d.until)
 			continue
 		}
-		if e := l.entry(key); e.queuePos() == 0 {
-			l.enqueue(e, key, d.owner)
+		if e := l.entries.add(key); e.queuePos() == 0 {
+			l.enqueue(e, d.owner)
 		}
 	}
 }
@@ -155,15 +155,14 @@ func (l *Ledger[K, V]) delayDelete(t *queued[K, V], now time.Time) bool {
 }
 
 func (l *Ledger[K, V]) op(t *queued[K, V]) Op[K, V] {
-	e := t.entry
-	op := Op[K, V]{Key: t.key, Owner: t.owner, Old: l.have(t.key, e).value}
+	op := Op[K, V]{Key: t.key, Owner: t.owner, Old: l.have(t.entry).value}
 	switch {
-	case e.refs == 0:
+	case t.refs == 0:
 		op.Verb = Delete
-	case e.is(installed):
-		op.Verb, op.New = Replace, e.value
+	case t.is(installed):
+		op.Verb, op.New = Replace, t.value
 	default:
-		op.Verb, op.New = Create, e.value
+		op.Verb, op.New = Create, t.value
 	}
 	return op
 }
@@ -243,7 +242,7 @@ func (p *Planned[K, V]) position(t *queued[K, V]) int {
 		return 2*rank + 1
 	case m != usual:
 		return end + int(m)
-	case t.entry.refs == 0:
+	case t.refs == 0:
 		return end - 2*rank
 	}
 	return 2 * rank
@@ -281,9 +280,9 @@ func (l *Ledger[K, V]) moments(planned []queued[K, V]) (moments map[K]moment) {
 			changes[guard] = c
 		}
 		switch {
-		case t.entry.refs == 0:
+		case t.refs == 0:
 			c.leave = append(c.leave, clients)
-		case !t.entry.is(installed):
+		case !t.is(installed):
 			c.come, c.owner = append(c.come, clients), t.owner
 		}
 	}
@@ -300,7 +299,7 @@ func (l *Ledger[K, V]) moments(planned []queued[K, V]) (moments map[K]moment) {
 		guard, clients := l.guards.Admits(t.key)
 		switch c := changes[guard]; {
 		case !clients.IsValid() || c == nil:
-		case t.entry.refs == 0:
+		case t.refs == 0:
 			moments[t.key] = first
 			if inside(clients, c.come) {
 				moments[t.key] = covered
@@ -308,7 +307,7 @@ func (l *Ledger[K, V]) moments(planned []queued[K, V]) (moments map[K]moment) {
 			if t.owner == nil { // a left-over
 				t.owner = c.owner
 			}
-		case !t.entry.is(installed) && l.entries[guard].is(installed) && !inside(clients, c.leave):
+		case !t.is(installed) && l.entries.find(guard).is(installed) && !inside(clients, c.leave):
 			moments[t.key] = last
 		}
 	}
@@ -330,7 +329,7 @@ func inside(p netip.Prefix, some []netip.Prefix) bool {
 
 // wants reports whether an object is wanted.
 func (l *Ledger[K, V]) wants(key K) bool {
-	e := l.entries[key]
+	e := l.entries.find(key)
 	return e != nil && e.refs > 0
 }
 
@@ -353,7 +352,7 @@ func (p *Planned[K, V]) group(planned []queued[K, V], failed map[model.PortID]in
 	begins, left := map[model.PortID]int{}, false
 	for i := range planned {
 		if planned[i].owner == nil {
-			left = left || planned[i].entry.refs == 0
+			left = left || planned[i].refs == 0
 			continue
 		}
 		if by := l.leader(planned[i].owner); begins[by] == 0 {
@@ -367,7 +366,7 @@ func (p *Planned[K, V]) group(planned []queued[K, V], failed map[model.PortID]in
 		case t.owner != nil:
 			by := l.leader(t.owner)
 			return begins[by] + failed[by]*len(planned)
-		case t.entry.refs == 0 && m != first:
+		case t.refs == 0 && m != first:
 			return (mostParts+1)*len(planned) + 1
 		}
 		return 0
@@ -420,12 +419,12 @@ func (l *Ledger[K, V]) Record(op Op[K, V], err error, now time.Time) (failing bo
 	e := l.finish(op)
 	if err != nil {
 		if left, is := errors.AsType[LeftError[V]](err); is {
-			l.setInstalled(op.Key, e, installation[V]{left.Value, left.There})
+			l.setInstalled(e, installation[V]{left.Value, left.There})
 		}
 		return l.postpone(op, err, now)
 	}
-	l.setInstalled(op.Key, e, installation[V]{op.New, op.Verb != Delete})
-	l.keep(op.Key, e)
+	l.setInstalled(e, installation[V]{op.New, op.Verb != Delete})
+	l.keep(e)
 	return false
 }
 
@@ -441,26 +440,26 @@ func (l *Ledger[K, V]) Hold(op Op[K, V], until time.Time) {
 // Return takes back an op that was not done: its key is planned again.
 func (l *Ledger[K, V]) Return(op Op[K, V]) {
 	e := l.finish(op)
-	l.enqueue(e, op.Key, op.Owner)
+	l.enqueue(e, op.Owner)
 }
 
 // finish ends an op that was in flight, and returns its entry.
-func (l *Ledger[K, V]) finish(op Op[K, V]) *entry[V] {
+func (l *Ledger[K, V]) finish(op Op[K, V]) *entry[K, V] {
 	if l.review != nil {
 		l.review.written[op.Key] = struct{}{}
 	}
-	e := l.entry(op.Key)
+	e := l.entries.add(op.Key)
 	e.set(inFlight, false)
 	return e
 }
 
 // keep ends the retries of a key that differs no more, and drops its entry if it
 // is neither wanted nor installed.
-func (l *Ledger[K, V]) keep(key K, e *entry[V]) {
-	delete(l.waiting, key)
-	if e.refs == 0 && !e.is(installed) && e.queuePos() == 0 {
+func (l *Ledger[K, V]) keep(e *entry[K, V]) {
+	delete(l.waiting, e.key)
+	if e.refs == 0 && !e.is(installed|inFlight) && e.queuePos() == 0 {
 		l.setFound(e, false)
-		delete(l.entries, key)
+		l.entries.drop(e)
 	}
 }
 
@@ -532,7 +531,7 @@ func (l *Ledger[K, V]) Failures() []Failure[K] {
 	var fs []Failure[K]
 	for key, d := range l.waiting {
 		if d.err != nil {
-			fs = append(fs, Failure[K]{key, d.owner, d.err, l.entry(key).refs == 0})
+			fs = append(fs, Failure[K]{key, d.owner, d.err, !l.wants(key)})
 		}
 	}
 	return fs

@@ -36,7 +36,7 @@ func (l *Ledger[K, V]) Review() *Review[K, V] {
 // reading, when the ledger knows nothing yet.
 func (l *Ledger[K, V]) Adopt() *Review[K, V] {
 	r := l.Review()
-	r.trust, r.first = true, len(l.entries) == 0
+	r.trust, r.first = true, l.entries.len() == 0
 	return r
 }
 
@@ -54,12 +54,10 @@ func (r *Review[K, V]) See(key K, value V) {
 	if !r.open() {
 		return
 	}
-	l := r.ledger
-	e := l.entries[key]
-	if e == nil {
-		e = &entry[V]{} // added where it is accepted
+	e := r.ledger.entries.find(key)
+	if e != nil {
+		e.set(seen, !r.first)
 	}
-	e.set(seen, !r.first)
 	r.compare(key, e, installation[V]{value, true})
 }
 
@@ -71,12 +69,12 @@ func (r *Review[K, V]) Sweep(whole bool, pause func()) {
 		return
 	}
 	n := 0
-	for key, e := range r.ledger.entries {
+	for e := range r.ledger.entries.all() {
 		switch {
 		case e.is(seen):
 			e.set(seen, false)
 		case whole && r.open():
-			r.compare(key, e, installation[V]{})
+			r.compare(e.key, e, installation[V]{})
 		}
 		if n++; n%Step == 0 {
 			pause()
@@ -87,30 +85,31 @@ func (r *Review[K, V]) Sweep(whole bool, pause func()) {
 	}
 }
 
-func (r *Review[K, V]) compare(key K, e *entry[V], read installation[V]) {
+// compare compares what was read of a key with its entry, which may be nil.
+func (r *Review[K, V]) compare(key K, e *entry[K, V], read installation[V]) {
 	switch {
 	case !r.differs(key, e, read):
 	case r.trust:
 		r.Accepted++
-		r.ledger.adopt(key, e, read)
+		r.ledger.adopt(key, read).set(seen, read.ok && !r.first)
 	default:
 		r.Suspects[key] = nil
 	}
 }
 
 // differs reports whether what was read of a key is not what is expected.
-func (r *Review[K, V]) differs(key K, e *entry[V], read installation[V]) bool {
+func (r *Review[K, V]) differs(key K, e *entry[K, V], read installation[V]) bool {
 	if _, moved := r.written[key]; moved || e.is(inFlight) {
 		return false
 	}
-	return !r.ledger.same(r.ledger.have(key, e), read)
+	return !r.ledger.same(r.ledger.have(e), read)
 }
 
 // Confirm drops the suspects that are as expected in have, a second read.
 func (r *Review[K, V]) Confirm(have map[K]V) {
 	for key := range r.Suspects {
 		v, ok := have[key]
-		if !r.open() || !r.differs(key, r.ledger.peek(key), installation[V]{v, ok}) {
+		if !r.open() || !r.differs(key, r.ledger.entries.find(key), installation[V]{v, ok}) {
 			delete(r.Suspects, key)
 		}
 	}
@@ -122,7 +121,7 @@ func (r *Review[K, V]) Accept(have map[K]V) {
 	r.Confirm(have)
 	for key, owner := range r.Suspects {
 		v, ok := have[key]
-		r.ledger.correct(key, r.ledger.peek(key), installation[V]{v, ok}, owner)
+		r.ledger.correct(key, installation[V]{v, ok}, owner)
 	}
 	r.Accepted += len(r.Suspects)
 }
@@ -131,14 +130,14 @@ func (r *Review[K, V]) Accept(have map[K]V) {
 // whether it differs. A Review in progress, which may have read the key earlier,
 // ignores it from now on.
 func (l *Ledger[K, V]) Correct(key K, value V, there bool) (changed bool) {
-	e, read := l.peek(key), installation[V]{value, there}
+	e, read := l.entries.find(key), installation[V]{value, there}
 	if l.review != nil {
 		l.review.written[key] = struct{}{}
 	}
-	if l.same(l.have(key, e), read) {
+	if l.same(l.have(e), read) {
 		return false
 	}
-	l.correct(key, e, read, nil)
+	l.correct(key, read, nil)
 	return true
 }
 
@@ -146,49 +145,42 @@ func (l *Ledger[K, V]) same(a, b installation[V]) bool {
 	return a.ok == b.ok && (!a.ok || l.rules.Equal(a.value, b.value))
 }
 
-// peek returns the entry of a key, or an empty one that is not added.
-func (l *Ledger[K, V]) peek(key K) *entry[V] {
-	if e := l.entries[key]; e != nil {
-		return e
-	}
-	return &entry[V]{}
-}
-
 // correct takes what was read of a key as installed, and queues the key if it
 // differs from what is wanted.
-func (l *Ledger[K, V]) correct(key K, e *entry[V], read installation[V], owner *model.PortID) {
-	l.take(key, e, read)
-	if differs(e) {
-		l.enqueueOnce(key, e, owner)
+func (l *Ledger[K, V]) correct(key K, read installation[V], owner *model.PortID) {
+	if e := l.take(key, read); e.differs() {
+		l.enqueueOnce(e, owner)
 	}
 }
 
 // adopt is correct for an adoption, after which nearly all that was found is wanted: what
 // is not is queued by the next Plan.
-func (l *Ledger[K, V]) adopt(key K, e *entry[V], read installation[V]) {
-	l.take(key, e, read)
+func (l *Ledger[K, V]) adopt(key K, read installation[V]) *entry[K, V] {
+	e := l.take(key, read)
 	switch {
-	case !differs(e):
+	case !e.differs():
 	case e.refs > 0:
-		l.enqueueOnce(key, e, nil)
+		l.enqueueOnce(e, nil)
 	default:
 		l.adopted = true
 	}
+	return e
 }
 
-// take takes what was read of a key as installed.
-func (l *Ledger[K, V]) take(key K, e *entry[V], read installation[V]) {
+// take takes what was read of a key as installed. The entry is a zero one if there is nothing left to know.
+func (l *Ledger[K, V]) take(key K, read installation[V]) *entry[K, V] {
+	e := l.entries.add(key)
 	l.setFound(e, e.is(found) || e.refs == 0 && read.ok && !e.is(installed))
-	l.setInstalled(key, e, read)
-	l.entries[key] = e
-	if !differs(e) {
-		l.keep(key, e)
+	l.setInstalled(e, read)
+	if !e.differs() {
+		l.keep(e)
 	}
+	return e
 }
 
 // enqueueOnce queues a key that is neither queued nor deferred.
-func (l *Ledger[K, V]) enqueueOnce(key K, e *entry[V], owner *model.PortID) {
-	if _, waits := l.waiting[key]; !waits && e.queuePos() == 0 {
-		l.enqueue(e, key, owner)
+func (l *Ledger[K, V]) enqueueOnce(e *entry[K, V], owner *model.PortID) {
+	if _, waits := l.waiting[e.key]; !waits && e.queuePos() == 0 {
+		l.enqueue(e, owner)
 	}
 }
