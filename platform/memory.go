@@ -5,8 +5,12 @@ package platform
 import (
 	"context"
 	"net/http"
+	"os"
+	"runtime"
+	"runtime/debug"
 	"runtime/metrics"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -158,6 +162,62 @@ func heap(name string) uint64 {
 		return 0
 	}
 	return sample[0].Value.Uint64()
+}
+
+// How much garbage, in percent of what lives, is let grow before it is collected: gcPercent once
+// everything is programmed. A change makes little garbage; while all is new, to collect it that
+// often would take a fifth of the time, so it is Go's default until all is read, and sparePercent
+// on the way to the peak of memory, from then until it is programmed. While changes come so fast
+// that collections follow one another within rushGap it is rushPercent, until they have stopped:
+// collections would take a quarter of all time.
+const (
+	sparePercent = 50
+	gcPercent    = 30
+	rushPercent  = 100
+	rushGap      = 500 * time.Millisecond // between two collections
+)
+
+// setGarbage sets that. What a user has set stands.
+func setGarbage(percent int) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(percent)
+	}
+}
+
+// collector returns garbage to the system. It may be used by several goroutines.
+type collector struct {
+	mu    sync.Mutex
+	last  time.Time // that garbage was collected; zero after collect, which is no rush
+	rush  bool
+	after bool // it is told of each collection
+}
+
+// collect returns all garbage.
+func (c *collector) collect() {
+	debug.FreeOSMemory()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.after {
+		c.after = true
+		c.follow()
+	}
+	c.last, c.rush = time.Time{}, false
+	setGarbage(gcPercent)
+}
+
+// follow has collected called after the next collection.
+func (c *collector) follow() { runtime.AddCleanup(new([2]uintptr), (*collector).collected, c) }
+
+func (c *collector) collected() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.follow()
+	now := time.Now()
+	if !c.rush && now.Sub(c.last) < rushGap {
+		c.rush = true
+		setGarbage(rushPercent)
+	}
+	c.last = now
 }
 
 // progressInterval is how often a slow start logs the condition it waits for.

@@ -6,6 +6,8 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
+	"runtime/debug"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -91,3 +93,42 @@ func TestMemoryIsReleasedAfterQuestions(t *testing.T) {
 }
 
 var garbage []byte
+
+// While collections follow one another as much as lives may be garbage; once all was collected it is a third again,
+// and a single collection changes nothing.
+func TestGarbageOfARush(t *testing.T) {
+	t.Setenv("GOGC", "")
+	before := debug.SetGCPercent(100)
+	defer debug.SetGCPercent(before)
+	percent := func() uint64 { return heap("/gc/gogc:percent") }
+	// becomes collects until so much may be garbage.
+	becomes := func(want uint64) {
+		t.Helper()
+		for begin := time.Now(); percent() != want; time.Sleep(time.Millisecond) {
+			if time.Since(begin) > 20*time.Second {
+				t.Fatalf("%d percent, want %d", percent(), want)
+			}
+			runtime.GC()
+		}
+	}
+	var c collector
+	for range 2 {
+		if c.collect(); percent() != gcPercent {
+			t.Fatalf("%d percent after all was collected", percent())
+		}
+		becomes(rushPercent)
+	}
+	c.collect()
+	for range 3 {
+		time.Sleep(rushGap + rushGap/10)
+		runtime.GC()
+	}
+	if time.Sleep(rushGap / 10); percent() != gcPercent {
+		t.Errorf("%d percent after collections that had time", percent())
+	}
+	t.Setenv("GOGC", "70")
+	debug.SetGCPercent(70)
+	if c.collect(); percent() != 70 {
+		t.Errorf("%d percent, where the user wants 70", percent())
+	}
+}

@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -145,11 +144,8 @@ func portable() system {
 		limitMemory: func(*slog.Logger) {},
 		releaseText: func() error { return nil },
 		handover:    func(*slog.Logger) func() relay.Handover { return noHandover },
-		spare:       func() { debug.SetGCPercent(sparePercent) },
-		collect: func() {
-			debug.SetGCPercent(gcPercent)
-			debug.FreeOSMemory()
-		},
+		spare:       func() { setGarbage(sparePercent) },
+		collect:     new(collector).collect,
 	}
 }
 
@@ -176,15 +172,6 @@ type noLock struct{ unsupported error }
 
 func (l noLock) Listen() (net.Listener, error) { return nil, l.unsupported }
 func (noLock) Close() error                    { return nil }
-
-// How much garbage, in percent of what lives, is let grow before it is collected: gcPercent once
-// everything is programmed. A change makes little garbage; while all is new, to collect it that
-// often would take a fifth of the time, so it is Go's default until all is read, and sparePercent
-// on the way to the peak of memory, from then until it is programmed.
-const (
-	sparePercent = 50
-	gcPercent    = 30
-)
 
 // tracked is the kernel's table of flows as an observer.
 type tracked interface {
