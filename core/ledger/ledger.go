@@ -39,9 +39,10 @@ type Ledger[K comparable, V any] struct {
 	// joined are owners between which keys have moved, each with another one of its
 	// set: what one of them deletes may be in use until the other has replaced it.
 	joined map[model.PortID]model.PortID
+	latest [2]*model.PortID // that were joined, or are the same: many keys move between two
 	// second are the second owners of keys since the last Plan: where the first one is released, the
 	// key has moved.
-	second map[K]*model.PortID
+	second map[*entry[K, V]]*model.PortID
 
 	guards Guards[K] // nil for none
 
@@ -91,7 +92,7 @@ func (d deferral) failed() bool { return d.err != nil && !d.untried }
 func New[K comparable, V any](rules Rules[K, V]) *Ledger[K, V] {
 	guards, _ := rules.(Guards[K])
 	return &Ledger[K, V]{
-		rules: rules, guards: guards, entries: newEntries[K, V](), stale: map[K]V{}, waiting: map[K]deferral{}, kept: map[K]struct{}{}, second: map[K]*model.PortID{},
+		rules: rules, guards: guards, entries: newEntries[K, V](), stale: map[K]V{}, waiting: map[K]deferral{}, kept: map[K]struct{}{}, second: map[*entry[K, V]]*model.PortID{},
 	}
 }
 
@@ -105,7 +106,7 @@ func (l *Ledger[K, V]) Want(owner *model.PortID, key K, value V) {
 	case e.refs == 1 && pos != 0:
 		l.join(l.dirty[pos-1].owner, owner)
 	case e.refs == 2 && owner != nil:
-		l.second[key] = owner
+		l.second[e] = owner
 	}
 	if e.refs == 1 || !l.rules.Equal(e.value, value) {
 		have := l.have(e)
@@ -145,7 +146,7 @@ func (l *Ledger[K, V]) Release(owner *model.PortID, key K) {
 		l.join(owner, l.dirty[pos-1].owner)
 	}
 	if e.refs == 1 {
-		l.join(owner, l.second[key])
+		l.join(owner, l.second[e])
 	}
 }
 
@@ -211,9 +212,10 @@ func (l *Ledger[K, V]) enqueue(e *entry[K, V], owner *model.PortID) {
 
 // join notes that a queued key has moved between two owners.
 func (l *Ledger[K, V]) join(a, b *model.PortID) {
-	if a == nil || b == nil {
+	if a == nil || b == nil || l.latest == [2]*model.PortID{a, b} {
 		return
 	}
+	l.latest = [2]*model.PortID{a, b}
 	from, to := l.leader(a), l.leader(b)
 	if from == to {
 		return

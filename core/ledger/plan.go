@@ -50,7 +50,8 @@ func (l *Ledger[K, V]) Plan(now time.Time, limit int) *Planned[K, V] {
 	}
 	p := &Planned[K, V]{ledger: l, moment: l.moments(l.dirty[:n])}
 	p.cut(l.dirty[:n], limit)
-	l.dirty, l.joined, l.second = nil, nil, map[K]*model.PortID{}
+	l.dirty, l.joined, l.second = nil, nil, map[*entry[K, V]]*model.PortID{}
+	l.latest = [2]*model.PortID{}
 	return p
 }
 
