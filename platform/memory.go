@@ -164,17 +164,17 @@ func heap(name string) uint64 {
 	return sample[0].Value.Uint64()
 }
 
-// How much garbage, in percent of what lives, is let grow before it is collected: gcPercent once
-// everything is programmed. A change makes little garbage; while all is new, to collect it that
-// often would take a fifth of the time, so it is Go's default until all is read, and sparePercent
-// on the way to the peak of memory, from then until it is programmed. While changes come so fast
-// that collections follow one another within rushGap it is rushPercent, until they have stopped:
-// collections would take a quarter of all time.
+// How much garbage, in percent of what lives, is let grow before it is collected. The peak of memory is
+// at the end of a start, when all was read and most is compiled: the nearer it is the less garbage there
+// is to be. Afterwards a change makes little. While changes come so fast that collections follow one
+// another within rushGap, these would take a quarter of all time: then it is Go's own percentage, until
+// changes have stopped.
 const (
-	sparePercent = 50
+	readPercent  = 40 // until all is read
+	writePercent = 15 // and from then until it is programmed
 	gcPercent    = 30
 	rushPercent  = 100
-	rushGap      = 500 * time.Millisecond // between two collections
+	rushGap      = 500 * time.Millisecond
 )
 
 // setGarbage sets that. What a user has set stands.

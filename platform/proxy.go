@@ -419,8 +419,9 @@ func (p *Proxy) Run(ctx context.Context) error {
 	start("source", func(ctx context.Context) error {
 		// The peak of a start's memory is at its end, after all was resolved, compiled and written,
 		// which needs little of the program that reading has needed: some 25 MB.
+		p.system.garbage(readPercent)
 		return p.source.run(ctx, p.engine, func() {
-			p.system.spare()
+			p.system.garbage(writePercent)
 			p.releaseText()
 		})
 	})

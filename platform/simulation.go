@@ -41,7 +41,7 @@ func (m Simulation) Open(ctx context.Context, c *config.Config, version string, 
 	s.addresses = func() (addresses, error) { return simulatedAddresses(m.Addresses), nil }
 	s.flows = func() (flowTable, error) { return simulatedFlows{m.Flows}, nil }
 	s.modes = func() []dataplane.Mode { return m.Modes }
-	s.spare, s.collect = func() {}, func() {}
+	s.garbage, s.collect = func(int) {}, func() {}
 	s.dial = m.Dial
 	return s.open(ctx, c, version, log)
 }

@@ -59,7 +59,7 @@ type system struct {
 	handover    func(*slog.Logger) func() relay.Handover // opens what passes sockets between the modes of a proxy, and to the next process
 
 	modes   func() []dataplane.Mode // a simulation's, or an open proxy's, in the order of auto; nil for Modes
-	spare   func()                  // has less garbage lie about, until collect is called
+	garbage func(percent int)       // sets how much garbage may be, until collect is called
 	collect func()                  // returns the memory of garbage
 	dial    watch.Dialer            // connects to the API server; nil is as usual
 }
@@ -144,7 +144,7 @@ func portable() system {
 		limitMemory: func(*slog.Logger) {},
 		releaseText: func() error { return nil },
 		handover:    func(*slog.Logger) func() relay.Handover { return noHandover },
-		spare:       func() { setGarbage(sparePercent) },
+		garbage:     setGarbage,
 		collect:     new(collector).collect,
 	}
 }
