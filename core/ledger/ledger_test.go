@@ -17,6 +17,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/test/growth"
 )
 
 // rules: the key's last digit is its rank; keys that start with "shared" have a DeleteDelay.
@@ -138,7 +139,11 @@ func TestExpect(t *testing.T) {
 	if a, b := render(plan(a, epoch, 0)), render(plan(b, epoch, 0)); !slices.Equal(a, b) || len(a) != all+1 {
 		t.Errorf("%d ops, and %d where they were expected", len(a), len(b))
 	}
-	if t.Logf("%d bytes allocated, %d where they were expected", grown, expected); expected > grown*3/4 {
+	t.Logf("%d bytes allocated, %d where they were expected", grown, expected)
+	switch {
+	case growth.Raced():
+		t.Log("not judged: the race detector allocates for itself")
+	case expected > grown*3/4:
 		t.Error("what was expected had to grow")
 	}
 }
