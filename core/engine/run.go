@@ -493,7 +493,6 @@ func (b *backlog) next(deltas []model.Delta, room int) (now []model.Delta, entri
 	slices.SortStableFunc(b.lots, func(x, y *lot) int { return cmp.Compare(x.begin, y.begin) })
 	all, late := b.lots, 0 // late are the entries of what has waited
 	b.rests = fit && len(deltas) > 0 && !b.rests
-	var taken []*lot
 	b.lots, b.since, room, entries = nil, time.Now(), room-entries, 0
 	for _, l := range all {
 		switch {
@@ -506,18 +505,16 @@ func (b *backlog) next(deltas []model.Delta, room int) (now []model.Delta, entri
 		default:
 			late, b.clock = late+l.entries, l.begin
 		}
-		now, entries, l.gone, taken = append(now, l.deltas...), entries+l.entries, true, append(taken, l)
+		now, entries, l.gone = append(now, l.deltas...), entries+l.entries, true
 	}
 	if len(b.lots) == 0 {
 		*b = backlog{}
 		return now, entries
 	}
-	for _, l := range taken {
-		for _, d := range l.deltas {
-			delete(b.ports, d.ID())
-			for at := range frontsOf(d) {
-				delete(b.fronts, at)
-			}
+	for _, d := range now {
+		delete(b.ports, d.ID())
+		for at := range frontsOf(d) {
+			delete(b.fronts, at)
 		}
 	}
 	return now, entries

@@ -38,6 +38,16 @@ func (s Set) Has(e netip.AddrPort) bool {
 	return found
 }
 
+// minus returns the members of s that are not in o, in the place of s.
+func (s Set) minus(o Set) Set {
+	return slices.DeleteFunc(s, func(e netip.AddrPort) bool {
+		for len(o) > 0 && o[0].Compare(e) < 0 {
+			o = o[1:]
+		}
+		return len(o) > 0 && o[0] == e
+	})
+}
+
 // union returns the members of both sets; it is one of them when the other is
 // empty.
 func (s Set) union(o Set) Set {
@@ -69,14 +79,4 @@ func liveEndpoints(p *model.Port) Set {
 		}
 	}
 	return SetOf(append(all, p.Draining...)...)
-}
-
-// minus returns the members of s that are not in o, in the place of s.
-func (s Set) minus(o Set) Set {
-	return slices.DeleteFunc(s, func(e netip.AddrPort) bool {
-		for len(o) > 0 && o[0].Compare(e) < 0 {
-			o = o[1:]
-		}
-		return len(o) > 0 && o[0] == e
-	})
 }

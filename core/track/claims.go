@@ -141,7 +141,7 @@ func addressesOf(object *model.Service) (all []resolve.Address) {
 	if object == nil {
 		return nil
 	}
-	all = make([]resolve.Address, 0, 2*len(object.ClusterIPs)+len(object.ExternalIPs)+len(object.LoadBalancerIPs)+len(object.Ports))
+	all = make([]resolve.Address, 0, 2*len(object.ClusterIPs)+1) // most ask for one more
 	health := resolve.HealthPort(object)
 	for _, ip := range object.ClusterIPs {
 		all = append(all, resolve.Address{Kind: model.KindClusterIP, At: netip.AddrPortFrom(ip, 0)})
