@@ -285,7 +285,12 @@ func (p *proxy) mark(s objects.Set) error {
 	text := fmt.Sprintf(markService, marks, name, markIP(p.marks))
 	if p.routed {
 		behind = markBackends
-		text += fmt.Sprintf(markService, behind, name, markBackendIP(p.marks)) + fmt.Sprintf(markRoutes, gateway.RouteVersions()[0], marks, behind, name, gateway.Group)
+		text += fmt.Sprintf(markService, behind, name, markBackendIP(p.marks))
+		version := gateway.RouteVersions()[0]
+		for _, kind := range []string{"TCPRoute", "UDPRoute"} {
+			text += fmt.Sprintf(markRoute, version, kind, marks, behind, name)
+		}
+		text += fmt.Sprintf(markGrant, version, marks, behind, name, gateway.Group)
 	}
 	return s.Add([]byte(text + fmt.Sprintf(markSlice, behind, name, markServer.Addr(), markServer.Port())))
 }
@@ -306,21 +311,15 @@ addressType: IPv4
 endpoints: [{addresses: [%s]}]
 ports: [{name: tcp, port: %[4]d, protocol: TCP}, {name: udp, port: %[4]d, protocol: UDP}]
 `
-	markRoutes = `---
-apiVersion: %[1]s
-kind: TCPRoute
-metadata: {namespace: %[2]s, name: %[4]s}
+	markRoute = `---
+apiVersion: %s
+kind: %s
+metadata: {namespace: %s, name: %[5]s}
 spec:
-  parentRefs: [{group: "", kind: Service, name: %[4]s}]
-  rules: [{backendRefs: [{namespace: %[3]s, name: %[4]s, port: 9}]}]
----
-apiVersion: %[1]s
-kind: UDPRoute
-metadata: {namespace: %[2]s, name: %[4]s}
-spec:
-  parentRefs: [{group: "", kind: Service, name: %[4]s}]
-  rules: [{backendRefs: [{namespace: %[3]s, name: %[4]s, port: 9}]}]
----
+  parentRefs: [{group: "", kind: Service, name: %[5]s}]
+  rules: [{backendRefs: [{namespace: %[4]s, name: %[5]s, port: 9}]}]
+`
+	markGrant = `---
 apiVersion: %[1]s
 kind: ReferenceGrant
 metadata: {namespace: %[3]s, name: %[4]s}

@@ -213,6 +213,7 @@ func (l *latencySite) reached(to netip.AddrPort) (endpoint int, err error) {
 func (l *latencySite) changes() (all []waited) {
 	l.t.Helper()
 	var begun []time.Time
+	victim := func(c int) int { return c * 7 % victimServices }
 	most, long := *victimChanges, time.Duration(*victimChanges)*50*time.Millisecond
 	const fewest = 20
 	err := l.net.Do("10.244.1.10", func() error {
@@ -222,7 +223,7 @@ func (l *latencySite) changes() (all []waited) {
 				break
 			}
 			begun = append(begun, time.Now())
-			w, err := l.change(c * 7 % victimServices)
+			w, err := l.change(victim(c))
 			if err != nil {
 				return fmt.Errorf("change %d: %w", c, err)
 			}
@@ -236,14 +237,14 @@ func (l *latencySite) changes() (all []waited) {
 	}
 	var d history.Document
 	verb(l.t, l.site, &d, "history", "--limit", "0")
-	at := map[string][]time.Time{} // when changes of a Service arrived
+	arrivals := map[string][]time.Time{} // of changes of a Service
 	for _, e := range d.Entries {
-		at[e.Service] = append(at[e.Service], e.At)
+		arrivals[e.Service] = append(arrivals[e.Service], e.At)
 	}
 	for c, begin := range begun {
 		w := &all[c]
 		w.arrived = w.took
-		for _, at := range at[fmt.Sprint("victim/s", c*7%victimServices)] {
+		for _, at := range arrivals[fmt.Sprint("victim/s", victim(c))] {
 			if late := at.Sub(begin); late > 0 && late < w.took {
 				w.arrived = w.took - late
 			}
