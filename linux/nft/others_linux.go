@@ -52,7 +52,7 @@ func baseChains(ctx context.Context, sock *netlink.Socket) (all []diagnosis.Base
 // baseChain reads a chain; it is false for one without a hook.
 func baseChain(m netlink.Message) (c diagnosis.BaseChain, ok bool) {
 	var h Hook
-	h.Policy = 1 // accept
+	h.Policy = PolicyAccept
 	for kind, v := range m.Attrs() {
 		switch kind {
 		case unix.NFTA_CHAIN_TABLE:
