@@ -35,7 +35,7 @@ type shared struct {
 	listeners listeners
 	stats     counters
 	attempts  attempts
-	watched   atomic.Pointer[watched] // nil while nobody looks
+	watched   atomic.Pointer[watched] // nil without a monitor
 	clients   *clients                // with session affinity
 
 	newStream, newDatagrams newReader

@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
-// watched is what has become of clients since the last look, while somebody looks: a monitor.Source.
+// watched collects the outcome of connections between two reads of the monitor: a monitor.Source.
 type watched struct {
 	shared *shared
 

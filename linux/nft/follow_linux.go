@@ -338,7 +338,7 @@ func OpenWriters() (*Writers, error) {
 }
 
 // Mute leaves the kernel's group, or joins it again: a commit in between
-// costs nothing more, and is not recorded, whoever makes it. It takes about a microsecond.
+// costs nothing more, and is not recorded, whichever program makes it. It takes about a microsecond.
 // Since does not count that as missing: it would have to say so after each change of ours,
 // for the moment of our commit.
 func (w *Writers) Mute(on bool) error {

@@ -107,7 +107,7 @@ var (
 	}
 
 	// setAffinitySpare is the same for clients beyond the share of their port or its
-	// namespace, as many as it has room for, whoever comes first.
+	// namespace, as many as it has room for, first come, first served.
 	setAffinitySpare = &nft.Set{
 		Name: "affinity-spare", Key: setAffinity.Key, Data: nft.DataAddress, Size: affinitySpareSize, Unread: true, Loads: setAffinity.Loads,
 	}
