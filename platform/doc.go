@@ -19,7 +19,7 @@
 //	                     one system each (thisSystem): its lock and control socket, memory limit, facts for doctor
 //	live_linux.go        following a real packet
 //	monitor.go, monitor_linux.go
-//	                     new connections, for those who watch them
+//	                     new connections, for tandem monitor
 //	modes.go             the modes: which one to run, another one while Services are in use, what earlier runs have left
 //	proxy.go             a whole proxy: what it is made of, Open, Run, Close, another configuration while it runs
 //	failover.go          endpoints that stop answering (core/suspect)

@@ -348,7 +348,7 @@ func begin(cmd *exec.Cmd) (func(context.Context, time.Duration) (string, error),
 		for s := bufio.NewScanner(out); s.Scan(); {
 			select {
 			case lines <- s.Text():
-			default: // nobody looks
+			default: // no reader
 			}
 		}
 	}()

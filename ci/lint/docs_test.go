@@ -186,7 +186,7 @@ func TestEveryAttackHasATest(t *testing.T) {
 	}
 }
 
-// golangci-lint, where somebody uses it, checks what `make lint` does.
+// golangci-lint, for contributors who use it, checks what `make lint` does.
 func TestLintersAgree(t *testing.T) {
 	t.Chdir("../..")
 	text, err := os.ReadFile(".golangci.yml")

@@ -40,8 +40,8 @@ var (
 	byDigest = regexp.MustCompile(`@sha256:[0-9a-f]{64}$`)
 )
 
-// unsafe returns what a workflow may not have: actions and images that somebody else can
-// exchange, more rights than a job needs, privileges for what nobody has read, secrets in
+// unsafe returns what a workflow may not have: actions and images that their owner can
+// replace, more rights than a job needs, privileges for unreviewed code, secrets in
 // more than one step, and texts of users in commands.
 func unsafe(w *workflow) (why []string) {
 	only := map[string]bool{"": true, "read-all": true}

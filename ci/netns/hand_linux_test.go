@@ -67,7 +67,7 @@ table inet hand {
 		ip daddr 10.96.0.7 tcp dport 80 dnat ip to 192.0.2.1:9000
 		ip6 daddr fd00:10:96::1 tcp dport 80 dnat ip6 to [fd00:10:244:1::2]:8080
 	}
-	chain refuse {
+	chain no-endpoints {
 		ip daddr 10.96.0.3 reject
 		ip6 daddr fd00:10:96::3 reject
 		ip daddr 10.96.0.4 FATE
@@ -80,8 +80,8 @@ table inet hand {
 		ip saddr 10.244.1.2 ip daddr 10.244.1.2 masquerade
 		ip saddr 10.244.2.2 ip daddr 10.244.2.2 masquerade
 	}
-	chain filter_pre { type filter hook prerouting priority -150; jump refuse; }
-	chain filter_out { type filter hook output priority -150; jump refuse; }
+	chain filter_pre { type filter hook prerouting priority -150; jump no-endpoints; }
+	chain filter_out { type filter hook output priority -150; jump no-endpoints; }
 }`
 
 func handWritten(t *testing.T) Make {

@@ -48,7 +48,7 @@ func untrue(t question.Trace, row conformance.Packet, v verdict) string {
 	}
 	switch {
 	case !t.OK():
-		return "nobody has touched the rules"
+		return "the rules are unchanged"
 	case v.skip != "" || v.err != nil:
 		return "" // there was no real packet, or one that the mode declares to be wrong
 	case v.wrong == "" && !same && t.Verdict != question.ByGap: // what passes by a gap may look right: a machine rejects it, or nobody answers

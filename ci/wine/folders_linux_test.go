@@ -126,7 +126,7 @@ func TestPlantedConfiguration(t *testing.T) {
 	}
 	_ = s.tandem("start")
 	s.is("STOPPED")
-	if log := s.logged(); !strings.Contains(log, "writable by everybody") || !strings.Contains(log, "web.yaml") {
+	if log := s.logged(); !strings.Contains(log, "writable by Everyone") || !strings.Contains(log, "web.yaml") {
 		t.Errorf("log:\n%s", log)
 	}
 	s.does("uninstall")

@@ -10,7 +10,7 @@ import (
 )
 
 // TestMain has the tests' folders in the user's cache: on Windows no folder above an input
-// may be writable by everybody, and /tmp is.
+// may be writable by Everyone, and /tmp is.
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {

@@ -39,8 +39,8 @@ import (
 //
 // Where the proxy does not reach the pod, exec follows: a firewall of the node lets the kubelet's port pass.
 //
-// What comes back is a stranger's: whoever runs a pod with tandem's labels. It is bounded in size and time, and
-// nothing of it is followed.
+// Answers are untrusted: any pod may have tandem's labels. They are bounded in size and time, and no address or
+// redirect in them is followed.
 
 // cluster reaches the tandems of a cluster.
 type cluster struct {
@@ -237,8 +237,8 @@ const (
 	goodFor      = (tokenSeconds - 60) * time.Second // for a request that begins now, and for clocks that differ
 )
 
-// newToken makes a token that is good for tandems and for nothing else: what reaches them is in
-// the hands of whoever runs a pod with their labels, and goes over the network in the clear.
+// newToken makes a token that is good for tandems and for nothing else: any pod with
+// their labels gets it, and it crosses the network unencrypted.
 func (k *cluster) newToken(ctx context.Context, to session) (string, error) {
 	body, err := json.Marshal(map[string]any{
 		"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",

@@ -141,7 +141,7 @@ func (s *stage) start(ctx context.Context) (err error) {
 	for !s.proxy.Status().Synced {
 		select {
 		case err := <-s.done:
-			s.done <- nil // for whoever closes the demo and waits for the end
+			s.done <- nil // again, for the stop of the demo, which waits for it
 			return errors.Join(errors.New("the proxy ended"), err)
 		case <-ctx.Done():
 			return ctx.Err()

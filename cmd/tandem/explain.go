@@ -64,9 +64,9 @@ code is 3 when something else happens than should.
 With --live it follows a real packet, too: where FROM is this node, a SYN or an empty
 datagram that it sends, else the next first packet of such a connection that a pod or
 another machine sends until --timeout. A temporary table (tandem-trace-*) marks that
-packet, the kernel reports each rule that it meets in nf_tables, which is shown with its
-text whoever made it, and conntrack reports its destination and source, in all modes.
-That needs root, and Linux: HNS reports no single packets.
+packet, the kernel reports each nf_tables rule that it traverses, which is shown with its
+text, also if it is another program's, and conntrack reports its destination and source,
+in all modes. That needs root, and Linux: HNS reports no single packets.
 
 FROM and TO are as for tandem explain.`,
 		Example: "  tandem trace pod default/web:80\n  tandem trace outside 192.0.2.1:30080 -o json\n  tandem trace host default/web:80 --live",

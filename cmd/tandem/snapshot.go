@@ -46,7 +46,7 @@ trace, drift, history, top and plan read it with --snapshot FILE, and tandem ui 
 	return c
 }
 
-// printableLines are lines of JSON of somebody else, made safe to show where they are written to a terminal.
+// printableLines writes untrusted lines of JSON, with what a terminal would interpret escaped.
 type printableLines struct {
 	out  io.Writer
 	rest []byte // of a character that is cut
@@ -72,7 +72,7 @@ func (w *printableLines) Write(p []byte) (int, error) {
 
 // writeSnapshot takes a snapshot of the running tandem.
 func writeSnapshot(cmd *cobra.Command, out io.Writer, redact bool, key string) error {
-	if newScreen(cmd.ErrOrStderr()).tty { // whoever collects both streams wants the file alone
+	if newScreen(cmd.ErrOrStderr()).tty { // a script that captures both streams needs the file alone
 		defer waiting(cmd, "waiting for the running tandem, which reads the data plane back")()
 	}
 	if redact {

@@ -66,8 +66,8 @@ func newUI(k *cluster) *cobra.Command {
 		c.Use, c.Short = "ui", "Serve pages about all nodes, on this machine"
 		c.Long = `ui serves pages on this machine about the tandems of all nodes, until interrupted: versions,
 modes, lag, drift and problems of all, and of each node its Services, changes, and
-explanations. They are asked through the API server while somebody looks, as by the other
-verbs, with the same rights. While it runs, every user of this machine can read the pages.`
+explanations. Nodes are queried through the API server while a page is open, with the same
+rights as by the other verbs. While it runs, every user of this machine can read the pages.`
 		c.Example = "  kubectl tandem ui\n  kubectl tandem ui --listen 127.0.0.1:8080"
 		return c
 	}
@@ -108,7 +108,7 @@ func serveCluster(cmd *cobra.Command, at netip.AddrPort, k *cluster) error {
 	return serveUI(cmd, at, ui.ClusterHandler(pages), "/ui", 2*k.timeout+3*pageWait) // the list of pods, then three questions or one and a trace
 }
 
-// survey keeps what the tandems of a cluster have last reported, and asks them again while somebody looks. It is safe
+// survey keeps what the tandems of a cluster have last reported, and asks them again while a page is open. It is safe
 // for concurrent use.
 type survey struct {
 	k     *cluster

@@ -301,7 +301,7 @@ type Sink func(context.Context, Record) error
 var ErrRejected = errors.New("rejected")
 
 // ErrNamespaceGone is the error of a record whose namespace is deleted, or is being deleted: an
-// ErrRejected that is nobody's fault.
+// ErrRejected that is no failure of Tandem's or the API server's.
 var ErrNamespaceGone = fmt.Errorf("%w: the namespace is being deleted", ErrRejected)
 
 // The results of an Event, for metrics.

@@ -21,7 +21,7 @@ type Grant uint8
 
 // Grants.
 const (
-	Unauthenticated Grant = iota // it is nobody's, or was made for another audience
+	Unauthenticated Grant = iota // the token is invalid, or for another audience
 	Forbidden                    // its user may not read the page
 	Granted
 )

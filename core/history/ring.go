@@ -181,7 +181,7 @@ func (r *Recorder) measure(at int64, now bool) {
 	if !now && read == number(at) {
 		return
 	}
-	u := r.usage() // reads files: nobody waits for it
+	u := r.usage() // reads files, so without the lock
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.hour.used(at, u)

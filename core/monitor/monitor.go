@@ -6,7 +6,7 @@
 //	nf_tables' traces, relays ──rejections───┴─Seen─▶ Of ─Event─▶ Share ─▶ Ring ─Since─▶ tandem monitor
 //
 // Data planes say what they did with which packet; what Service that was to, and why a packet was rejected, follows
-// from what is resolved. A Source is open only while somebody asks, so that nothing is paid for else. It is looked at
+// from what is resolved. A Source is open only while there are clients, and costs nothing otherwise. It is looked at
 // Every so often. Of a look at most Most events are kept, of which each namespace has its share: one with many
 // connections does not displace those of others. What is left out is counted in the place of its events.
 package monitor
@@ -97,7 +97,7 @@ type Event struct {
 
 	// LeftOut is set in place of connections that are not shown: of a namespace, or, with none, of many.
 	LeftOut int `json:"leftOut,omitempty"`
-	// Unread means that the kernel had more to tell than was read: nobody knows how much.
+	// Unread means that the kernel reported more than was read; how much is unknown.
 	Unread bool `json:"unread,omitempty"`
 }
 
@@ -141,7 +141,7 @@ func Of(host *model.Host, ports []*model.Port, s Seen) (e Event, ok bool) {
 	return e, true
 }
 
-// packet is what was seen as policy knows it. Where nobody says by which interface a packet came, its address tells.
+// packet is what was seen as policy knows it. Where the interface of arrival is unknown, the source address decides.
 func packet(host *model.Host, s Seen) oracle.Packet {
 	p := oracle.Packet{Src: s.Client.Addr(), Sport: s.Client.Port(), Proto: s.Proto, Dst: s.To, Iface: s.Iface}
 	if p.Iface == "" && !slices.Contains(host.IPs, p.Src) && !p.Src.IsLoopback() {
@@ -187,7 +187,7 @@ func Share(all []Event, at time.Time) []Event {
 	return out
 }
 
-// Part is what was seen since somebody asked for the last time.
+// Part has the events since the previous request.
 type Part struct {
 	Begun     time.Time // since when there may be events
 	Next      uint64    // the number of the next one

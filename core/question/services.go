@@ -439,7 +439,7 @@ func (t TopFlows) Add(proto model.Proto, at, endpoint netip.AddrPort, bytes uint
 	if t[k] == nil {
 		t[k] = map[netip.AddrPort]TopTraffic{}
 	}
-	if endpoint == at { // nobody translated it
+	if endpoint == at { // no DNAT: not a connection to a Service
 		endpoint = netip.AddrPort{}
 	}
 	f := t[k][endpoint]

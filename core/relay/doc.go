@@ -45,7 +45,7 @@
 //	policy.go      Policy: what clients of a Relay get, and the endpoint it chooses; the clients
 //	               with session affinity, whose room namespaces share; which endpoints answer
 //	shared.go      what all parts use: how many connections each Service port may hold,
-//	               back-off, own listeners, counters
+//	               back-off, own listeners, counters, connections for a monitor
 //	tcp.go         a client accepted, an endpoint connected, a connection served by goroutines
 //	udp.go         clients and sessions of UDP
 //	relay.go       Relay, one address; Server: relays and connections, drain, timeouts and

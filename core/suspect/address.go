@@ -190,7 +190,7 @@ func (a *address) on(namespace string) string {
 
 // portsOf returns the ports of an address that get a SYN: the one that has answered ours, those
 // that clients wait for, and some of each namespace in turn, so that none fills the list with
-// ports that nobody serves. One that answers on any port is alive.
+// ports without a listener. One that answers on any port is alive.
 func (a *address) portsOf(on []Endpoint) (ports []netip.AddrPort) {
 	add := func(at netip.AddrPort) bool {
 		if !slices.Contains(ports, at) {

@@ -154,7 +154,7 @@ func WriteManual(dir string) error {
 		}
 	}
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil { //nolint:gosec // everybody may read it
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil { //nolint:gosec // public: generated documentation
 			return err
 		}
 	}

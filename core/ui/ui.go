@@ -567,7 +567,7 @@ func (p *pages) explain(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case v.From == "" && v.To == "":
 	case v.Traces && q.Get("trace") != "":
-		v.Period = 0 // the data plane is read when somebody asks
+		v.Period = 0 // the data plane is read on request, not periodically
 		t, err := from.Trace(r.Context(), asked)
 		if v.Wrong = err; err == nil {
 			v.Explanation, v.Trace = &t.Explanation, &t

@@ -585,7 +585,7 @@ type accessReviewSpec struct {
 }
 
 // Review has the API server say whose a token for Audience is, and whether that user may get a
-// path that is no resource. The user is empty if it is nobody's.
+// path that is no resource. The user is empty for an invalid token.
 func (s *Source) Review(ctx context.Context, token, path string) (user string, allowed bool, err error) {
 	who := tokenReview{APIVersion: "authentication.k8s.io/v1", Kind: "TokenReview", Spec: tokenReviewSpec{token, []string{Audience}}}
 	if err := s.review(ctx, "/apis/authentication.k8s.io/v1/tokenreviews", &who); err != nil {

@@ -24,7 +24,7 @@ import (
 
 // A start reads all objects as events. client-go's decoder copies each of them twice before it decodes
 // it into a new object, where endpoints are appended to an array that grows each time; and half of
-// what it decodes nobody reads here. In protobuf, which all kinds but custom resources have, an event
+// what it decodes is never read. In protobuf, which all kinds but custom resources have, an event
 // is decoded from where it was read into the object of the one before, with its array and maps.
 
 // eventDecoder reads the events of a watch. An object is valid until the next event is read, and of one that
@@ -227,7 +227,7 @@ func (p *protobufEvents) read() error {
 	return err
 }
 
-// The numbers of fields of every object, and of those of its metadata that nobody reads here; the last
+// The numbers of fields of every object, and of those of its metadata that are never read; the last
 // two are of none, and take one byte and two.
 const (
 	objectMeta          = 1
@@ -252,7 +252,7 @@ func metadataOf(object []byte) []byte {
 	}
 }
 
-// hideUnread changes an object in protobuf so that what nobody reads of its metadata is not decoded:
+// hideUnread changes an object in protobuf so that unused fields of its metadata are not decoded:
 // its number becomes one that no field has.
 func hideUnread(object []byte) {
 	_ = eachField(object, func(number protowire.Number, value []byte) error { // an error is Unmarshal's to find

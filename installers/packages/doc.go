@@ -9,5 +9,5 @@
 //	install   enabled; started if /etc/tandem/config.yaml is there and right
 //	upgrade   restarted if the new version takes the configuration, else the old one runs on
 //	remove    stopped, and its rules are removed
-//	purge     state is removed; a configuration that somebody wrote is kept
+//	purge     state is removed; the administrator's configuration is kept
 package packages

@@ -148,8 +148,8 @@ func (t *Table) sweepOnce(ctx context.Context, f filter, stale func(flows.Flow) 
 // first list, in the namespace of the calling thread, and kept, also after a list that failed or
 // was given up: when one of netfilter is closed, the kernel waits with the lock of all
 // transactions of nf_tables until what the last of them have deleted is freed, some 10 ms
-// (nft_rcv_nl_event). A Reader is safe for concurrent use: one list is read at a time, and whoever
-// waits for another one does so no longer than its own context lasts.
+// (nft_rcv_nl_event). A Reader is safe for concurrent use: one list is read at a time, and a caller
+// waits for its turn until its own context ends.
 type Reader struct {
 	turn   chan struct{} // full while it reads; guards what follows
 	table  Table         // for its dumps only, nil before the first

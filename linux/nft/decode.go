@@ -154,8 +154,7 @@ func (s *snapshot) chain(m netlink.Message) {
 			flags = netlink.Uint32(v)
 		}
 	}
-	const binding = 4 // a chain without a name, which is part of a rule
-	if table == s.table.Name && flags&binding == 0 {
+	if table == s.table.Name && flags&chainBinding == 0 {
 		s.hooks[name] = h
 	}
 }
@@ -219,8 +218,7 @@ func (s *snapshot) set(m netlink.Message) {
 			}
 		}
 	}
-	const anonymous = 1 // a set that is part of a rule
-	if table != s.table.Name || sh.flags&anonymous != 0 {
+	if table != s.table.Name || sh.flags&setAnonymous != 0 {
 		return
 	}
 	if known := s.table.named[name]; known != nil {

@@ -33,8 +33,8 @@
 //	read_linux.go      what is read back, over several sockets at a time, in parts, or,
 //	                   where there is very much, by its keys
 //	counters*.go       counters of elements, and their bound
-//	others_linux.go    what else packets meet on this node; small transactions on tables
-//	                   without a Table
+//	others_linux.go    other programs' chains on this node; small transactions on tables
+//	                   without a Table; temporary tables
 //	flowtable_linux.go flow offload
 //	follow_linux.go    the rules that one packet traverses (nft_trace); which other programs
 //	                   write to nf_tables

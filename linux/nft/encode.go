@@ -61,6 +61,7 @@ func (e *encoder) payload(reg, base, offset, size int) {
 const (
 	metaMark    = 3
 	metaIIFName = 6
+	metaOIFName = 7
 	metaNFTrace = 12
 	metaL4Proto = 16
 )
@@ -120,6 +121,8 @@ const (
 	codeReturn = 0xfffffffb
 	codeGoto   = 0xfffffffc
 	codeJump   = 0xfffffffd
+	codeBreak  = 0xfffffffe
+	codeNext   = 0xffffffff // NFT_CONTINUE
 )
 
 func (e *encoder) verdictData(code uint32, chain string) {
@@ -150,7 +153,7 @@ func (e *encoder) lookup(set *Set, dreg int, not bool) {
 			e.Uint32(lookupDreg, uint32(dreg))
 		}
 		if not {
-			e.Uint32(lookupFlags, 1) // NFT_LOOKUP_F_INV
+			e.Uint32(lookupFlags, lookupInverse)
 		}
 	})
 }
@@ -175,22 +178,22 @@ func (e *encoder) field(reg int, k Field) {
 	case L4Proto:
 		e.meta(reg, metaL4Proto)
 	case CtProto:
-		e.original(reg, 10) // NFT_CT_PROTOCOL
+		e.original(reg, ctKeyProtocol)
 	case CtID:
 		e.expr("ct", func() {
 			e.Uint32(ctDreg, uint32(reg))
-			e.Uint32(ctKey, 23) // NFT_CT_ID
+			e.Uint32(ctKey, ctKeyID)
 		})
 	case Dport:
-		e.payload(reg, baseTransport, 2, 2)
+		e.payload(reg, baseTransport, offsetDport, 2)
 	case Sport:
-		e.payload(reg, baseTransport, 0, 2)
+		e.payload(reg, baseTransport, offsetSport, 2)
 	case CtSaddr, CtDaddr:
-		key := uint32(k-CtSaddr) + 19 // NFT_CT_SRC_IP, NFT_CT_DST_IP
-		if e.family == model.IPv6 {
-			key += 2 // NFT_CT_SRC_IP6, NFT_CT_DST_IP6
+		keys := [...]map[Field]uint32{
+			model.IPv4: {CtSaddr: ctKeySrcIP, CtDaddr: ctKeyDstIP},
+			model.IPv6: {CtSaddr: ctKeySrcIP6, CtDaddr: ctKeyDstIP6},
 		}
-		e.original(reg, key)
+		e.original(reg, keys[e.family][k])
 	case hash1, hash2:
 		e.jhash(reg, hashedFields, hashValues, uint32(k-hash1)+1, 0)
 	default:
@@ -203,7 +206,7 @@ func (e *encoder) original(reg int, key uint32) {
 	e.expr("ct", func() {
 		e.Uint32(ctDreg, uint32(reg))
 		e.Uint32(ctKey, key)
-		e.Uint8(ctDirection, 0) // IP_CT_DIR_ORIGINAL
+		e.Uint8(ctDirection, dirOriginal)
 	})
 }
 
@@ -226,7 +229,7 @@ func (e *encoder) jhash(reg int, fields []Field, modulus, seed, offset uint32) {
 		if offset > 0 {
 			e.Uint32(hashOffset, offset)
 		}
-		e.Uint32(hashType, 0) // NFT_HASH_JENKINS
+		e.Uint32(hashType, hashJenkins)
 	})
 }
 
@@ -238,10 +241,10 @@ func (e *encoder) store(k Field) {
 		e.Uint32(payloadLen, uint32(addressLen(e.family)))
 		e.Uint32(payloadSreg, reg0)
 		if e.family == model.IPv4 {
-			e.Uint32(payloadCsumType, 1)    // NFT_PAYLOAD_CSUM_INET
-			e.Uint32(payloadCsumOffset, 10) // the header's checksum
+			e.Uint32(payloadCsumType, csumInet)
+			e.Uint32(payloadCsumOffset, offsetIPChecksum)
 		}
-		e.Uint32(payloadCsumFlags, 1) // NFT_PAYLOAD_L4CSUM_PSEUDOHDR
+		e.Uint32(payloadCsumFlags, csumPseudo)
 	})
 }
 
@@ -271,9 +274,9 @@ func (e *encoder) dynset(set *Set, op uint32, timeout time.Duration, own func())
 // offset is where an address is in the network header.
 func (e *encoder) offset(k Field) int {
 	if e.family == model.IPv4 {
-		return map[Field]int{Saddr: 12, Daddr: 16}[k]
+		return map[Field]int{Saddr: offsetIPSaddr, Daddr: offsetIPDaddr}[k]
 	}
-	return map[Field]int{Saddr: 8, Daddr: 24}[k]
+	return map[Field]int{Saddr: offsetIP6Saddr, Daddr: offsetIP6Daddr}[k]
 }
 
 // prefix compares an address with a prefix, the way nft does: whole bytes
@@ -324,7 +327,7 @@ func (e *encoder) immediate(reg int, value []byte) {
 func (e *encoder) dnat(flags uint32) {
 	port := uint32(reg0 + addressLen(e.family)/4)
 	e.expr("nat", func() {
-		e.Uint32(natType, 1) // NFT_NAT_DNAT
+		e.Uint32(natType, natDNAT)
 		e.Uint32(natFamily, uint32(netlink.FamilyOf(e.family)))
 		e.Uint32(natRegAddrMin, reg0)
 		e.Uint32(natRegProtoMin, port)

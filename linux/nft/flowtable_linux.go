@@ -49,6 +49,7 @@ const (
 	attrFlowtableDevices      = 3
 	attrFlowtableDevice       = 1 // in attrFlowtableDevices
 
+	netdevIngress    = 0 // NF_NETDEV_INGRESS, of attrFlowtableHookPoint
 	flowtableCounter = 2 // NFT_FLOWTABLE_COUNTER: connections' counters stay exact
 )
 
@@ -75,7 +76,7 @@ func (b *offloadBatch) create() {
 	b.chain(offloadChain, Hook{Type: "filter", Point: Forward})
 	b.rule(offloadChain, func() {
 		CtDNAT{}.encode(&b.encoder)
-		b.expr("flow_offload", func() { b.Text(1, flowtable) })
+		b.expr("flow_offload", func() { b.Text(offloadTableName, flowtable) })
 		b.expr("counter", func() {})
 	})
 }
@@ -98,7 +99,7 @@ func (b *offloadBatch) devices(kind, flags uint16, names []string) {
 	b.message(kind, flags)
 	b.Text(attrFlowtableName, flowtable)
 	hook := b.Nest(attrFlowtableHook)
-	b.Uint32(attrFlowtableHookPoint, 0) // NF_NETDEV_INGRESS
+	b.Uint32(attrFlowtableHookPoint, netdevIngress)
 	b.Uint32(attrFlowtableHookPriority, 0)
 	if len(names) > 0 {
 		devices := b.Nest(attrFlowtableDevices)

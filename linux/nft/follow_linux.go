@@ -78,13 +78,13 @@ func (f Followed) match(e *encoder) {
 		e.cmp(equal, binary.BigEndian.AppendUint16(nil, port))
 	}
 	if f.Sport != 0 {
-		port(0, f.Sport)
+		port(offsetSport, f.Sport)
 	}
-	port(2, f.Dst.Port())
+	port(offsetDport, f.Dst.Port())
 	if f.Proto == model.TCP { // SYN without ACK
-		e.payload(reg0, baseTransport, 13, 1)
-		e.bitwise([]byte{0x12}, []byte{0})
-		e.cmp(equal, []byte{0x02})
+		e.payload(reg0, baseTransport, offsetTCPFlags, 1)
+		e.bitwise([]byte{tcpSYN | tcpACK}, []byte{0})
+		e.cmp(equal, []byte{tcpSYN})
 	}
 	e.immediate(reg0, []byte{1})
 	e.setMeta(metaNFTrace)
@@ -338,16 +338,15 @@ func OpenWriters() (*Writers, error) {
 }
 
 // Mute leaves the kernel's group, or joins it again: a commit in between
-// costs nothing more, and is not recorded, whoever makes it. It takes about a microsecond.
+// costs nothing more, and is not recorded, whichever program makes it. It takes about a microsecond.
 // Since does not count that as missing: it would have to say so after each change of ours,
 // for the moment of our commit.
 func (w *Writers) Mute(on bool) error {
-	const group = 7 // NFNLGRP_NFTABLES
 	option := unix.NETLINK_ADD_MEMBERSHIP
 	if on {
 		option = unix.NETLINK_DROP_MEMBERSHIP
 	}
-	return w.control(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_NETLINK, option, group) })
+	return w.control(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_NETLINK, option, unix.NFNLGRP_NFTABLES) })
 }
 
 // control calls f with the socket, while that is open.

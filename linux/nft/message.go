@@ -215,7 +215,88 @@ const (
 	counterPackets
 )
 
-const masqFlags = 1
+const (
+	rangeSreg = iota + 1
+	rangeOp
+	rangeFromData
+	rangeToData
+)
+
+// Extensions of iptables; those of targets have the same numbers.
+const (
+	matchName = 1
+	matchInfo = 3
+)
+
+const (
+	masqFlags        = 1
+	offloadTableName = 1 // NFTA_FLOW_TABLE_NAME
+)
+
+// Values of these attributes: of the kernel's NFT_CT_STATE, ctKeyState is the name here.
+const (
+	dirOriginal = 0 // IP_CT_DIR_ORIGINAL, of ctDirection
+
+	ctKeyState    = 0 // enum nft_ct_keys
+	ctKeyStatus   = 2
+	ctKeyMark     = 3
+	ctKeyProtocol = 10
+	ctKeySrcIP    = 19
+	ctKeyDstIP    = 20
+	ctKeySrcIP6   = 21
+	ctKeyDstIP6   = 22
+	ctKeyID       = 23
+
+	statusDNAT = 1 << 5 // IPS_DST_NAT, of ctKeyStatus
+
+	lookupInverse = 1 // NFT_LOOKUP_F_INV
+	limitInverse  = 1 // NFT_LIMIT_F_INV
+	limitPackets  = 0 // NFT_LIMIT_PKTS
+
+	dynsetAdd    = 0 // enum nft_dynset_ops
+	dynsetUpdate = 1
+	dynsetDelete = 2
+
+	ngIncremental = 0 // enum nft_ng_types
+	ngRandom      = 1
+
+	hashJenkins = 0 // NFT_HASH_JENKINS
+
+	fibAddrType  = 3 // NFT_FIB_RESULT_ADDRTYPE
+	fibDaddrFlag = 2 // NFTA_FIB_F_DADDR
+	routeLocal   = 2 // RTN_LOCAL, a result of fibAddrType
+
+	natSNAT = 0 // enum nft_nat_types
+	natDNAT = 1
+
+	rejectUnreachable = 0 // NFT_REJECT_ICMP_UNREACH
+
+	csumInet   = 1 // NFT_PAYLOAD_CSUM_INET
+	csumPseudo = 1 // NFT_PAYLOAD_L4CSUM_PSEUDOHDR
+
+	chainBinding = 4 // NFT_CHAIN_BINDING: a chain without a name, which is part of a rule
+	setAnonymous = 1 // NFT_SET_ANONYMOUS: a set that is part of a rule
+)
+
+// Places in headers, in bytes from their beginning, and what is there.
+const (
+	offsetSport    = 0
+	offsetDport    = 2
+	offsetTCPFlags = 13
+
+	offsetIPProtocol = 9
+	offsetIPChecksum = 10
+	offsetIPSaddr    = 12
+	offsetIPDaddr    = 16
+	offsetIP6Saddr   = 8
+	offsetIP6Daddr   = 24
+
+	tcpSYN = 0x02
+	tcpACK = 0x10
+
+	icmpPortUnreach   = 3 // ICMP_PORT_UNREACH
+	icmpv6PortUnreach = 4 // ICMPV6_PORT_UNREACH
+)
 
 // messageOf returns a message's kind within nf_tables, or -1.
 func messageOf(m netlink.Message) int {

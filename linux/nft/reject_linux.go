@@ -76,7 +76,7 @@ func (s some) encode(e *encoder) {
 		e.Uint64(limitRate, s.Rate)
 		e.Uint64(limitUnit, 1)
 		e.Uint32(limitBurst, uint32(s.Rate))
-		e.Uint32(limitType, 0) // NFT_LIMIT_PKTS
+		e.Uint32(limitType, limitPackets)
 	})
 }
 

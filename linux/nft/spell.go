@@ -117,13 +117,13 @@ func (s *speller) expression(b []byte) {
 		s.conntrack(a)
 	case "fib":
 		of := "fib" // the route of something else
-		if a.number(fibResult) == 3 && a.number(fibFlags) == 2 {
+		if a.number(fibResult) == fibAddrType && a.number(fibFlags) == fibDaddrFlag {
 			of = fibDaddrType
 		}
 		s.load(a.register(fibDreg), operand{text: of, kind: aNumber})
 	case "numgen":
 		by := "inc"
-		if a.number(ngType) == 1 {
+		if a.number(ngType) == ngRandom {
 			by = "random"
 		}
 		s.load(a.register(ngDreg), operand{text: fmt.Sprintf("numgen %s mod %d", by, a.number(ngModulus)) + offsetText(a.number(ngOffset))})
@@ -135,18 +135,17 @@ func (s *speller) expression(b []byte) {
 	case "cmp":
 		s.compare(a)
 	case "range":
-		const sreg, op, from, to = 1, 2, 3, 4
-		o := s.operand(a.register(sreg))
-		s.say("%s %s%s-%s", cmp.Or(o.text, "register"), comparison(a.number(op)), constantText(o.kind, a.value(from)), constantText(o.kind, a.value(to)))
+		o := s.operand(a.register(rangeSreg))
+		s.say("%s %s%s-%s", cmp.Or(o.text, "register"), comparison(a.number(rangeOp)), constantText(o.kind, a.value(rangeFromData)), constantText(o.kind, a.value(rangeToData)))
 	case "immediate":
 		s.immediate(a)
 	case "lookup":
 		s.lookup(a)
 	case "dynset":
-		verb := map[uint32]string{0: "add", 1: "update", 2: "delete"}[a.number(dynsetOp)]
+		verb := map[uint32]string{dynsetAdd: "add", dynsetUpdate: "update", dynsetDelete: "delete"}[a.number(dynsetOp)]
 		s.say("%s @%s { %s }", verb, printable(netlink.Text(a[dynsetSetName])), s.from(a.register(dynsetSregKey)))
 	case "nat":
-		kind := map[uint32]string{0: "snat", 1: "dnat"}[a.number(natType)]
+		kind := map[uint32]string{natSNAT: "snat", natDNAT: "dnat"}[a.number(natType)]
 		s.say("%s to %s", kind, s.from(a.register(natRegAddrMin)))
 	case "masq":
 		s.say("masquerade")
@@ -204,17 +203,17 @@ func (s *speller) payload(a attributes) {
 	base, offset, size := a.number(payloadBase), a.number(payloadOffset), int(a.number(payloadLen))
 	o := operand{text: fmt.Sprintf("@%d,%d,%d", base, 8*offset, 8*size)}
 	type place struct{ base, offset uint32 }
-	transport := map[uint32]string{0: "th sport", 2: "th dport"}
+	transport := map[uint32]string{offsetSport: "th sport", offsetDport: "th dport"}
 	switch {
-	case base == baseNetwork && size <= 4 && (offset == 12 || offset == 16):
-		o = operand{text: "ip " + map[uint32]string{12: "saddr", 16: "daddr"}[offset], kind: anAddress, size: 4}
-	case base == baseNetwork && size <= 16 && (offset == 8 || offset == 24):
-		o = operand{text: "ip6 " + map[uint32]string{8: "saddr", 24: "daddr"}[offset], kind: anAddress, size: 16}
+	case base == baseNetwork && size <= 4 && (offset == offsetIPSaddr || offset == offsetIPDaddr):
+		o = operand{text: "ip " + map[uint32]string{offsetIPSaddr: "saddr", offsetIPDaddr: "daddr"}[offset], kind: anAddress, size: 4}
+	case base == baseNetwork && size <= 16 && (offset == offsetIP6Saddr || offset == offsetIP6Daddr):
+		o = operand{text: "ip6 " + map[uint32]string{offsetIP6Saddr: "saddr", offsetIP6Daddr: "daddr"}[offset], kind: anAddress, size: 16}
 	case base == baseTransport && size == 2 && transport[offset] != "":
 		o = operand{text: transport[offset], kind: aPort}
-	case base == baseTransport && offset == 13 && size == 1:
+	case base == baseTransport && offset == offsetTCPFlags && size == 1:
 		o = operand{text: "tcp flags"}
-	case place{base, offset} == place{baseNetwork, 9} && size == 1:
+	case place{base, offset} == place{baseNetwork, offsetIPProtocol} && size == 1:
 		o = operand{text: "ip protocol", kind: aProto}
 	}
 	s.move(a, payloadSreg, payloadDreg, o)
@@ -227,7 +226,7 @@ func (s *speller) meta(a attributes) {
 		o = operand{text: "meta mark", kind: aNumber}
 	case metaIIFName:
 		o = operand{text: "iifname", kind: aName}
-	case metaIIFName + 1: // NFT_META_OIFNAME
+	case metaOIFName:
 		o = operand{text: "oifname", kind: aName}
 	case metaNFTrace:
 		o.text = "meta nftrace"
@@ -240,18 +239,18 @@ func (s *speller) meta(a attributes) {
 func (s *speller) conntrack(a attributes) {
 	o := operand{text: fmt.Sprintf("ct key %d", a.number(ctKey))}
 	switch key := a.number(ctKey); key {
-	case 0: // NFT_CT_STATE
+	case ctKeyState:
 		o = operand{text: "ct state", kind: ctStates}
-	case 2:
+	case ctKeyStatus:
 		o = operand{text: "ct status", kind: aNumber}
-	case 3:
+	case ctKeyMark:
 		o = operand{text: "ct mark", kind: aNumber}
-	case 10:
+	case ctKeyProtocol:
 		o = operand{text: "ct original protocol", kind: aProto}
-	case 19, 20:
-		o = operand{text: "ct original ip " + [...]string{"saddr", "daddr"}[key-19], kind: anAddress, size: 4}
-	case 21, 22:
-		o = operand{text: "ct original ip6 " + [...]string{"saddr", "daddr"}[key-21], kind: anAddress, size: 16}
+	case ctKeySrcIP, ctKeyDstIP:
+		o = operand{text: "ct original ip " + [...]string{"saddr", "daddr"}[key-ctKeySrcIP], kind: anAddress, size: 4}
+	case ctKeySrcIP6, ctKeyDstIP6:
+		o = operand{text: "ct original ip6 " + [...]string{"saddr", "daddr"}[key-ctKeySrcIP6], kind: anAddress, size: 16}
 	}
 	s.load(a.register(ctDreg), o)
 }
@@ -293,8 +292,8 @@ func (s *speller) compare(a attributes) {
 		s.say("%s %s%s", o.text, op, prefixOf(value, o))
 	case o.kind == ctStates && len(o.mask) == 4:
 		var names []string
-		for bit, name := range map[uint32]string{1: "invalid", 2: "established", 4: "related", 8: "new", 64: "untracked"} {
-			if binary.NativeEndian.Uint32(o.mask)&bit != 0 {
+		for bit, name := range map[CtStates]string{CtInvalid: "invalid", ctEstablished: "established", ctRelated: "related", CtNew: "new", ctUntracked: "untracked"} {
+			if CtStates(binary.NativeEndian.Uint32(o.mask))&bit != 0 {
 				names = append(names, name)
 			}
 		}
@@ -389,13 +388,12 @@ func (s *speller) lookup(a attributes) {
 
 // extension is one of iptables, in a rule of iptables-nft. The text of its match "comment" is the only one that is shown.
 func (s *speller) extension(what string, a attributes) {
-	const name, info = 1, 3 // NFTA_MATCH_NAME, NFTA_MATCH_INFO; the same of targets
-	extension := printable(netlink.Text(a[name]))
+	extension := printable(netlink.Text(a[matchName]))
 	switch {
 	case what == "target":
 		s.say("-j %s", extension)
 	case extension == "comment":
-		text, _, _ := bytes.Cut(a[info], []byte{0})
+		text, _, _ := bytes.Cut(a[matchInfo], []byte{0})
 		s.say("/* %s */", printable(string(text)))
 	default:
 		s.say("-m %s", extension)
@@ -428,7 +426,7 @@ func verdictOf(code uint32, chain string) string {
 		return "goto " + chain
 	case codeReturn:
 		return "return"
-	case 1<<32 - 1, 1<<32 - 2: // NFT_CONTINUE, NFT_BREAK
+	case codeNext, codeBreak:
 		return "continue"
 	}
 	return fmt.Sprintf("verdict %d", int32(code))

@@ -39,9 +39,13 @@ type Statement interface {
 type CtStates uint32
 
 const (
-	CtInvalid CtStates = 1 << 0      // NF_CT_STATE_INVALID_BIT
-	CtKnown   CtStates = 1<<1 | 1<<2 // established, related: NF_CT_STATE_BIT of IP_CT_ESTABLISHED, IP_CT_RELATED
-	CtNew     CtStates = 1 << 3      // NF_CT_STATE_BIT(IP_CT_NEW)
+	CtInvalid CtStates = 1 << 0 // NF_CT_STATE_INVALID_BIT
+	CtKnown   CtStates = ctEstablished | ctRelated
+	CtNew     CtStates = 1 << 3 // NF_CT_STATE_BIT(IP_CT_NEW)
+
+	ctEstablished CtStates = 1 << 1 // NF_CT_STATE_BIT of IP_CT_ESTABLISHED, IP_CT_RELATED
+	ctRelated     CtStates = 1 << 2
+	ctUntracked   CtStates = 1 << 6 // NF_CT_STATE_UNTRACKED_BIT
 )
 
 // Matches.
@@ -250,14 +254,14 @@ func (n Numgen) encode(e *encoder, reg int) {
 		e.jhash(reg, clientFields, n.Mod, model.HashSeed, n.Offset)
 		return
 	}
-	random := uint32(1) // NFT_NG_RANDOM
+	choice := uint32(ngRandom)
 	if n.By == InTurn {
-		random = 0 // NFT_NG_INCREMENTAL
+		choice = ngIncremental
 	}
 	e.expr("numgen", func() {
 		e.Uint32(ngDreg, uint32(reg))
 		e.Uint32(ngModulus, n.Mod)
-		e.Uint32(ngType, random)
+		e.Uint32(ngType, choice)
 		if n.Offset > 0 {
 			e.Uint32(ngOffset, n.Offset)
 		}
@@ -485,10 +489,10 @@ func (s DestinationIn) encode(e *encoder) { e.prefix(Daddr, equalOr(s.Not), s.Pr
 func (s FibLocal) encode(e *encoder) {
 	e.expr("fib", func() {
 		e.Uint32(fibDreg, reg0)
-		e.Uint32(fibResult, 3) // NFT_FIB_RESULT_ADDRTYPE
-		e.Uint32(fibFlags, 2)  // NFTA_FIB_F_DADDR
+		e.Uint32(fibResult, fibAddrType)
+		e.Uint32(fibFlags, fibDaddrFlag)
 	})
-	e.cmp(equalOr(s.Not), host32(2)) // RTN_LOCAL
+	e.cmp(equalOr(s.Not), host32(routeLocal))
 }
 
 func (s IifName) encode(e *encoder) {
@@ -512,18 +516,18 @@ func (s MarkHas) encode(e *encoder) {
 }
 
 func (s CtState) encode(e *encoder) {
-	e.conntrack(0, uint32(s.States)) // NFT_CT_STATE
+	e.conntrack(ctKeyState, uint32(s.States))
 	e.cmp(notEqual, host32(0))
 }
 
 func (NotSYN) encode(e *encoder) {
-	e.payload(reg0, baseTransport, 13, 1)
-	e.bitwise([]byte{2}, []byte{0}) // TCPHDR_SYN
+	e.payload(reg0, baseTransport, offsetTCPFlags, 1)
+	e.bitwise([]byte{tcpSYN}, []byte{0})
 	e.cmp(equal, []byte{0})
 }
 
 func (s CtDNAT) encode(e *encoder) {
-	e.conntrack(2, 1<<5) // NFT_CT_STATUS, IPS_DST_NAT
+	e.conntrack(ctKeyStatus, statusDNAT)
 	e.cmp(equalOr(!s.Not), host32(0))
 }
 
@@ -547,29 +551,26 @@ func (RestoreSource) encode(e *encoder) {
 }
 
 func (s Update) encode(e *encoder) {
-	const update = 1 // NFT_DYNSET_OP_UPDATE
-	e.dynset(s.Set, update, s.Timeout, nil)
+	e.dynset(s.Set, dynsetUpdate, s.Timeout, nil)
 }
 
 func (s Over) encode(e *encoder) {
-	const update = 1
-	e.dynset(s.Set, update, s.Period, func() {
+	e.dynset(s.Set, dynsetUpdate, s.Period, func() {
 		at := e.Nest(dynsetExpr)
 		e.Text(attrExprName, "limit")
 		data := e.Nest(attrExprData)
 		e.Uint64(limitRate, uint64(s.Burst))
 		e.Uint64(limitUnit, uint64(s.Period/time.Second))
 		e.Uint32(limitBurst, s.Burst)
-		e.Uint32(limitType, 0)  // NFT_LIMIT_PKTS
-		e.Uint32(limitFlags, 1) // NFT_LIMIT_F_INV
+		e.Uint32(limitType, limitPackets)
+		e.Uint32(limitFlags, limitInverse)
 		e.NestEnd(data)
 		e.NestEnd(at)
 	})
 }
 
 func (s Delete) encode(e *encoder) {
-	const remove = 2 // NFT_DYNSET_OP_DELETE
-	e.dynset(s.Set, remove, 0, nil)
+	e.dynset(s.Set, dynsetDelete, 0, nil)
 }
 
 func (s Vmap) encode(e *encoder) {
@@ -584,12 +585,12 @@ func (s Jump) encode(e *encoder) { e.verdict(codeJump, s.Chain) }
 func (Return) encode(e *encoder) { e.verdict(codeReturn, "") }
 
 func (Reject) encode(e *encoder) {
-	port := uint8(3) // ICMP_PORT_UNREACH
+	port := uint8(icmpPortUnreach)
 	if e.family == model.IPv6 {
-		port = 4 // ICMPV6_PORT_UNREACH
+		port = icmpv6PortUnreach
 	}
 	e.expr("reject", func() {
-		e.Uint32(rejectType, 0) // NFT_REJECT_ICMP_UNREACH
+		e.Uint32(rejectType, rejectUnreachable)
 		e.Uint8(rejectICMPCode, port)
 	})
 }

@@ -349,7 +349,7 @@ func handleOf(at netip.AddrPort, lowest map[netip.Addr]uint16) netip.Addr {
 
 // identity is what the port is known by in setAffinity, written as an address: a hash of its
 // first frontend. An IPv4 address has 32 bits, few enough that a tenant could choose an
-// address and a port with the number of somebody else's; with the host's salt it cannot be
+// address and a port with the number of another tenant's; with the host's salt it cannot be
 // chosen. Two ports that have the same by chance (one pair among 10,000 ports of IPv4 in one
 // of a hundred clusters) share clients: one of both chooses again whenever it changes
 // between them.

@@ -91,7 +91,7 @@ func (c *Compiler) Rank(k nft.Key) int {
 	switch k.Set {
 	case setAllowed:
 		return 7
-	case setRestricted:
+	case setSourceRanges:
 		return 8
 	case setAffinitySlots, setAffinityNodeSlots: // an endpoint's handle
 		return 10
@@ -110,7 +110,7 @@ func (*Compiler) Admits(k nft.Key) (guard nft.Key, clients netip.Prefix) {
 	if k.Kind != nft.KindElement || k.Set != setAllowed {
 		return guard, clients
 	}
-	return nft.AddrPortKey(setRestricted, k.Proto, k.AddrPort()), k.Prefix()
+	return nft.AddrPortKey(setSourceRanges, k.Proto, k.AddrPort()), k.Prefix()
 }
 
 // depth orders chains: those that go to others are deeper.
@@ -299,7 +299,7 @@ func (p *portCompiler) restrict(f *model.Frontend) bool {
 		p.gap(f, "source ranges of node ports cannot be distinguished in this mode: closed to all")
 		return false
 	}
-	p.emit(element(setRestricted, p.port.ID.Proto, f), nft.Value{})
+	p.emit(element(setSourceRanges, p.port.ID.Proto, f), nft.Value{})
 	for _, r := range model.FamilyOf(f.At.Addr()).Prefixes(f.Allow) {
 		p.emit(element(setAllowed, p.port.ID.Proto, f).Within(r), nft.Value{})
 	}

@@ -67,7 +67,7 @@ func TestCompile(t *testing.T) {
 		},
 		"no endpoints": {
 			front(model.KindExternalIP, "203.0.113.1:80", onAll(reject)),
-			[]string{"vips 203.0.113.1 . tcp . 80 : goto refuse"},
+			[]string{"vips 203.0.113.1 . tcp . 80 : goto reject-chain"},
 		},
 	} {
 		slices.Sort(test.want)
@@ -192,7 +192,7 @@ func TestPickNames(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"", "refuse", "pick-", "pick-0", "pick-05", "pick-5-other", "pick-5-second-snat", "affinity-pick-5", "pick-70000"} {
+	for _, name := range []string{"", "reject-chain", "pick-", "pick-0", "pick-05", "pick-5-other", "pick-5-second-snat", "affinity-pick-5", "pick-70000"} {
 		if p, ok := parsePick(name); ok {
 			t.Errorf("%q is read as %+v", name, p)
 		}

@@ -4,7 +4,7 @@
 // "ip6 tandem", over netlink: it needs no nft binary.
 //
 //	prerouting, output
-//	  guarded, allowed: drop clients outside of source ranges
+//	  source-ranges, allowed: drop clients outside of source ranges
 //	  set the masquerade bit on packets that are not from a pod of this node
 //	  vips-pod, vips-host: exceptions to vips for pods of this node, and for the node itself
 //	  vips: address . protocol . port ─────▶ drop, reject or pick-N

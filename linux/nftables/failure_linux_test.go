@@ -213,8 +213,8 @@ func TestSmallSendBuffer(t *testing.T) {
 	mustHave(t, d, want)
 }
 
-// guardedPorts are manyPorts that answer clients inside prefixes alone.
-func guardedPorts(n int, allow ...string) []*model.Port {
+// restrictedPorts are manyPorts that answer clients inside prefixes alone.
+func restrictedPorts(n int, allow ...string) []*model.Port {
 	ports := manyPorts(n)
 	for _, p := range ports {
 		p.Frontends[0].Restricted = true
@@ -238,8 +238,8 @@ func TestRangesChangeInParts(t *testing.T) {
 		}
 		return &h
 	}
-	narrow := compile(t, host("10.1.0.0/24", "fd00::/64"), guardedPorts(80, "10.0.0.0/24", "10.2.0.0/24")...)
-	wide := compile(t, host("10.1.0.0/16", "fd00::/48"), guardedPorts(80, "10.0.0.0/8")...)
+	narrow := compile(t, host("10.1.0.0/24", "fd00::/64"), restrictedPorts(80, "10.0.0.0/24", "10.2.0.0/24")...)
+	wide := compile(t, host("10.1.0.0/16", "fd00::/48"), restrictedPorts(80, "10.0.0.0/8")...)
 	mustCommit(t, d, creation(narrow))
 	shrink(t, d, 2500)
 	for range 3 {
@@ -263,7 +263,7 @@ func TestManyRangesOfOneFront(t *testing.T) {
 	for i := range 200 {
 		some = append(some, fmt.Sprintf("10.%d.0.0/24", i))
 	}
-	narrow, wide := compile(t, testHost, guardedPorts(1, some...)...), compile(t, testHost, guardedPorts(1, "10.0.0.0/8")...)
+	narrow, wide := compile(t, testHost, restrictedPorts(1, some...)...), compile(t, testHost, restrictedPorts(1, "10.0.0.0/8")...)
 	mustCommit(t, d, creation(narrow))
 	shrink(t, d, 2500)
 	mustCommit(t, d, planned(narrow, wide))

@@ -14,8 +14,9 @@ import (
 const Table = "tandem"
 
 // comment is that of our tables. The number must change whenever the meaning of a
-// set, a map or a rule does.
-const comment = nft.Owner + " (layout 2)"
+// set, a map or a rule does, or the name of a set: where rules look up a new set before
+// it has its elements, clients outside of source ranges would be let in for a moment.
+const comment = nft.Owner + " (layout 3)"
 
 // The fields of keys. An address always comes first, so that all keys of a
 // family are alike.
@@ -46,10 +47,10 @@ var (
 	// setClusterIPs may have frontends of other kinds, too: their other ports are rejected.
 	setClusterIPs = &nft.Set{Name: "cluster-ips", Key: addrKey}
 
-	// setRestricted are frontends with source ranges, setAllowed such a frontend and a range
+	// setSourceRanges are frontends with source ranges, setAllowed such a frontend and a range
 	// that may use it.
-	setRestricted = &nft.Set{Name: "guarded", Key: frontKey}
-	setAllowed    = &nft.Set{Name: "allowed", Key: handleKey, Interval: true, Loads: rangeLoad}
+	setSourceRanges = &nft.Set{Name: "source-ranges", Key: frontKey}
+	setAllowed      = &nft.Set{Name: "allowed", Key: handleKey, Interval: true, Loads: rangeLoad}
 
 	// setHairpin has each endpoint of this node as source and destination: its connections
 	// to itself.
@@ -106,7 +107,7 @@ var (
 	}
 
 	// setAffinitySpare is the same for clients beyond the share of their port or its
-	// namespace, as many as it has room for, whoever comes first.
+	// namespace, as many as it has room for, first come, first served.
 	setAffinitySpare = &nft.Set{
 		Name: "affinity-spare", Key: setAffinity.Key, Data: nft.DataAddress, Size: affinitySpareSize, Unread: true, Loads: setAffinity.Loads,
 	}
@@ -144,7 +145,7 @@ const (
 
 // table is Tandem's, with its sets in the order in which they are listed.
 var table = nft.NewTable(Table, nft.Owner, comment,
-	setClusterIPs, setRestricted, setAllowed, setHairpin, setNodePortAddresses,
+	setClusterIPs, setSourceRanges, setAllowed, setHairpin, setNodePortAddresses,
 	setServiceCIDRs, setEndpointPorts, setL4, setVIPs, setVIPsPod,
 	setVIPsHost, setSlots, setNodePorts, setNodePortsPod, setNodePortsHost,
 	setNodeSlots, setAffinityPorts, setAffinityNodePorts, setAffinitySlots, setAffinityNodeSlots,
@@ -171,7 +172,7 @@ const (
 	chainNodePrerouting = "nodeports-prerouting"
 	chainNodeOutput     = "nodeports-output"
 	chainNoService      = "no-service"
-	chainReject         = "refuse"
+	chainReject         = "reject-chain" // as kube-proxy calls it: "reject" is a keyword of nft
 	chainMasquerading   = "masquerading"
 )
 
@@ -320,7 +321,7 @@ type origins struct {
 // come before node ports.
 func (o origins) entrance(f model.Family, nodePorts string) []nft.Rule {
 	rules := []nft.Rule{
-		{Statements: []nft.Statement{nft.Lookup{Set: setRestricted}, nft.Lookup{Set: setAllowed, Not: true}, nft.Drop{}}, Comment: "not in source ranges"},
+		{Statements: []nft.Statement{nft.Lookup{Set: setSourceRanges}, nft.Lookup{Set: setAllowed, Not: true}, nft.Drop{}}, Comment: "not in source ranges"},
 		nft.NewRule(nft.SetMark{Bit: o.bit}),
 	}
 	for _, pod := range o.pods {

@@ -28,7 +28,7 @@ import (
 // namesakes are tables with our name that are another program's, also in disguise.
 var namesakes = map[string]string{
 	"no comment":    "table ip tandem {\n set slots { type ipv4_addr; elements = { 1.1.1.1 }; }\n chain prerouting { type filter hook prerouting priority 0; ip saddr @slots drop; }\n}",
-	"their comment": "table ip tandem {\n comment \"two horses\"\n chain refuse { counter; }\n}",
+	"their comment": "table ip tandem {\n comment \"two horses\"\n chain reject-chain { counter; }\n}",
 	"ours inside":   "table ip tandem {\n comment \"not: " + comment + "\"\n}",
 	"dormant":       "table ip tandem { flags dormant; }",
 }

@@ -72,6 +72,6 @@ func entryText(k Key, to Target) string {
 	if k.From.IsValid() {
 		where = fmt.Sprintf("from %s %s", k.From, where)
 	}
-	do := [...]string{toRelay: "relay " + to.Relay.String(), Reject: "refuse", Drop: "drop", Accept: "go on"}[to.Do]
+	do := [...]string{toRelay: "relay " + to.Relay.String(), Reject: "reject", Drop: "drop", Accept: "accept"}[to.Do]
 	return fmt.Sprintf("%s %s: %s", k.Chain, where, do)
 }

@@ -29,7 +29,10 @@ var (
 	nodePortFields = []nft.Field{nft.L4Proto, nft.Dport} // node ports have no address of their own
 
 	nftClusterIPs = &nft.Set{Name: "cluster-ips", Key: []nft.Field{nft.Daddr}}
-	nftGuarded    = &nft.Set{Name: "guarded", Key: portalFields}
+
+	// nftSourceRanges are frontends with source ranges. Its name is an older one: another would make
+	// an upgrade create the table again, and relays lose the ports on which clients wait.
+	nftSourceRanges = &nft.Set{Name: "guarded", Key: portalFields}
 
 	// nftAllowed holds frontends with a source range. A rule looks up the protocol as
 	// stored by connection tracking, in network order: Linux 6.12 rejects nft's byte
@@ -62,7 +65,7 @@ const behindOthers = 10
 
 // nftSets are all sets and maps of a table.
 func nftSets() []*nft.Set {
-	sets := []*nft.Set{nftClusterIPs, nftGuarded, nftAllowed}
+	sets := []*nft.Set{nftClusterIPs, nftSourceRanges, nftAllowed}
 	for _, chain := range entryChains {
 		if s, ok := nftMaps[chain]; ok {
 			sets = append(sets, s)
@@ -111,7 +114,7 @@ func nftRules(chain string, rules []xtables.Rule) (all []nft.Rule) {
 	case isMap:
 		rule("", nft.DNATMap{Map: id})
 	case chain == chainGuard:
-		rule("not in source ranges", nft.Lookup{Set: nftGuarded}, nft.Lookup{Set: nftAllowed, Not: true},
+		rule("not in source ranges", nft.Lookup{Set: nftSourceRanges}, nft.Lookup{Set: nftAllowed, Not: true},
 			nft.Jump{Chain: chainDrop})
 	case chain == chainClosed:
 		rule(sayClosed, nft.Lookup{Set: nftClusterIPs}, nft.Jump{Chain: chainReject})
@@ -169,7 +172,7 @@ func element(k Key, r xtables.Rule) (n nft.Key, v nft.Value) {
 	case k.From.IsValid():
 		set = nftAllowed
 	default:
-		set = nftGuarded
+		set = nftSourceRanges
 	}
 	if n = nft.AddrPortKey(set, k.Proto, k.At); set == nftAllowed {
 		n = n.Within(k.From)

@@ -28,7 +28,7 @@ var harms = map[string]string{
 	"one loses its name":   "delete element T nodeport-host { tcp . 30080 }; add element T nodeport-host { tcp . 30080 : 169.254.84.1 . 7 }",
 	"a range goes":         "delete element T allowed { 203.0.113.10 . tcp . 80 . 198.51.100.0/24 }",
 	"a range is added":     "add element T allowed { 203.0.113.10 . tcp . 80 . 192.0.2.7-192.0.2.9 }",
-	"everybody is let in":  "flush set T guarded",
+	"no source ranges":     "flush set T guarded",
 	"a chain is empty":     "flush chain T KUBE-PORTALS-IN",
 	"a rule is added":      "add rule T KUBE-PORTALS-HOST tcp dport 1234 return",
 	"we are overtaken":     "insert rule T prerouting accept",

@@ -27,8 +27,8 @@ func TestGuarded(t *testing.T) {
 	}
 	for _, path := range []string{outer, dir} { // of the outer one they could put another in its place
 		foldertest.Open(t, path)
-		if err := checkPermissions(exe); err == nil || !strings.Contains(err.Error(), path+" is writable by everybody") {
-			t.Errorf("%s is open to everybody: %v", path, err)
+		if err := checkPermissions(exe); err == nil || !strings.Contains(err.Error(), path+" is writable by Everyone") {
+			t.Errorf("%s is open to Everyone: %v", path, err)
 		}
 		if err := folders.Close(path); err != nil {
 			t.Fatal(err)

@@ -83,7 +83,7 @@ type Experiment struct {
 	run    func(*lab) string
 }
 
-// Assumed is the source of what nobody has published.
+// Assumed is the source of behaviour without a public record.
 const Assumed = "assumed"
 
 // Need is what an experiment needs besides HNS, in words.

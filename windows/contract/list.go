@@ -16,10 +16,10 @@ import (
 // typePrivate is a network without an adapter and without the node.
 const typePrivate = "Private"
 
-// nobody is an id that no object has, given one that an experiment asks for.
+// unknownID is an ID that no object has, given one that an experiment asks for.
 const (
-	nobody = "7a6e6d65-7465-7374-0000-000000000000"
-	given  = "7a6e6d65-7465-7374-0000-000000000001"
+	unknownID = "7a6e6d65-7465-7374-0000-000000000000"
+	given     = "7a6e6d65-7465-7374-0000-000000000001"
 )
 
 // always is an answer that does not depend on the machine.
@@ -71,7 +71,7 @@ func reading() []Experiment {
 	gone := func(what string, k dll.Kind, v dll.Verb, code, source string) Experiment {
 		return Experiment{
 			ID: "not-found/" + what, Asks: what + " that does not exist", Source: source, expect: always(code),
-			run: func(l *lab) string { return text(hns.CodeOf(l.call(dll.Request{Kind: k, Verb: v, ID: nobody}))) },
+			run: func(l *lab) string { return text(hns.CodeOf(l.call(dll.Request{Kind: k, Verb: v, ID: unknownID}))) },
 		}
 	}
 	return []Experiment{
@@ -84,14 +84,14 @@ func reading() []Experiment {
 		{
 			ID: "win32-codes/absent", Asks: "the HRESULT of opening an object that does not exist", Source: "hcsshim, internal/hcs errors", expect: always("HRESULT 0x80070490"),
 			run: func(l *lab) string {
-				return fmt.Sprintf("HRESULT 0x%x", l.call(dll.Request{Kind: dll.LoadBalancer, Verb: dll.Open, ID: nobody}).Result)
+				return fmt.Sprintf("HRESULT 0x%x", l.call(dll.Request{Kind: dll.LoadBalancer, Verb: dll.Open, ID: unknownID}).Result)
 			},
 		},
 		{
 			ID: "error-records/absent", Asks: "the error record of opening an object that does not exist", Source: "kubernetes#100384, hcsshim#1043",
 			expect: always("Error, ErrorCode, Success: the HRESULT"),
 			run: func(l *lab) string {
-				out := l.call(dll.Request{Kind: dll.LoadBalancer, Verb: dll.Open, ID: nobody})
+				out := l.call(dll.Request{Kind: dll.LoadBalancer, Verb: dll.Open, ID: unknownID})
 				var record map[string]any
 				if json.Unmarshal([]byte(out.Record), &record) != nil {
 					return "no record"
@@ -315,9 +315,9 @@ func balancers() []Experiment {
 		one("needs-mapping/none", "a load balancer without port mappings", Assumed, "0x803b000d", func(l *lab, pods []string) any {
 			return l.balancer(l.vip(10), pods[0]).with("PortMappings", []object{})
 		}),
-		one("endpoints-exist/absent", "a load balancer over an endpoint that does not exist", Assumed, "0x803b0002", func(l *lab, _ []string) any { return l.balancer(l.vip(10), nobody) }),
+		one("endpoints-exist/absent", "a load balancer over an endpoint that does not exist", Assumed, "0x803b0002", func(l *lab, _ []string) any { return l.balancer(l.vip(10), unknownID) }),
 		one("endpoints-exist/one-absent", "a load balancer over two endpoints, one of which does not exist", Assumed, "0x803b0002", func(l *lab, pods []string) any {
-			return l.balancer(l.vip(10), pods[0], nobody)
+			return l.balancer(l.vip(10), pods[0], unknownID)
 		}),
 		one("id-case/reference", "a load balancer over an endpoint by its id in capitals", "hcsshim, hcn tests", "ok", func(l *lab, pods []string) any {
 			return l.balancer(l.vip(10), strings.ToUpper(pods[0]))

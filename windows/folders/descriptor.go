@@ -29,7 +29,7 @@ const (
 // descriptor is a security descriptor: who owns an object, and who may do what with it.
 type descriptor struct {
 	owner   string // a SID; empty on a file system that keeps none
-	open    bool   // it has no access list: everybody may do everything
+	open    bool   // no access list (a NULL DACL): everyone has full access
 	entries []entry
 }
 
@@ -58,8 +58,8 @@ const trustedInstaller = "S-1-5-80-956008885-3418522649-1831038044-1853292631-22
 // the rights of the owner, which is judged itself.
 var privileged = [...]string{"S-1-5-18", "S-1-5-32-544", "S-1-3-0", "S-1-3-4", trustedInstaller}
 
-// untrusted names what gives somebody who is not privileged one of the rights to an object; ""
-// for nothing. With no rights it is the owner alone that counts. The caller trusts others, too.
+// untrusted names the owner or entry that gives an unprivileged account one of the rights to an object; ""
+// for none. With no rights it is the owner alone that counts. The caller trusts others, too.
 // An entry of a kind that is not known is an error.
 func (d descriptor) untrusted(rights uint32, trusted func(sid string) bool) (why string, err error) {
 	trusts := func(sid string) bool { return slices.Contains(privileged[:], sid) || trusted(sid) }
@@ -69,7 +69,7 @@ func (d descriptor) untrusted(rights uint32, trusted func(sid string) bool) (why
 	case rights == 0:
 		return "", nil
 	case d.open:
-		return "writable by everybody", nil
+		return "writable by Everyone", nil
 	}
 	for _, e := range d.entries {
 		switch e.kind {
@@ -89,7 +89,7 @@ func (d descriptor) untrusted(rights uint32, trusted func(sid string) bool) (why
 func account(sid string) string {
 	switch sid {
 	case "S-1-1-0":
-		return "everybody"
+		return "Everyone"
 	case "S-1-5-11":
 		return "authenticated users"
 	case "S-1-5-32-545":

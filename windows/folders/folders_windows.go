@@ -129,7 +129,7 @@ func outwards(dir string, check func(dir string, rights uint32) error) error {
 	for {
 		outer, rights := filepath.Dir(dir), uint32(replacing)
 		if outer == dir {
-			rights &^= deleteRight // nobody deletes or renames a disk's own folder
+			rights &^= deleteRight // the root folder of a disk cannot be deleted or renamed
 		}
 		if err := check(dir, rights); err != nil || outer == dir {
 			return err

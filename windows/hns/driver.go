@@ -364,7 +364,7 @@ func (d *Driver) begin(ctx context.Context) (c *commit, release func()) {
 	return &commit{Driver: d, ctx: ctx, lasting: lasting}, release
 }
 
-// adopt notes that the load balancer of a frontend is owned from now on, whoever made it.
+// adopt notes that the load balancer of a frontend is owned from now on, also if another program created it.
 func (c *commit) adopt(k Key, id string) {
 	if !c.journal.owns(id) {
 		c.taken = append(c.taken, k.String()+" "+id)
@@ -509,7 +509,7 @@ func bounded[T any](ctx context.Context, c *calls, ended *atomic.Int32, what str
 	}
 }
 
-// busy reports whether HNS is still at a call that nobody waits for any more.
+// busy reports whether HNS is still executing an abandoned call.
 func (c *calls) busy() bool { return c.hung.Load() > 0 || c.left.Load() > 0 }
 
 // run makes a call that changes HNS and has no result.

@@ -554,7 +554,7 @@ func (t *inventory) degraded(k Key) bool {
 	return e.degraded()
 }
 
-// source returns the endpoint of the source VIP, whoever made it: one of this node, or Calico's,
+// source returns the endpoint of the source VIP, also if another program created it: one of this node, or Calico's,
 // which is a remote one on overlays.
 func (t *inventory) source() (e Endpoint, ok bool) {
 	if id, ok := t.find(Target{t.facts.sourceVIP, true}); ok {
@@ -579,7 +579,7 @@ func (t *inventory) readSource() (v Value) {
 
 // Windows has 16,384 dynamic ports for TCP by default, of which each load balancer without
 // DSR reserves 64 (Azure/AKS#1375): beyond half of them pods are at risk, and those of
-// frontends that anybody with a Service can have many of leave an eighth.
+// frontends that any tenant can create in numbers leave an eighth.
 const (
 	defaultPorts    = 16384
 	portsWithoutDSR = 64

@@ -34,9 +34,8 @@ import (
 //	done 6 10.96.0.10:80
 //
 // HNS is asked for a load balancer of a frontend (protocol, address and port) between try and
-// done. Where the process ends in between, HNS may have one whose id nobody knows: what there
-// is for that frontend when HNS is read the next time is owned, as after an answer that was
-// lost. A done without a frontend ends all. No line is waited for until it is on the disk: what
+// done. Where the process ends in between, HNS may have one of unknown ID: a load balancer
+// of that frontend at the next read of HNS is owned, as after a lost answer. A done without a frontend ends all. No line is waited for until it is on the disk: what
 // a process has written outlives it.
 //
 // An echo is a load balancer as it was requested, and as HNS returned it when that

@@ -226,7 +226,7 @@ type Settings struct {
 }
 
 // Evaluate: what the virtual switch does with load
-// balancers is assumed as in windows/test/hnsemu: what none is for goes its way;
+// balancers is assumed as in windows/test/hnsemu: packets without one pass unchanged;
 // those without External answer this node's pods and processes only; node ports do
 // not answer the node itself; with DSR endpoints see the client.
 func (*Compiler) Evaluate(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.Outcome {

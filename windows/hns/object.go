@@ -214,7 +214,7 @@ type facts struct {
 	node      [2]netip.Addr // this node's own addresses, by family
 	hostMAC   string        // overlay: of the interface that has the node's address
 	sourceVIP netip.Addr    // overlay
-	chosenVIP bool          // by HNS, and reserved by nobody
+	chosenVIP bool          // by HNS, without a reserved endpoint
 	askSource bool          // l2bridge: load balancers need a source VIP (Features.DefaultSource)
 }
 

@@ -86,7 +86,7 @@ func Record(h HNS, out io.WriteCloser, key []byte, log *slog.Logger) HNS {
 	return r
 }
 
-// RecordIn is Record into a file, which is replaced, with a key that nobody gets to know. If
+// RecordIn is Record into a file, which is replaced, with a key that is kept nowhere. If
 // the file cannot be made, that is logged, and the HNS is returned as it is. Without a
 // name it is, too.
 func RecordIn(file string, h HNS, log *slog.Logger) HNS {
@@ -102,7 +102,7 @@ func RecordIn(file string, h HNS, log *slog.Logger) HNS {
 	return Record(h, out, []byte(rand.Text()), log)
 }
 
-// line writes a line. The lock is held, or nobody else has the recorder yet.
+// line writes a line. The caller holds the lock, or is the only user.
 func (r *recorder) line(v any) {
 	b, err := json.Marshal(v)
 	b = append(b, '\n')

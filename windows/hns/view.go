@@ -18,7 +18,7 @@ import (
 // View is what an HNS and a journal held when they were looked at. It is
 // immutable.
 type View struct {
-	known   *inventory // nobody else uses it: its lock is not needed
+	known   *inventory // used by this View alone, so without its lock
 	version Version
 	network Network
 	config  *config.Config

@@ -28,7 +28,7 @@ type Options struct {
 	NoCache     bool          // it has no watch cache: lists come in pages, whatever is requested
 	Absent      []string      // resources that it does not have
 	Bookmarks   time.Duration // between bookmarks; 0 for none
-	Tokens      []string      // that are accepted; none accepts everybody
+	Tokens      []string      // that are accepted; none: anonymous requests, too
 
 	// Listen makes the server's listener, each time that it starts; nil is a port of
 	// the loopback interface, the same every time.
@@ -146,7 +146,7 @@ func (s *Server) Serve(name, version string) {
 	s.Cut(name)
 }
 
-// Accept replaces the tokens that are accepted; none accepts everybody.
+// Accept replaces the tokens that are accepted; with none, anonymous requests are, too.
 func (s *Server) Accept(tokens ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

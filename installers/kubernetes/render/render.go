@@ -7,7 +7,7 @@
 //
 //	go run . -version v1.2.3 -out ../../../dist/kubernetes
 //
-// For somebody without Helm it prints what `helm template` would, with values as
+// Without Helm it prints what `helm template` would, with values as
 // --set has them:
 //
 //	go run . -print image.tag=v1.2.3 linux.iptables=true

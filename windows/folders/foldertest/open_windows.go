@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// Open lets everybody write a file, or a folder and what is made in it.
+// Open lets Everyone write to a file, or to a folder and its future content.
 func Open(t *testing.T, path string) {
 	t.Helper()
 	open, err := windows.SecurityDescriptorFromString("D:P(A;OICI;FA;;;BA)(A;OICI;FA;;;WD)")

@@ -39,7 +39,7 @@ func Kept() (map[string]contract.Report, error) {
 	return all, nil
 }
 
-// expectations returns the answers of a version that nobody has reported on.
+// expectations returns the answers of a version without a report.
 func expectations(v hns.Version) map[string]hns.Code {
 	answers := map[string]hns.Code{}
 	for _, e := range contract.All() {

@@ -75,7 +75,7 @@
 //	plain             namespaces and SDN routes are returned as they were given    hcsshim, hcn tests
 //	unimplemented     other paths of HNSCall, other modifications: 0x80004001      of the emulator
 //	time              a call takes 1 ms of the emulator's own time, unless set     of the emulator; on a slow node 43 ms and 88 ms: kubernetes#109124
-//	no-balancer       a packet that no load balancer is for goes its way           assumed; nothing in hcsshim, hcn/hcnpolicy.go, would refuse it
+//	no-balancer       a packet without a load balancer passes unchanged            assumed; nothing in hcsshim, hcn/hcnpolicy.go, would reject it
 //	external          clients outside need VipExternalIP                           assumed; node ports worked before it was known: kubernetes#113742
 //	node-ports        node ports do not answer the node itself                     kubernetes.io, Networking on Windows
 //	dsr               endpoints see the client with DSR, else the source VIP       kubernetes.io, Networking on Windows; from the node itself: assumed
