@@ -137,18 +137,10 @@ func apiDown(r *run, rng *rand.Rand) {
 }
 
 func watchHangs(r *run, rng *rand.Rand) {
-	const bookmarked = 65 * time.Second // a bookmark has come by then
-	time.Sleep(bookmarked)
-	resource := watched[rng.IntN(3)]              // ServiceCIDRs can be done without
-	if lost := r.network.lost(); !lost.IsZero() { // and on the watch that follows a half-open one
-		for begun := time.Now(); time.Since(begun) < 5*time.Minute; time.Sleep(time.Second) {
-			if all := r.watches(resource); len(all) > 0 && all[len(all)-1].At.After(lost) && time.Since(all[len(all)-1].At) > bookmarked {
-				break
-			}
-		}
-	}
+	resource := watched[rng.IntN(3)] // ServiceCIDRs can be done without
+	can := r.bookmarked(resource)
 	frozen, lift := time.Now(), r.server.Freeze(resource)
-	if rng.IntN(4) > 0 {
+	if rng.IntN(4) > 0 || !can {
 		r.later(some(rng), lift)
 		return
 	}
@@ -164,16 +156,39 @@ func watchHangs(r *run, rng *rand.Rand) {
 	}
 }
 
-// accepted returns when the server last accepted a watch after one whose time was up, or which it
-// had refused: it was alive then. The former happens once in five minutes at most: who asked for
-// less would hide a watch that is dead.
+// bookmarked waits until the process that runs has a watch on which a bookmark has come, and reports whether
+// that happened: a process that never had one cannot know that a watch without them is dead. A watch from before
+// connections became half-open does not count.
+func (r *run) bookmarked(resource string) bool {
+	const interval = 65 * time.Second
+	process, since := r.super.current(), time.Now()
+	for begun := since; time.Since(begun) < 5*time.Minute; time.Sleep(time.Second) {
+		if now := r.super.current(); now != process {
+			process, since = now, time.Now()
+		}
+		all, serves := r.watches(resource), r.serves()
+		if process == nil || len(all) == 0 || serves.IsZero() || time.Since(since) <= interval {
+			continue
+		}
+		last := all[len(all)-1]
+		if !last.Failed && !last.At.Before(serves) && last.At.After(r.network.lost()) && time.Since(last.At) > interval {
+			return true
+		}
+	}
+	return false
+}
+
+// accepted returns when the server last accepted a watch after one whose time was up, which it
+// had refused, or since which it was down: it was alive then. The first happens once in five minutes at most: who
+// asked for less would hide a watch that is dead.
 func (r *run) accepted(resource string) (at time.Time) {
 	const least, next = 5 * time.Minute, 5 * time.Second
-	watches := r.watches(resource)
+	watches, serves := r.watches(resource), r.serves()
 	for i := 1; i < len(watches); i++ {
 		seconds, _ := strconv.Atoi(watches[i-1].Query.Get("timeoutSeconds"))
 		asked, took := time.Duration(seconds)*time.Second, watches[i].At.Sub(watches[i-1].At)
-		if asked >= least && took >= asked && took < asked+next || watches[i-1].Failed && !watches[i].Failed {
+		timely := asked >= least && took >= asked && took < asked+next
+		if timely || !watches[i].Failed && (watches[i-1].Failed || watches[i-1].At.Before(serves) && !watches[i].At.Before(serves)) {
 			at = watches[i].At
 		}
 	}
@@ -409,4 +424,15 @@ func (r *run) startServer() {
 	if err := r.server.Restart(); err != nil {
 		r.violate("API server: %v", err)
 	}
+	r.started = time.Now()
+}
+
+// serves returns since when the server runs; zero while it is stopped.
+func (r *run) serves() (since time.Time) {
+	r.serving.Lock()
+	defer r.serving.Unlock()
+	if r.stopped == 0 {
+		since = r.started
+	}
+	return since
 }

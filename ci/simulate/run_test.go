@@ -82,8 +82,9 @@ type run struct {
 	judge   *judge
 	flows   atomic.Bool // conntrack cannot be written
 	clean   int         // so many writes the first cleanup lives to do; -1 is forever
-	serving sync.Mutex  // of stopped
+	serving sync.Mutex  // of these two
 	stopped int         // how many have stopped the API server
+	started time.Time   // when that was last started
 
 	mu         sync.Mutex
 	violations []string
@@ -147,7 +148,7 @@ func inBubble(t *testing.T, j job, verbose bool, changed func(plane) plane, do f
 
 func newRun(t *testing.T, j job, dir string, verbose bool, changed func(plane) plane) *run {
 	rng := conformance.NewRand(j.seed)
-	r := &run{job: j, rng: rng, config: randomConfig(rng), network: newNetwork(), text: &bytes.Buffer{}, log: discard(), clean: -1, begin: time.Now()}
+	r := &run{job: j, rng: rng, config: randomConfig(rng), network: newNetwork(), text: &bytes.Buffer{}, log: discard(), clean: -1, begin: time.Now(), started: time.Now()}
 	if verbose {
 		r.log = slog.New(slog.NewTextHandler(&lockedWriter{w: r.text}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}

@@ -21,18 +21,21 @@ import (
 // ServeHTTP answers one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if !s.authentic(token) {
-		status(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized")
-		return
-	}
 	res := s.route(r.URL.Path)
 	verb := verbOf(r)
 	name := ""
 	if res != nil {
 		name = res.name
 	}
+	note := Request{verb, name, r.URL.Query(), r.Header.Get("Accept"), token, time.Now(), true}
+	if !s.authentic(token) {
+		s.note(note)
+		status(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized")
+		return
+	}
 	rule, ruled := s.rule(verb, name, r.URL.Query().Get("sendInitialEvents") == "true")
-	s.note(Request{verb, name, r.URL.Query(), r.Header.Get("Accept"), token, time.Now(), ruled && rule.Status >= 300})
+	note.Failed = ruled && rule.Status >= 300
+	s.note(note)
 	if ruled {
 		if rule.Event && res != nil {
 			s.refuse(w, r, res, rule)

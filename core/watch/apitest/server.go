@@ -58,7 +58,7 @@ type Request struct {
 	Query          url.Values
 	Accept, Token  string
 	At             time.Time
-	Failed         bool // by a Rule
+	Failed         bool // by a Rule, or as its token is not valid
 }
 
 // Start starts a server on a port of its own of the loopback interface.
