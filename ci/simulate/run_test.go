@@ -308,12 +308,16 @@ func (r *run) served() bool {
 	return p != nil && p.proxy.Status().Synced
 }
 
-// knows reports whether the process that runs has the Services and slices of a world. One
+// knows reports whether the process that runs has the Services and slices of a world, and nothing else is on its
+// way: what was changed and undone before it has heard of either will still happen to it. A process
 // that will be started gets them before it writes anything.
 func (r *run) knows(w *world) bool {
 	p := r.super.current()
 	if p == nil {
 		return true
+	}
+	if !r.server.Delivered("services") || !r.server.Delivered("endpointslices") {
+		return false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

@@ -24,6 +24,8 @@ func TestReadAsApplied(t *testing.T) {
 		"dual":     "{ipFamilyPolicy: PreferDualStack, ipFamilies: [IPv6], ports: [{port: 80}]}",
 		"balanced": "{clusterIP: 10.96.0.1, type: LoadBalancer, ports: [{port: 80}, {name: x, port: 81, nodePort: 30080}]}",
 		"without":  "{clusterIP: 10.96.0.2, type: LoadBalancer, allocateLoadBalancerNodePorts: false, ports: [{port: 80}]}",
+		"local":    "{clusterIP: 10.96.0.4, type: LoadBalancer, externalTrafficPolicy: Local, allocateLoadBalancerNodePorts: false, ports: [{port: 80}]}",
+		"checked":  "{clusterIP: 10.96.0.5, type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: 30082, allocateLoadBalancerNodePorts: false, ports: [{port: 80}]}",
 		"headless": "{clusterIP: None, ports: [{port: 80}]}",
 		"external": "{type: ExternalName, externalName: example.com}",
 		"whole":    "{clusterIP: 10.96.0.3, type: NodePort, ports: [{port: 80, nodePort: 30081}]}",
@@ -47,7 +49,7 @@ func TestReadAsApplied(t *testing.T) {
 	}
 	if want := fmt.Sprint(map[string]string{
 		"plain": "[0.0.0.0]true false", "empty": "[0.0.0.0]true true", "dual": "[:: 0.0.0.0]true false", "balanced": "[10.96.0.1]false true",
-		"without": "[10.96.0.2]", "whole": "[10.96.0.3]", "wrong": "[0.0.0.0]true false",
+		"without": "[10.96.0.2]", "local": "[10.96.0.4]false false", "checked": "[10.96.0.5]", "whole": "[10.96.0.3]", "wrong": "[0.0.0.0]true false",
 	}); fmt.Sprint(got) != want {
 		t.Errorf("got  %v\nwant %s", got, want)
 	}

@@ -43,7 +43,7 @@ type object struct {
 }
 
 // open is what a Service leaves to the API server, as in model.Unassigned.
-type open struct{ clusterIPs, nodePorts bool }
+type open struct{ clusterIPs, nodePorts, healthPort bool }
 
 // ofKind returns the object of a kind that we do not read.
 func ofKind(kind string) *object { return &object{key: key{class: foreign, name: kind}} }

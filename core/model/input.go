@@ -220,7 +220,8 @@ func (s *Service) Fields(show func(name string, field any)) {
 }
 
 // Unassigned is what a Service leaves to the API server: such a Service is a manifest that nobody has applied yet. A
-// cluster IP is the unspecified address of its family then, and a node port is 0.
+// cluster IP is the unspecified address of its family then, and a node port is 0. A health check node port that a
+// load balancer with policy Local lacks is left, too, without a field of its own.
 type Unassigned struct {
 	Service    ServiceName `json:"service"`
 	ClusterIPs bool        `json:"clusterIPs,omitempty"`

@@ -113,7 +113,7 @@ func (a *assigner) take(s *model.Service) {
 func (a *assigner) complete(s *model.Service, left model.Unassigned) string {
 	was := a.now[s.Name]
 	var kept, made []string
-	lacks := ""
+	lacks := false // a port
 	if left.ClusterIPs {
 		if was != nil {
 			s.ClusterIPs, kept = was.ClusterIPs, append(kept, "cluster IP "+joined(was.ClusterIPs, " and "))
@@ -123,19 +123,29 @@ func (a *assigner) complete(s *model.Service, left model.Unassigned) string {
 			made = append(made, "cluster IP "+joined(s.ClusterIPs, " and "))
 		}
 	}
+	port := func(what string, now uint16) uint16 {
+		if now != 0 {
+			kept = append(kept, fmt.Sprintf("%s %d", what, now))
+			return now
+		}
+		free := a.nodePort()
+		if lacks = lacks || free == 0; free != 0 {
+			made = append(made, fmt.Sprintf("%s %d", what, free))
+		}
+		return free
+	}
 	s.Ports = slices.Clone(s.Ports)
 	for i := range s.Ports {
-		p := &s.Ports[i]
-		if !left.NodePorts || p.NodePort != 0 {
-			continue
+		if p := &s.Ports[i]; left.NodePorts && p.NodePort == 0 {
+			p.NodePort = port("node port", nodePortOf(was, s, p.Name))
 		}
-		if p.NodePort = nodePortOf(was, s, p.Name); p.NodePort != 0 {
-			kept = append(kept, fmt.Sprintf("node port %d", p.NodePort))
-		} else if p.NodePort = a.nodePort(); p.NodePort != 0 {
-			made = append(made, fmt.Sprintf("node port %d", p.NodePort))
-		} else {
-			lacks = fmt.Sprintf("; no node port is free in %s", a.ports)
+	}
+	if s.Type == model.LoadBalancer && s.External == model.Local && s.HealthCheckNodePort == 0 {
+		now := uint16(0)
+		if was != nil {
+			now = was.HealthCheckNodePort
 		}
+		s.HealthCheckNodePort = port("health check node port", now)
 	}
 	if s.Created.IsZero() {
 		s.Created = a.at
@@ -143,28 +153,25 @@ func (a *assigner) complete(s *model.Service, left model.Unassigned) string {
 	if was != nil {
 		inherit(s, was)
 	}
-	text := "Service " + s.Name.String() + ": "
-	switch {
-	case len(made) == 0:
-		return text + strings.Join(kept, ", ") + " as now" + lacks
-	case len(kept) > 0:
-		text += strings.Join(kept, ", ") + " as now; "
+	var said []string
+	if len(kept) > 0 {
+		said = append(said, strings.Join(kept, ", ")+" as now")
 	}
-	return text + strings.Join(made, ", ") + " in the place of what the API server will assign" + lacks
+	if len(made) > 0 {
+		said = append(said, strings.Join(made, ", ")+" in the place of what the API server will assign")
+	}
+	if lacks {
+		said = append(said, fmt.Sprintf("no node port is free in %s", a.ports))
+	}
+	return "Service " + s.Name.String() + ": " + strings.Join(said, "; ")
 }
 
-// inherit takes over what others write into a Service, and no manifest of people has: when it was created, addresses of
-// its load balancer, and the port for its health checks.
+// inherit takes over what others write into a Service, and no manifest of people has: when it was created, and addresses
+// of its load balancer.
 func inherit(s, was *model.Service) {
 	s.Created = was.Created
-	if s.Type != model.LoadBalancer || was.Type != model.LoadBalancer {
-		return
-	}
-	if len(s.LoadBalancerIPs) == 0 {
+	if s.Type == model.LoadBalancer && was.Type == model.LoadBalancer && len(s.LoadBalancerIPs) == 0 {
 		s.LoadBalancerIPs = was.LoadBalancerIPs
-	}
-	if s.External == model.Local && s.HealthCheckNodePort == 0 {
-		s.HealthCheckNodePort = was.HealthCheckNodePort
 	}
 }
 

@@ -197,8 +197,9 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, res *resource) {
 	st := &stream{
 		store: s.store, frozen: func() bool { return s.isFrozen(res.name) }, bookmarks: s.options.Bookmarks,
 		resource: res, selector: sel, format: formatOf(s.codecs, r, res.version),
-		orders: make(chan order, 16), out: w, at: at,
+		orders: make(chan order, 16), out: w,
 	}
+	st.at.Store(at)
 	ctx := r.Context()
 	if seconds, _ := strconv.Atoi(q.Get("timeoutSeconds")); seconds > 0 {
 		var cancel context.CancelFunc
@@ -214,9 +215,9 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, res *resource) {
 		st.begin(objects, now)
 	case at == 0 && s.options.OldWatch: // "Get State and Start at Any"
 		st.initial(objects)
-		st.at = now
+		st.at.Store(now)
 	case at == 0:
-		st.at = now
+		st.at.Store(now)
 	}
 	st.run(ctx)
 }

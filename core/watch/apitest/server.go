@@ -275,6 +275,19 @@ func (s *Server) Requests(verb, resource string) []Request {
 	return rs
 }
 
+// Delivered reports whether a watch of a resource is open, and has been sent all that has changed.
+func (s *Server) Delivered(resource string) bool {
+	latest := s.store.latest()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for st := range s.streams {
+		if st.resource.name == resource && st.at.Load() >= latest {
+			return true
+		}
+	}
+	return false
+}
+
 // Streams returns how many watches of a resource are open.
 func (s *Server) Streams(resource string) (n int) {
 	s.mu.Lock()

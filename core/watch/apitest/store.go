@@ -76,6 +76,13 @@ func (s *store) note(c change) {
 	s.wake = make(chan struct{})
 }
 
+// latest returns the version of the last change.
+func (s *store) latest() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.version
+}
+
 // compact forgets the log.
 func (s *store) compact() {
 	s.mu.Lock()

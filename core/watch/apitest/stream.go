@@ -7,6 +7,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -25,7 +26,7 @@ type stream struct {
 	format    format
 	orders    chan order
 	out       http.ResponseWriter
-	at        uint64 // all changes up to here are sent
+	at        atomic.Uint64 // all changes up to here are sent
 	sent      []apiwatch.Event
 }
 
@@ -34,7 +35,7 @@ func (st *stream) begin(objects []runtime.Object, now uint64) {
 	if !st.initial(objects) {
 		return
 	}
-	st.at = now
+	st.at.Store(now)
 	o := st.bookmark()
 	m, _ := meta.Accessor(o)
 	m.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
@@ -63,7 +64,7 @@ func (st *stream) run(ctx context.Context) {
 	}
 	for {
 		frozen := st.frozen()
-		changes, now, wake, ok := st.store.since(st.resource.name, st.at)
+		changes, now, wake, ok := st.store.since(st.resource.name, st.at.Load())
 		switch {
 		case frozen:
 			wake = nil
@@ -72,7 +73,7 @@ func (st *stream) run(ctx context.Context) {
 			return
 		default:
 			st.pass(changes)
-			st.at = now
+			st.at.Store(now)
 		}
 		select {
 		case <-ctx.Done():
@@ -119,7 +120,7 @@ func (st *stream) obey(o order) {
 
 func (st *stream) bookmark() runtime.Object {
 	o := st.resource.one()
-	setVersion(o, st.at)
+	setVersion(o, st.at.Load())
 	return o
 }
 
