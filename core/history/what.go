@@ -5,6 +5,7 @@ package history
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -21,25 +22,34 @@ func ServiceChange(was, is *model.Service) string {
 		return ""
 	}
 	var d differences
-	scalar(&d, "type", typeName(was.Type), typeName(is.Type))
-	members(&d, "cluster IP", was.ClusterIPs, is.ClusterIPs)
-	members(&d, "external IP", was.ExternalIPs, is.ExternalIPs)
-	members(&d, "load balancer IP", was.LoadBalancerIPs, is.LoadBalancerIPs)
-	members(&d, "source range", was.SourceRanges, is.SourceRanges)
-	scalar(&d, "restricted to source ranges", was.Restricted, is.Restricted)
-	d.ports("port", was.Ports, is.Ports)
-	scalar(&d, "externalTrafficPolicy", policyName(was.External), policyName(is.External))
-	scalar(&d, "internalTrafficPolicy", policyName(was.Internal), policyName(is.Internal))
-	scalar(&d, "session affinity", was.SessionAffinity, is.SessionAffinity)
-	scalar(&d, "health check node port", was.HealthCheckNodePort, is.HealthCheckNodePort)
-	scalar(&d, "destination preserved", was.PreserveDestination, is.PreserveDestination)
-	scalar(&d, "scheduler", was.Choice.Scheduler, is.Choice.Scheduler)
-	scalar(&d, "slow start", was.Choice.SlowStart, is.Choice.SlowStart)
-	scalar(&d, "spill-over", was.Choice.Spill, is.Choice.Spill)
+	var before []any
+	was.Fields(func(_ string, field any) { before = append(before, field) })
+	is.Fields(func(name string, field any) {
+		d.field(name, before[0], field)
+		before = before[1:]
+	})
 	if !was.Created.Equal(is.Created) {
 		d.say("created again")
 	}
 	return d.text()
+}
+
+// field compares two values of a field, of which it gets pointers.
+func (d *differences) field(name string, was, is any) {
+	switch is := is.(type) {
+	case *[]netip.Addr:
+		members(d, name, *was.(*[]netip.Addr), *is)
+	case *[]netip.Prefix:
+		members(d, name, *was.(*[]netip.Prefix), *is)
+	case *[]model.ServicePort:
+		d.ports(name, *was.(*[]model.ServicePort), *is)
+	case *model.ServiceType:
+		scalar(d, name, typeName(*was.(*model.ServiceType)), typeName(*is))
+	case *model.TrafficPolicy:
+		scalar(d, name, policyName(*was.(*model.TrafficPolicy)), policyName(*is))
+	default:
+		scalar(d, name, reflect.ValueOf(was).Elem().Interface(), reflect.ValueOf(is).Elem().Interface())
+	}
 }
 
 func typeName(t model.ServiceType) string {

@@ -198,6 +198,27 @@ type Service struct {
 	Ports               []ServicePort
 }
 
+// Fields shows the fields that all nodes know alike and that count, but for Name and Created: the name that users know, which
+// for a list is that of a member, and a pointer to the field. Hashes (core/question) and the words of a change (core/history)
+// are made of them in this order: a new field comes last.
+func (s *Service) Fields(show func(name string, field any)) {
+	show("type", &s.Type)
+	show("cluster IP", &s.ClusterIPs)
+	show("external IP", &s.ExternalIPs)
+	show("load balancer IP", &s.LoadBalancerIPs)
+	show("restricted to source ranges", &s.Restricted)
+	show("source range", &s.SourceRanges)
+	show("externalTrafficPolicy", &s.External)
+	show("internalTrafficPolicy", &s.Internal)
+	show("session affinity", &s.SessionAffinity)
+	show("health check node port", &s.HealthCheckNodePort)
+	show("destination preserved", &s.PreserveDestination)
+	show("scheduler", &s.Choice.Scheduler)
+	show("slow start", &s.Choice.SlowStart)
+	show("spill-over", &s.Choice.Spill)
+	show("port", &s.Ports)
+}
+
 // Unassigned is what a Service leaves to the API server: such a Service is a manifest that nobody has applied yet. A
 // cluster IP is the unspecified address of its family then, and a node port is 0. A health check node port that a
 // load balancer with policy Local lacks is left, too, without a field of its own.

@@ -140,3 +140,18 @@ func TestObjectsOfADataPlaneAreNotCompared(t *testing.T) {
 		t.Error(a.Differences)
 	}
 }
+
+// Nodes of two versions agree about a Service until it has what only one of them knows.
+func TestNewerFieldCountsWhereItIsSet(t *testing.T) {
+	none, set, other := 0, 7, newHasher()
+	h := newHasher()
+	if h.newer("field", &none); h.sum != newHasher().sum {
+		t.Error("a zero field has another hash than none")
+	}
+	if h.newer("field", &set); h.sum == newHasher().sum {
+		t.Error("a field has the hash of none")
+	}
+	if other.newer("another", &set); h.sum == other.sum {
+		t.Error("two fields of one value have the same hash")
+	}
+}

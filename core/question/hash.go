@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -125,8 +126,11 @@ func (h *hasher) flag(is bool) {
 
 // addAll adds a list in an order of its own: that of the inputs may differ.
 func addAll[T fmt.Stringer](h *hasher, all []T) {
-	if len(all) == 0 {
-		h.number(0)
+	if len(all) < 2 {
+		h.number(uint64(len(all)))
+		for _, v := range all {
+			h.text(v.String())
+		}
 		return
 	}
 	texts := make([]string, len(all))
@@ -140,34 +144,72 @@ func addAll[T fmt.Stringer](h *hasher, all []T) {
 	}
 }
 
+// service adds the name and the fields of a Service. Nodes of two versions are compared: what comes after the ports is newer
+// than the first version.
 func (h *hasher) service(s *model.Service) {
 	h.name(s.Name)
-	h.number(uint64(s.Type))
-	addAll(h, s.ClusterIPs)
-	addAll(h, s.ExternalIPs)
-	addAll(h, s.LoadBalancerIPs)
-	h.flag(s.Restricted)
-	addAll(h, s.SourceRanges)
-	h.number(uint64(s.External))
-	h.number(uint64(s.Internal))
-	h.number(uint64(s.SessionAffinity))
-	h.number(uint64(s.HealthCheckNodePort))
-	h.flag(s.PreserveDestination)
-	h.number(uint64(s.Choice.Scheduler))
-	h.number(uint64(s.Choice.SlowStart))
-	h.number(math.Float64bits(s.Choice.Spill.Above))
-	h.number(uint64(s.Choice.Spill.Floor))
-	h.number(uint64(len(s.Ports)))
-	for _, p := range s.Ports {
-		h.text(p.Name)
-		h.number(uint64(p.Proto))
-		h.number(uint64(p.Port))
-		h.number(uint64(p.NodePort))
+	newer := false
+	s.Fields(func(name string, field any) {
+		if newer {
+			h.newer(name, field)
+			return
+		}
+		h.field(field)
+		newer = field == any(&s.Ports)
+	})
+}
+
+// newer adds a field and its name, but only where it is not zero.
+func (h *hasher) newer(name string, field any) {
+	if !reflect.ValueOf(field).Elem().IsZero() {
+		h.text(name)
+		h.field(field)
+	}
+}
+
+// field adds what a pointer points to.
+func (h *hasher) field(field any) {
+	switch v := field.(type) {
+	case *[]netip.Addr:
+		addAll(h, *v)
+	case *[]netip.Prefix:
+		addAll(h, *v)
+	case *[]model.ServicePort:
+		each(h, *v, h.servicePort)
+	default:
+		h.value(reflect.ValueOf(field).Elem())
+	}
+}
+
+func (h *hasher) servicePort(p model.ServicePort) {
+	h.text(p.Name)
+	h.number(uint64(p.Proto))
+	h.number(uint64(p.Port))
+	h.number(uint64(p.NodePort))
+}
+
+// value adds a value of numbers and texts, in the order of its fields.
+func (h *hasher) value(v reflect.Value) {
+	switch {
+	case v.CanUint():
+		h.number(v.Uint())
+	case v.CanInt():
+		h.number(uint64(v.Int()))
+	case v.Kind() == reflect.Bool:
+		h.flag(v.Bool())
+	case v.CanFloat():
+		h.number(math.Float64bits(v.Float()))
+	case v.Kind() == reflect.String:
+		h.text(v.String())
+	default: // a struct
+		for i := range v.NumField() {
+			h.value(v.Field(i))
+		}
 	}
 }
 
 func (h *hasher) slice(s *model.Slice) {
-	h.text(s.Name.String())
+	h.name(model.ServiceName(s.Name))
 	h.number(uint64(s.Family))
 	h.number(uint64(len(s.Ports)))
 	for _, p := range s.Ports {
