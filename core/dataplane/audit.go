@@ -261,12 +261,12 @@ func (b *backend[K, V]) repaired() (ports []model.PortID) {
 	if len(b.repairing) == 0 || b.unknown {
 		return nil
 	}
-	failing, _ := b.failing()
-	if _, base := failing[model.PortID{}]; base {
+	var h Health
+	if b.failing(&h); h.Failures[model.PortID{}] != nil || h.Shared != nil {
 		return nil
 	}
 	for id := range b.repairing {
-		if failing[id] == nil {
+		if h.Failures[id] == nil {
 			ports = append(ports, id)
 			delete(b.repairing, id)
 		}

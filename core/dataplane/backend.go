@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"sync"
@@ -126,12 +127,13 @@ func (b *backend[K, V]) Health() Health {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	h.Objects = b.ledger.Len()
-	h.Failures, h.Left = b.failing()
+	b.failing(&h)
 	return h
 }
 
-func (b *backend[K, V]) failing() (ports map[model.PortID]error, left error) {
-	ports = map[model.PortID]error{}
+// failing sets what fails in h. Objects without an owner are named in their errors.
+func (b *backend[K, V]) failing(h *Health) {
+	h.Failures = map[model.PortID]error{}
 	first := map[model.PortID]ledger.Failure[K]{}
 	for _, f := range b.ledger.Failures() {
 		id := model.PortID{}
@@ -141,14 +143,24 @@ func (b *backend[K, V]) failing() (ports map[model.PortID]error, left error) {
 		case errors.Is(f.Err, ledger.ErrDeferred): // ports that wait for it are listed themselves
 			continue
 		case f.Left:
-			left = f.Err
+			h.Left = fmt.Errorf("%v: %w", f.Key, f.Err)
 			continue
+		case !b.ofHost(f.Key):
+			h.Shared = fmt.Errorf("%v: %w", f.Key, f.Err)
+			continue
+		default:
+			f.Err = fmt.Errorf("%v: %w", f.Key, f.Err)
 		}
 		if had, ok := first[id]; !ok || b.earlier(f, had) {
-			first[id], ports[id] = f, f.Err
+			first[id], h.Failures[id] = f, f.Err
 		}
 	}
-	return ports, left
+}
+
+// ofHost reports whether an object does not depend on Services.
+func (b *backend[K, V]) ofHost(key K) (is bool) {
+	b.compiler.Base(b.host, func(k K, _ V) { is = is || k == key })
+	return is
 }
 
 // earlier reports whether a failure counts before another one of its port: what was deferred comes last, and

@@ -392,6 +392,33 @@ func TestARefusedPortDoesNotTakeSharedObjectsWithIt(t *testing.T) {
 	}
 }
 
+// What fails without an owner is named, and what ports share is told from the host's own: one tenant's Services
+// can make the former fail.
+func TestWhatFailsWithoutAnOwner(t *testing.T) {
+	b := newBench(t, dataplane.Limits{})
+	b.start()
+	refuse := func(key string) {
+		b.kernel.Fail = func(op ledger.Op[string, string]) error {
+			if op.Key == key {
+				return errors.New("refused")
+			}
+			return nil
+		}
+	}
+	refuse("1 count 1")
+	b.Update([]model.Delta{{New: port("a", "10.96.0.1", "10.0.0.1")}, {New: port("b", "10.96.0.2", "10.0.0.1")}})
+	_, err := b.Sync(t.Context())
+	if h := b.Health(); err == nil || fmt.Sprint(h.Shared) != "1 count 1: refused" || len(h.Failures) > 0 {
+		t.Errorf("shared %v, failures %v (%v)", h.Shared, h.Failures, err)
+	}
+	refuse("0 base")
+	b.SetHost(&model.Host{Name: "another"})
+	_, err = b.Sync(t.Context())
+	if h := b.Health(); err == nil || fmt.Sprint(h.Failures[model.PortID{}]) != "0 base: refused" {
+		t.Errorf("failures %v (%v)", h.Failures, err)
+	}
+}
+
 // A data plane that another program holds is not searched for a bad Service, and
 // a Sync that could do nothing says so.
 // A kernel refuses to delete what others still use, for instance a port whose own change

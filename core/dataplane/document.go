@@ -69,7 +69,9 @@ type Rules struct {
 // Health lists objects that differ from the desired state.
 type Health struct {
 	Objects  int                    // how many objects are wanted or installed
-	Failures map[model.PortID]error // the base, and what ports share, have the zero id
+	Failures map[model.PortID]error // objects of the host have the zero id
+	// Shared is why an object that several ports share could not be written. Which ports work without it is not known.
+	Shared error
 	// Left is why an unwanted object could not be deleted. No port waits for it.
 	Left error
 	// Problems lists full tables, and objects without effect: see Driver.

@@ -141,6 +141,7 @@ type Engine struct {
 	repaired     []model.PortID               // by a switch, not reported yet
 	lateTriggers []track.Trigger              // of changes that failed so far
 	states       serviceStates                // of the Services
+	hostFails    bool                         // an object of the host failed in the last sync
 	turns        turns
 	waiting      map[model.ServiceName]bool // Services of which the last sync left something for the next
 	done         Changes                    // changes of the inputs that were applied

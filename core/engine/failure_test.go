@@ -188,6 +188,54 @@ func TestWhatIsStuck(t *testing.T) {
 	})
 }
 
+// An object of the host that fails is of no Service, and all Services may depend on it: the proxy is stuck for as long as
+// it fails, also while Services change and are written, and says which object it is.
+func TestAnObjectOfTheHostThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.Set(service("a", "10.96.0.1"))
+		b.Synced(true)
+		synctest.Wait()
+		expect := func(what string, least time.Duration) {
+			t.Helper()
+			s := b.Status()
+			if s.QueuedAt.IsZero() || time.Since(s.QueuedAt) < least {
+				t.Errorf("%s: queued since %s, want %s and longer", what, s.QueuedAt, least)
+			}
+			if s.Err == nil || !strings.Contains(s.Err.Error(), "base") {
+				t.Errorf("%s: the error is %v, want one that names the object", what, s.Err)
+			}
+		}
+		busy := func() {
+			for i := range 30 {
+				b.Set(service("b", fmt.Sprintf("10.96.0.%d", 10+i)))
+				sleep(10 * time.Second)
+			}
+		}
+		well := func(what string) {
+			t.Helper()
+			b.fail(nil)
+			sleep(time.Minute)
+			if s := b.Status(); s.Err != nil || !s.QueuedAt.IsZero() {
+				t.Errorf("%s: status %+v", what, s)
+			}
+		}
+		b.fail(map[string]error{"base": errors.New("no")})
+		b.Set(&model.Node{Name: "here", IPs: service("x", "192.0.2.1").ClusterIPs})
+		busy()
+		expect("changed, among changes of Services", 4*time.Minute)
+		well("after a change")
+		b.fail(map[string]error{"base": errors.New("no")})
+		b.kernel.Do(func() { delete(b.kernel.Objects, "base") })
+		if _, err := b.Audit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		sleep(5 * time.Minute)
+		expect("deleted by another program", 4*time.Minute)
+		well("after a repair")
+	})
+}
+
 // Nor do several of one namespace, as long as there are others.
 func TestOneTenantIsNotTheDataPlane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

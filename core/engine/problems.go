@@ -376,6 +376,7 @@ type failures struct {
 	// unknown is set after an error of no single port: nothing is known
 	// then of the ports that are not listed.
 	unknown bool
+	host    error // of an object of the host
 
 	services map[model.ServiceName]error // each with one of the errors of its ports
 	failed   map[model.ServiceName]error // Services that fail for a reason other than lack of time

@@ -174,7 +174,7 @@ func (e *Engine) processInbox() {
 	if !e.pending {
 		return
 	}
-	e.publish(func(s *Status) { s.SourceSynced, s.QueuedAt = e.sourceSynced, e.since })
+	e.publish(func(s *Status) { s.SourceSynced, s.QueuedAt = e.sourceSynced, sleep.Earlier(s.QueuedAt, e.since) })
 }
 
 // turns decide which of the changes that have arrived the next sync programs: as many as a sync has room

@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -133,11 +134,12 @@ func (c *candidate) programAll(ctx context.Context) error {
 func (c *candidate) program(ctx context.Context) error {
 	work, err := dataplane.SyncAll(ctx, c)
 	c.repaired = append(c.repaired, work.Repaired...)
-	ports := c.Health().Failures
-	if err == nil && len(ports) == 0 {
+	h := c.Health()
+	err = cmp.Or(err, h.Shared)
+	if err == nil && len(h.Failures) == 0 {
 		return nil
 	}
-	for id, failed := range ports { // one of them says enough
+	for id, failed := range h.Failures { // one of them says enough
 		err = errors.Join(err, fmt.Errorf("%s: %w", id, failed))
 		break
 	}

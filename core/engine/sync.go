@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/core/track"
 )
 
@@ -261,11 +263,13 @@ func (e *Engine) record(end time.Time, r Sync, failing failures) (first bool) {
 	e.publish(func(s *Status) {
 		s.Syncs++
 		s.Writes += uint64(r.Work.Ops)
-		s.Err = r.Err
+		s.Err = cmp.Or(r.Err, failing.host)
 		s.Services = e.states.counts(e.tracker.Len() - failing.deferred())
 		s.Deferred = r.Work.Deferred
 		switch {
-		case stuck, more && r.Work.Ops == 0:
+		case stuck:
+			s.QueuedAt = sleep.Earlier(s.QueuedAt, end)
+		case more && r.Work.Ops == 0:
 		case more:
 			s.QueuedAt = end
 		default:
@@ -283,21 +287,27 @@ func (e *Engine) record(end time.Time, r Sync, failing failures) (first bool) {
 
 // failures asks the backend, where there can be any.
 func (e *Engine) failures(work dataplane.Work, err error) failures {
-	if err == nil && work.Deferred == 0 && len(e.unapplied) == 0 && e.states.count[model.Failing] == 0 {
+	if err == nil && work.Deferred == 0 && len(e.unapplied) == 0 && e.states.count[model.Failing] == 0 && !e.hostFails {
 		return failures{}
 	}
 	h := e.backend().Health()
-	_, base := h.Failures[model.PortID{}]
-	return newFailures(h.Failures, work.Held != nil || base || err != nil && len(h.Failures) == 0 && h.Left == nil)
+	host := h.Failures[model.PortID{}]
+	f := newFailures(h.Failures, work.Held != nil || host != nil || err != nil && len(h.Failures) == 0 && h.Shared == nil && h.Left == nil)
+	f.host, e.hostFails = host, host != nil
+	return f
 }
 
 // stuck reports whether nothing of a sync could be done for lack of the data plane
 // as a whole. A Service that is rejected while others work is that Service's own
 // problem, and so are those that a start finds rejected with all others in place. But
 // when a second one fails, of another namespace if there are several, and nothing was written in
-// between, it is no longer the Services: one tenant's do not make the node unhealthy.
+// between, it is no longer the Services: one tenant's do not make the node unhealthy. An object of the host is of
+// no Service, and all may depend on it.
 func (e *Engine) stuck(r Sync, f failures) bool {
 	failing := f.failed
+	if f.host != nil {
+		return true
+	}
 	if r.Err == nil || r.Work.Ops > 0 {
 		e.failing = failing
 		return false

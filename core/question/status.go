@@ -180,8 +180,10 @@ func List(f Facts, only Filter, s *engine.Snapshot) (d Status, list wire.List[Se
 	if err := s.Backend.Left; err != nil {
 		d.Problems = append(d.Problems, Problem{Object: "data plane", Reason: model.Failing.String(), Detail: "obsolete objects not removed: " + err.Error()})
 	}
-	if err := s.Backend.Failures[model.PortID{}]; err != nil { // of no single Service
-		d.Problems = append(d.Problems, Problem{Object: "data plane", Reason: model.Failing.String(), Detail: err.Error()})
+	for _, err := range []error{s.Backend.Failures[model.PortID{}], s.Backend.Shared} { // of no single Service
+		if err != nil {
+			d.Problems = append(d.Problems, Problem{Object: "data plane", Reason: model.Failing.String(), Detail: err.Error()})
+		}
 	}
 	d.Problems = append(d.Problems, ofMode(s.Backend.Gaps)...)
 	if !s.Status.SyncedAt.IsZero() {

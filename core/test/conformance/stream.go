@@ -161,11 +161,11 @@ func (s Suite[K, V]) converged(t *testing.T, b dataplane.Backend, d *memory.Driv
 	ctx := context.Background()
 	for attempts := 0; ; attempts++ {
 		h := b.Health()
-		if len(h.Failures) == 0 && h.Left == nil {
+		if len(h.Failures) == 0 && h.Shared == nil && h.Left == nil {
 			break
 		}
 		if attempts == 1000 {
-			t.Fatalf("still failing after %d attempts: %v, %v", attempts, h.Failures, h.Left)
+			t.Fatalf("still failing after %d attempts: %v, %v, %v", attempts, h.Failures, h.Shared, h.Left)
 		}
 		time.Sleep(time.Until(b.Next()))
 		if _, err := b.Sync(ctx); err != nil {
