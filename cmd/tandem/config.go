@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -39,9 +40,10 @@ func newConfigCheck() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check [FILE]",
 		Short: "Report all errors of a configuration, and settings without effect",
-		Long: `check reads a configuration file, and flags as run takes them, and reports all
-mistakes. The exit code is 0 without mistakes, 2 with some, and 1 if the file cannot
-be read. It notes a kubeconfig or a folder of manifests that is not on this machine, which
+		Long: `check reads a configuration file (- for the standard input), and flags as run takes
+them, and reports all mistakes. The exit code is 0 without mistakes, 2 with some, and 1 if
+the file cannot be read.
+It notes a kubeconfig or a folder of manifests that is not on this machine, which
 --here makes a mistake, and a scheduler of IPVS that Linux does not have. On Windows it is
 a mistake of a service's configuration, too, if files that it names are there and ordinary
 users may change them.`,
@@ -55,8 +57,9 @@ users may change them.`,
 				flags.file = args[0]
 			}
 			if flags.file == "" && len(flags.given) == 0 {
-				return usageError{errors.New("nothing to check: name a file (/dev/stdin for the standard input), or give flags as run takes them")}
+				return usageError{errors.New("nothing to check: name a file (- for the standard input), or give flags as run takes them")}
 			}
+			flags.stdin = cmd.InOrStdin()
 			need := flags.needTrustedFiles
 			if here {
 				need = flags.needHere
@@ -291,6 +294,7 @@ type configFlags struct {
 	file   string
 	compat string
 	given  []config.Assignment // in the order of the command line
+	stdin  io.Reader           // the file named -; nil where a file of that name is meant
 	text   []byte              // of the file, once config has read it
 }
 
@@ -431,13 +435,19 @@ func (f *configFlags) config(needs ...need) (c *config.Config, notes []config.Fi
 
 // read reads the file, if there is one, wherever it is in a pod.
 func (f *configFlags) read() (err error) {
-	if f.file == "" {
+	switch {
+	case f.file == "":
 		return nil
+	case f.isStdin():
+		f.text, err = file.ReadFrom(f.stdin, f.file)
+		return err
 	}
 	f.file = watch.Path(f.file)
 	f.text, err = file.Read(f.file)
 	return err
 }
+
+func (f *configFlags) isStdin() bool { return f.stdin != nil && f.file == "-" }
 
 // build makes a configuration of the file's content and the flags, and reports
 // problems and notes.

@@ -87,6 +87,32 @@ func TestWriteConfigAndCheck(t *testing.T) {
 	}
 }
 
+// The file to check may come from a pipe, of which a reader knows no path.
+func TestCheckStandardInput(t *testing.T) {
+	const head = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
+	for _, args := range [][]string{{"-"}, {"--config", "-"}, {"-", "--here", "--manifests", t.TempDir()}} {
+		check := func(text string) (string, error) {
+			var out, errs strings.Builder
+			c := newConfigCheck()
+			c.SetIn(strings.NewReader(text))
+			c.SetOut(&out)
+			c.SetErr(&errs)
+			c.SetArgs(args)
+			err := c.Execute()
+			return out.String() + errs.String(), err
+		}
+		if out, err := check(head + "mode: nftables\n"); err != nil || !strings.HasPrefix(out, "the configuration is valid: mode nftables") {
+			t.Errorf("%q: %v, %s", args, err, out)
+		}
+		if _, err := check(head + "mode: nft\n"); exitCode(err) != exitUsage || !strings.Contains(err.Error(), "-:3: ") {
+			t.Errorf("%q: %v", args, err)
+		}
+		if _, err := check(strings.Repeat("#", 2<<20)); exitCode(err) != exitFailure || !strings.Contains(err.Error(), "larger than 1 MiB") {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+}
+
 // With --here what a configuration names has to be on this machine, too.
 func TestCheckHere(t *testing.T) {
 	none := filepath.Join(t.TempDir(), "none")

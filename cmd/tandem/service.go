@@ -77,6 +77,9 @@ func (f *configFlags) inputs(c *config.Config) []input {
 	} else {
 		all = append(all, input{"clientConnection.kubeconfig", c.API.Kubeconfig, func() error { _, err := watch.Connect(c.API); return err }})
 	}
+	if f.isStdin() {
+		all = all[1:]
+	}
 	return slices.DeleteFunc(all, func(in input) bool { return in.path == "" })
 }
 

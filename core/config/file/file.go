@@ -381,6 +381,11 @@ func Read(path string) ([]byte, error) {
 		return nil, explain(path, err)
 	}
 	defer f.Close()
+	return ReadFrom(f, path)
+}
+
+// ReadFrom is Read for an open file.
+func ReadFrom(f io.Reader, path string) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err != nil {
 		return nil, explain(path, err)
