@@ -40,6 +40,8 @@ type Ledger[K comparable, V any] struct {
 	// set: what one of them deletes may be in use until the other has replaced it.
 	joined map[model.PortID]model.PortID
 	latest [2]*model.PortID // that were joined, or are the same: many keys move between two
+	// planned are those that were joined in the last Plan, for ops that it has to be planned again.
+	planned map[model.PortID]model.PortID
 	// second are the second owners of keys since the last Plan: where the first one is released, the
 	// key has moved.
 	second map[*entry[K, V]]*model.PortID
@@ -78,7 +80,8 @@ type queued[K comparable, V any] struct {
 type deferral struct {
 	until    time.Time
 	owner    *model.PortID
-	attempts int // consecutive failures
+	with     *model.PortID // that the owner was joined with; nil for none
+	attempts int           // consecutive failures
 	err      error
 	untried  bool      // deferred for lack of time (ErrDeferred)
 	busy     time.Time // since when every attempt was busy; zero when the last one was not
@@ -228,17 +231,32 @@ func (l *Ledger[K, V]) join(a, b *model.PortID) {
 
 // leader stands for an owner and all that are joined with it.
 func (l *Ledger[K, V]) leader(owner *model.PortID) model.PortID {
-	id := portOf(owner)
+	return leaderIn(l.joined, portOf(owner))
+}
+
+func leaderIn(joined map[model.PortID]model.PortID, id model.PortID) model.PortID {
 	for {
-		next, ok := l.joined[id]
+		next, ok := joined[id]
 		if !ok {
 			return id
 		}
-		if last, ok := l.joined[next]; ok {
-			l.joined[id] = last // the way is shorter the next time
+		if last, ok := joined[next]; ok {
+			joined[id] = last // the way is shorter the next time
 		}
 		id = next
 	}
+}
+
+// joinedWith returns what stands for all that the owner of a planned op was joined with; nil when that is
+// the owner itself.
+func (l *Ledger[K, V]) joinedWith(owner *model.PortID) *model.PortID {
+	if owner == nil || len(l.planned) == 0 {
+		return nil
+	}
+	if lead := leaderIn(l.planned, *owner); lead != *owner {
+		return &lead
+	}
+	return nil
 }
 
 // KeepUnknown sets whether installed objects that were never wanted may belong to

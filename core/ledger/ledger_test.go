@@ -286,35 +286,55 @@ func TestOwnersAreNotSplit(t *testing.T) {
 }
 
 // A key moves from one owner to another: what it used before is deleted only when it is
-// replaced, whichever of the two comes first.
+// replaced, whichever of the two comes first, and also when all has to be planned again.
 func TestAKeyThatMovesKeepsItsOwnersTogether(t *testing.T) {
-	for _, takerFirst := range []bool{false, true} {
-		l := ledger.New[string, string](rules{})
-		a, b, c := owner("a"), owner("b"), owner("c")
-		l.Want(a, "relay-a1", "v")
-		l.Want(a, "port2", "to relay-a1")
-		record(l, plan(l, epoch, 0), epoch)
-		release := func() {
-			l.Release(a, "relay-a1")
-			l.Release(a, "port2")
-		}
-		l.Want(a, "a1", "v")
-		if !takerFirst {
-			release()
-		}
-		l.Want(c, "c1", "v")
-		l.Want(b, "relay-b1", "v")
-		l.Want(b, "port2", "to relay-b1")
-		if takerFirst {
-			release()
-		}
-		var order []string
-		for _, line := range render(plan(l, epoch, 1)) {
-			order = append(order, line[2:])
-		}
-		replaced, deleted := slices.Index(order, "replace port2 to relay-a1>to relay-b1"), slices.Index(order, "delete relay-a1 v>")
-		if len(order) != 5 || replaced < 0 || deleted < replaced || slices.Index(order, "create relay-b1 >v") > replaced {
-			t.Errorf("taker first %t: %q", takerFirst, order)
+	type ops = ledger.Op[string, string]
+	type books = *ledger.Ledger[string, string]
+	for what, again := range map[string]func(books, ops){
+		"at once": nil,
+		"held":    func(l books, op ops) { l.Hold(op, epoch) },
+		"failed":  func(l books, op ops) { l.Record(op, errors.New("no"), epoch.Add(-time.Minute)) },
+		"no time": func(l books, op ops) { l.Record(op, ledger.ErrDeferred, epoch) },
+		"back":    func(l books, op ops) { l.Return(op) },
+	} {
+		for _, takerFirst := range []bool{false, true} {
+			l := ledger.New[string, string](rules{})
+			a, b, c := owner("a"), owner("b"), owner("c")
+			l.Want(a, "relay-a1", "v")
+			l.Want(a, "port2", "to relay-a1")
+			record(l, plan(l, epoch, 0), epoch)
+			release := func() {
+				l.Release(a, "relay-a1")
+				l.Release(a, "port2")
+			}
+			l.Want(a, "a1", "v")
+			if !takerFirst {
+				release()
+			}
+			l.Want(c, "c1", "v")
+			l.Want(b, "relay-b1", "v")
+			l.Want(b, "port2", "to relay-b1")
+			if takerFirst {
+				release()
+			}
+			for range 2 {
+				if again == nil {
+					break
+				}
+				for _, batch := range plan(l, epoch, 1) {
+					for _, op := range batch {
+						again(l, op)
+					}
+				}
+			}
+			var order []string
+			for _, line := range render(plan(l, epoch, 1)) {
+				order = append(order, line[2:])
+			}
+			replaced, deleted := slices.Index(order, "replace port2 to relay-a1>to relay-b1"), slices.Index(order, "delete relay-a1 v>")
+			if len(order) != 5 || replaced < 0 || deleted < replaced || slices.Index(order, "create relay-b1 >v") > replaced {
+				t.Errorf("%s, taker first %t: %q", what, takerFirst, order)
+			}
 		}
 	}
 }

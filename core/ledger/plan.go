@@ -50,7 +50,7 @@ func (l *Ledger[K, V]) Plan(now time.Time, limit int) *Planned[K, V] {
 	}
 	p := &Planned[K, V]{ledger: l, moment: l.moments(l.dirty[:n])}
 	p.cut(l.dirty[:n], limit)
-	l.dirty, l.joined, l.second = nil, nil, map[*entry[K, V]]*model.PortID{}
+	l.dirty, l.planned, l.joined, l.second = nil, l.joined, nil, map[*entry[K, V]]*model.PortID{}
 	l.latest = [2]*model.PortID{}
 	return p
 }
@@ -137,6 +137,7 @@ func (l *Ledger[K, V]) requeueDue(now time.Time) {
 		}
 		if e := l.entries.add(key); e.queuePos() == 0 {
 			l.enqueue(e, d.owner)
+			l.join(d.owner, d.with)
 		}
 	}
 }
@@ -434,7 +435,7 @@ func (l *Ledger[K, V]) Record(op Op[K, V], err error, now time.Time) (failing bo
 func (l *Ledger[K, V]) Hold(op Op[K, V], until time.Time) {
 	l.finish(op)
 	d := l.waiting[op.Key]
-	d.owner, d.until, d.err, d.untried, d.delayed = op.Owner, until, nil, false, false
+	d.owner, d.with, d.until, d.err, d.untried, d.delayed = op.Owner, l.joinedWith(op.Owner), until, nil, false, false
 	l.deferKey(op.Key, d)
 }
 
@@ -442,6 +443,7 @@ func (l *Ledger[K, V]) Hold(op Op[K, V], until time.Time) {
 func (l *Ledger[K, V]) Return(op Op[K, V]) {
 	e := l.finish(op)
 	l.enqueue(e, op.Owner)
+	l.join(op.Owner, l.joinedWith(op.Owner))
 }
 
 // finish ends an op that was in flight, and returns its entry.
@@ -466,7 +468,7 @@ func (l *Ledger[K, V]) keep(e *entry[K, V]) {
 
 func (l *Ledger[K, V]) postpone(op Op[K, V], err error, now time.Time) (failing bool) {
 	d := l.waiting[op.Key]
-	d.owner, d.delayed = op.Owner, false
+	d.owner, d.with, d.delayed = op.Owner, l.joinedWith(op.Owner), false
 	busy, isBusy := errors.AsType[BusyError](err)
 	if isBusy && d.busy.IsZero() {
 		d.busy = now
