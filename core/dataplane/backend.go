@@ -135,21 +135,24 @@ func (b *backend[K, V]) Health() Health {
 func (b *backend[K, V]) failing(h *Health) {
 	h.Failures = map[model.PortID]error{}
 	first := map[model.PortID]ledger.Failure[K]{}
+	ofHost := sync.OnceValue(b.ofHost)
 	for _, f := range b.ledger.Failures() {
 		id := model.PortID{}
-		switch {
-		case f.Owner != nil:
+		if f.Owner != nil {
 			id = *f.Owner
-		case errors.Is(f.Err, ledger.ErrDeferred): // ports that wait for it are listed themselves
-			continue
-		case f.Left:
-			h.Left = fmt.Errorf("%v: %w", f.Key, f.Err)
-			continue
-		case !b.ofHost(f.Key):
-			h.Shared = fmt.Errorf("%v: %w", f.Key, f.Err)
-			continue
-		default:
+		} else {
+			if errors.Is(f.Err, ledger.ErrDeferred) { // ports that wait for it are listed themselves
+				continue
+			}
 			f.Err = fmt.Errorf("%v: %w", f.Key, f.Err)
+			if f.Left {
+				h.Left = f.Err
+				continue
+			}
+			if _, is := ofHost()[f.Key]; !is {
+				h.Shared = f.Err
+				continue
+			}
 		}
 		if had, ok := first[id]; !ok || b.earlier(f, had) {
 			first[id], h.Failures[id] = f, f.Err
@@ -157,10 +160,11 @@ func (b *backend[K, V]) failing(h *Health) {
 	}
 }
 
-// ofHost reports whether an object does not depend on Services.
-func (b *backend[K, V]) ofHost(key K) (is bool) {
-	b.compiler.Base(b.host, func(k K, _ V) { is = is || k == key })
-	return is
+// ofHost returns the keys of the objects that do not depend on Services.
+func (b *backend[K, V]) ofHost() map[K]struct{} {
+	keys := map[K]struct{}{}
+	b.compiler.Base(b.host, func(k K, _ V) { keys[k] = struct{}{} })
+	return keys
 }
 
 // earlier reports whether a failure counts before another one of its port: what was deferred comes last, and
