@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-proxy/tandem/windows/folders/foldertest"
 )
 
-// reads is what Wine leaves to everybody.
+// reads is what Wine leaves to Everyone.
 const reads = "(A;OICI;0x1200a9;;;WD)"
 
 // Access to the folders is that of the system and administrators, also to one
@@ -34,7 +34,7 @@ func TestFoldersAreClosed(t *testing.T) {
 			t.Fatal(err)
 		}
 		if others := strings.ReplaceAll(d.String(), reads, ""); strings.Contains(others, ";;;WD)") {
-			t.Errorf("%s may be written by everybody: %s", dir, d)
+			t.Errorf("%s may be written by Everyone: %s", dir, d)
 		}
 		if windows.NewLazySystemDLL("ntdll.dll").NewProc("wine_get_version").Find() == nil {
 			t.Log("who may read is not checked: Wine keeps no access lists, but makes them of the modes of files")
@@ -72,7 +72,7 @@ func TestOwnFilesStay(t *testing.T) {
 	}
 }
 
-// What administrators have made is trusted, and what everybody may write is not.
+// What administrators have made is trusted, and what Everyone may write is not.
 func TestCheckInput(t *testing.T) {
 	dir := foldertest.New(t, "config.yaml")
 	file := filepath.Join(dir, "config.yaml")
@@ -89,8 +89,8 @@ func TestCheckInput(t *testing.T) {
 	}
 	foldertest.Open(t, file)
 	for _, path := range []string{dir, file} {
-		if err := CheckInput(path); err == nil || !strings.Contains(err.Error(), "writable by everybody") {
-			t.Errorf("%s with a file that is open to everybody: %v", path, err)
+		if err := CheckInput(path); err == nil || !strings.Contains(err.Error(), "writable by Everyone") {
+			t.Errorf("%s with a file that is open to Everyone: %v", path, err)
 		}
 	}
 	if err := CheckInput(file); err == nil || strings.Contains(err.Error(), "(OI)") {
@@ -128,8 +128,8 @@ func TestALinkIsJudgedWhereItLeads(t *testing.T) {
 		t.Errorf("closed to others: %v", err)
 	}
 	foldertest.Open(t, where)
-	if err := CheckInput(link); err == nil || !strings.Contains(err.Error(), where+" is writable by everybody") || strings.Contains(err.Error(), "icacls") {
-		t.Errorf("a link into a folder that is open to everybody: %v", err)
+	if err := CheckInput(link); err == nil || !strings.Contains(err.Error(), where+" is writable by Everyone") || strings.Contains(err.Error(), "icacls") {
+		t.Errorf("a link into a folder that is open to Everyone: %v", err)
 	}
 }
 
@@ -160,8 +160,8 @@ func TestFoldersAroundAnInputCount(t *testing.T) {
 	}
 	foldertest.Open(t, outer)
 	for _, path := range []string{file, inner} {
-		if err := CheckInput(path); err == nil || !strings.Contains(err.Error(), outer+" is writable by everybody") {
-			t.Errorf("%s in a folder that is open to everybody: %v", path, err)
+		if err := CheckInput(path); err == nil || !strings.Contains(err.Error(), outer+" is writable by Everyone") {
+			t.Errorf("%s in a folder that is open to Everyone: %v", path, err)
 		}
 	}
 }
@@ -173,9 +173,9 @@ func TestDescriptorsOfWindowsAreRead(t *testing.T) {
 		"O:BAD:(A;OICI;FA;;;BA)(A;OICIIO;FA;;;WD)":        "",
 		"O:BAD:(D;;FA;;;WD)(A;;0x1200a9;;;BU)":            "",
 		"O:SYD:(A;;FA;;;SY)(A;OICI;0x116;;;BU)":           "writable by users",
-		"O:SYD:P(A;;FA;;;BA)(A;;0x1301bf;;;WD)":           "writable by everybody",
+		"O:SYD:P(A;;FA;;;BA)(A;;0x1301bf;;;WD)":           "writable by Everyone",
 		"O:S-1-5-21-1-2-3-1001D:(A;;FA;;;SY)(A;;FA;;;BA)": "owned by S-1-5-21-1-2-3-1001",
-		"O:BA":           "writable by everybody",
+		"O:BA":           "writable by Everyone",
 		"D:(A;;FA;;;BA)": "",
 	} {
 		d, err := windows.SecurityDescriptorFromString(sddl)
