@@ -187,7 +187,7 @@ func serveControl(ctx context.Context, lock Held, log *slog.Logger, handler http
 		if !sleep.For(ctx, pause) {
 			return nil
 		}
-		pause = min(2*pause, lastReopen)
+		pause = sleep.Longer(pause, firstReopen, lastReopen)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/ledger"
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // bisectBudget is how many commits a Sync may spend on splitting batches that fail as
@@ -73,7 +74,7 @@ func (s *run[K, V]) readBack() (err error) {
 	}
 	wait := firstRead
 	if !errors.Is(err, ErrReading) { // an audit that is under way is no failure
-		s.readWait = min(max(2*s.readWait, firstRead), lastRead)
+		s.readWait = sleep.Longer(s.readWait, firstRead, lastRead)
 		wait = s.readWait
 	}
 	s.readAt = time.Now().Add(wait)

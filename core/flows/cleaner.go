@@ -240,7 +240,7 @@ func (c *Cleaner) run(ctx context.Context) {
 		}
 		sleep.For(ctx, c.grace)
 		c.took = 0
-		for pause := minPause; ctx.Err() == nil && c.clean(ctx, pause) != nil; pause = min(2*pause, maxPause) {
+		for pause := minPause; ctx.Err() == nil && c.clean(ctx, pause) != nil; pause = sleep.Longer(pause, minPause, maxPause) {
 			c.backOff(ctx, pause)
 		}
 		now := time.Now()

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // Checks serves the healthCheckNodePort of every Service that has one: load
@@ -289,7 +290,7 @@ func (c *Checks) fail(k *check, err error) {
 		}
 	}
 	f.next = time.Now().Add(f.wait)
-	f.wait = min(2*f.wait, lastBind)
+	f.wait = sleep.Longer(f.wait, firstBind, lastBind)
 }
 
 // bind opens the listeners of a check, all or none.

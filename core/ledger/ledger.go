@@ -78,14 +78,14 @@ type queued[K comparable, V any] struct {
 }
 
 type deferral struct {
-	until    time.Time
-	owner    *model.PortID
-	with     *model.PortID // that the owner was joined with; nil for none
-	attempts int           // consecutive failures
-	err      error
-	untried  bool      // deferred for lack of time (ErrDeferred)
-	busy     time.Time // since when every attempt was busy; zero when the last one was not
-	delayed  bool      // a deletion that has not been tried (Rules.DeleteDelay)
+	until   time.Time
+	owner   *model.PortID
+	with    *model.PortID // that the owner was joined with; nil for none
+	wait    time.Duration // before the attempt that failed last; zero when none has
+	err     error
+	untried bool      // deferred for lack of time (ErrDeferred)
+	busy    time.Time // since when every attempt was busy; zero when the last one was not
+	delayed bool      // a deletion that has not been tried (Rules.DeleteDelay)
 }
 
 // failed reports whether it is the last attempt that has failed.

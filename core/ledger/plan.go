@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // Plan takes the queued differences, and the deferred keys that are due, and cuts them into
@@ -477,17 +478,17 @@ func (l *Ledger[K, V]) postpone(op Op[K, V], err error, now time.Time) (failing 
 	case isBusy && now.Sub(d.busy) < BusyLimit:
 		d.until, d.err, d.untried = now.Add(busy.After), nil, false
 	case isBusy:
-		wait := max(busy.After, min(backoff(d.attempts), lastBusy))
+		d.wait = sleep.Longer(d.wait, firstRetry, lastRetry)
+		wait := max(busy.After, min(d.wait, lastBusy))
 		d.until, d.err, d.untried = now.Add(wait), fmt.Errorf("busy for %s and longer: %w", BusyLimit, err), false
-		d.attempts++
 	case errors.Is(err, ErrDeferred):
 		d.until, d.untried = now, true
 		if d.err == nil { // else it has failed before, and may again
 			d.err = err
 		}
 	default:
-		d.until, d.err, d.untried, d.busy = now.Add(backoff(d.attempts)), err, false, time.Time{}
-		d.attempts++
+		d.wait = sleep.Longer(d.wait, firstRetry, lastRetry)
+		d.until, d.err, d.untried, d.busy = now.Add(d.wait), err, false, time.Time{}
 	}
 	l.deferKey(op.Key, d)
 	return d.failed()
@@ -502,13 +503,6 @@ func (l *Ledger[K, V]) wakeBy(at time.Time) {
 	if l.next.IsZero() || at.Before(l.next) {
 		l.next = at
 	}
-}
-
-func backoff(attempts int) time.Duration {
-	if attempts > 7 {
-		return lastRetry
-	}
-	return min(firstRetry<<attempts, lastRetry)
 }
 
 // Next returns when a deferred key is due, so that Plan should be called without

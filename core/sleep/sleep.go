@@ -19,6 +19,12 @@ func For(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// Longer is the wait before the next attempt, after one that failed: twice the wait before that one, at least first
+// and at most last.
+func Longer(wait, first, last time.Duration) time.Duration {
+	return min(max(2*wait, first), last)
+}
+
 // Earlier is the earlier of two times at which something is due; the zero one is never.
 func Earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 const (
@@ -232,6 +234,6 @@ func (e *ejection) due(now time.Time) bool { return !now.Before(e.next) }
 
 // ask notes that SYNs are sent.
 func (e *ejection) ask(now time.Time) {
-	e.pause = min(2*e.pause, lastProbe)
+	e.pause = sleep.Longer(e.pause, firstProbe, lastProbe)
 	e.asked, e.sent, e.next = e.sent, now, now.Add(e.pause)
 }

@@ -108,7 +108,7 @@ func (x *Exporter) Run(ctx context.Context, h *history.Recorder) {
 			if retry == 0 {
 				x.options.Log.Warn("sending traces failed; retrying", "endpoint", printable.URL(x.url), "err", err)
 			}
-			retry = min(lastRetry, max(gather, 2*retry))
+			retry = sleep.Longer(retry, gather, lastRetry)
 		case more:
 			retry = gather
 		default:

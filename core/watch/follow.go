@@ -107,7 +107,7 @@ func (f *follower) nextDelay(ctx context.Context, err error) time.Duration {
 		return 0
 	case expired(err) && !f.listing: // later changes are lost
 		f.relist()
-		if f.backoff.rejected >= startRejections { // each watch expires at once
+		if f.backoff.rejections >= startRejections { // each watch expires at once
 			f.status.failed(&f.kind, err)
 		}
 	case (expired(err) || tooLarge(err) || errors.Is(err, errRestored)) && f.at != "": // the server is another, or was restored
@@ -130,7 +130,7 @@ func (f *follower) nextDelay(ctx context.Context, err error) time.Duration {
 			}
 		}
 		f.dispatcher.proceedWithout(&f.kind)
-		starting := f.backoff.rejected < startRejections
+		starting := f.backoff.rejections < startRejections
 		if absent && custom && !starting { // custom resources come last at a server's start
 			if unproved := f.absent(ctx); unproved != nil {
 				f.status.failed(&f.kind, fmt.Errorf("%w; keeping the last known objects: %w", err, unproved))
@@ -150,7 +150,7 @@ func (f *follower) nextDelay(ctx context.Context, err error) time.Duration {
 		f.status.missing(&f.kind, err)
 		return jitter(f.limits.absent, 0.2)
 	default:
-		if apierrors.IsForbidden(err) && f.backoff.rejected >= startRejections {
+		if apierrors.IsForbidden(err) && f.backoff.rejections >= startRejections {
 			f.dispatcher.ready(&f.kind, forbidden)
 		}
 		switch {
@@ -378,7 +378,7 @@ func (f *follower) stream(ctx context.Context) error {
 		f.status.list()
 	} else if f.doubtful { // asked once the watch is open: until then, the server may still be restored
 		err := f.sameHistory(ctx)
-		if errors.Is(err, errRestored) || err != nil && f.backoff.rejected < startRejections {
+		if errors.Is(err, errRestored) || err != nil && f.backoff.rejections < startRejections {
 			return err
 		}
 		f.doubtful = err != nil
@@ -597,7 +597,8 @@ const steadyTime = time.Second
 
 // backoff is how long to wait after a failed request. The zero value is ready.
 type backoff struct {
-	unanswered, rejected int // failures since the last success: without an answer, with one
+	unanswered, rejected time.Duration // the last waits after a failure without an answer, and with one; zero after a success
+	rejections           int           // since the last success
 }
 
 // reset notes a success.
@@ -608,12 +609,13 @@ func (p *backoff) reset() { *p = backoff{} }
 func (p *backoff) after(err error) time.Duration {
 	seconds, asks := apierrors.SuggestsClientDelay(err)
 	if !asks && !answered(err) {
-		p.unanswered++
-		return jitter(doubled(unansweredFirst, unansweredMost, p.unanswered-1), 0.5)
+		p.unanswered = sleep.Longer(p.unanswered, unansweredFirst, unansweredMost)
+		return jitter(p.unanswered, 0.5)
 	}
-	p.rejected++
+	p.rejections++
+	p.rejected = sleep.Longer(p.rejected, rejectedFirst, rejectedMost)
 	asked := min(time.Duration(seconds)*time.Second, longestDelay)
-	return max(jitter(asked, 0.2), jitter(doubled(rejectedFirst, rejectedMost, p.rejected-1), 0.5))
+	return max(jitter(asked, 0.2), jitter(p.rejected, 0.5))
 }
 
 // answered reports whether an error is the server's answer, or about its content.
@@ -624,14 +626,6 @@ func answered(err error) bool {
 		}
 	}
 	return errors.As(err, new(apierrors.APIStatus))
-}
-
-// doubled doubles a time n times, up to most.
-func doubled(first, most time.Duration, n int) time.Duration {
-	if n > 20 {
-		return most
-	}
-	return min(first<<n, most)
 }
 
 // jitter adds a random part of a time to it, so that nodes do not ask all at

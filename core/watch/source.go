@@ -636,7 +636,7 @@ func (l *failureLog) failed(resource, text string) {
 		return
 	}
 	if f.text != "" && f.text != text {
-		f.other = min(2*f.other, repeatLog)
+		f.other = sleep.Longer(f.other, repeatOther, repeatLog)
 	}
 	f.loggedAt, f.text, l.logged = now, text, true
 	l.log.Warn("watching the API server failed; keeping last known state", "resource", resource, "err", text, "since", l.since)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // inventory is the one record of HNS: the objects that it had at the last reading and those
@@ -715,7 +716,7 @@ const (
 // repairing notes that a degraded object is re-created.
 func (t *inventory) repairing(k Key) {
 	next := t.retries[k]
-	next.wait = min(max(2*next.wait, firstRetry), lastRetry)
+	next.wait = sleep.Longer(next.wait, firstRetry, lastRetry)
 	next.at = time.Now().Add(next.wait)
 	t.retries[k] = next
 }
