@@ -128,15 +128,10 @@ type Compiler[K comparable, V any] interface {
 	// Port emits everything one port needs, and returns what this data plane does not
 	// support for it.
 	Port(host *model.Host, port *model.Port, emit func(K, V)) []model.Gap
-	// Rank is the object's place in the order of creation: lower ranks first.
-	// Deletion runs backwards.
-	Rank(K) int
-	// Equal reports whether two values of one key are the same to the kernel.
-	Equal(a, b V) bool
 
-	// DeleteDelay is how long an unwanted object is kept, in case it is needed again
-	// soon. Zero for all but objects that are expensive to create.
-	DeleteDelay(K) time.Duration
+	// The order of the objects, when two are equal, how long they are kept, and which clients they admit.
+	ledger.Rules[K, V]
+
 	// Slots returns the endpoints that the installed objects give to a frontend
 	// for an origin, in the order of their slots; nil when they have none, or where objects do
 	// not number a pool's endpoints. At adoption it lets pools keep the order that the kernel
@@ -161,11 +156,13 @@ type Compiler[K comparable, V any] interface {
 	DecodeKey(text []byte) (K, error)
 }
 
-// SimpleCompiler is embedded by compilers whose objects are deleted at once, are in no order
-// and say nothing about ranges.
+// SimpleCompiler is embedded by compilers whose objects are deleted at once, have no slots, admit no
+// clients and say nothing about ranges.
 type SimpleCompiler[K comparable, V any] struct{}
 
 func (SimpleCompiler[K, V]) DeleteDelay(K) time.Duration { return 0 }
+
+func (SimpleCompiler[K, V]) Admits(K) (guard K, clients netip.Prefix) { return guard, clients }
 
 func (SimpleCompiler[K, V]) Slots(func(K) (V, bool), model.Proto, netip.AddrPort, model.Origin) []netip.AddrPort {
 	return nil

@@ -46,8 +46,6 @@ type Ledger[K comparable, V any] struct {
 	// key has moved.
 	second map[*entry[K, V]]*model.PortID
 
-	guards Guards[K] // nil for none
-
 	review *Review[K, V] // the one in progress; nil for none
 
 	// keepUnknown keeps installed objects that were never wanted.
@@ -57,17 +55,18 @@ type Ledger[K comparable, V any] struct {
 
 // Rules are what the ledger must know of the objects.
 type Rules[K comparable, V any] interface {
-	Rank(K) int                  // order of creation
-	DeleteDelay(K) time.Duration // how long an unneeded object stays
+	// Rank is the object's place in the order of creation: lower ranks first.
+	// Deletion runs backwards.
+	Rank(K) int
+	// Equal reports whether two values of one key are the same to the data plane.
 	Equal(a, b V) bool
-}
-
-// Guards are Rules of which some objects shut out clients: a guard shuts out all but those whom other
-// objects admit. These may belong to another owner than the guarded address does by now.
-type Guards[K comparable] interface {
-	// Admits returns the guard of an object that admits clients, and which ones; the zero
-	// prefix for all other keys. An object that admits has a lower rank than its guard, and that a
-	// lower one than where admitted clients go.
+	// DeleteDelay is how long an unwanted object is kept, in case it is needed again
+	// soon. Zero for all but objects that are expensive to create.
+	DeleteDelay(K) time.Duration
+	// Admits returns the guard of an object that admits clients, and which ones; the zero prefix for
+	// all other keys. A guard shuts out all clients but those that such objects admit, which may belong
+	// to another owner than the guarded address does by now. An object that admits has a lower rank than
+	// its guard, and that a lower one than the objects that admitted clients reach.
 	Admits(K) (guard K, clients netip.Prefix)
 }
 
@@ -93,9 +92,8 @@ func (d deferral) failed() bool { return d.err != nil && !d.untried }
 
 // New returns an empty ledger.
 func New[K comparable, V any](rules Rules[K, V]) *Ledger[K, V] {
-	guards, _ := rules.(Guards[K])
 	return &Ledger[K, V]{
-		rules: rules, guards: guards, entries: newEntries[K, V](), stale: map[K]V{}, waiting: map[K]deferral{}, kept: map[K]struct{}{}, second: map[*entry[K, V]]*model.PortID{},
+		rules: rules, entries: newEntries[K, V](), stale: map[K]V{}, waiting: map[K]deferral{}, kept: map[K]struct{}{}, second: map[*entry[K, V]]*model.PortID{},
 	}
 }
 

@@ -267,13 +267,10 @@ const (
 // new ones are admitted last. A range inside one that goes comes first, and one inside a range that
 // comes goes last.
 func (l *Ledger[K, V]) moments(planned []queued[K, V]) (moments map[K]moment) {
-	if l.guards == nil {
-		return nil
-	}
 	changes := map[K]*admission{}
 	for i := range planned {
 		t := &planned[i]
-		guard, clients := l.guards.Admits(t.key)
+		guard, clients := l.rules.Admits(t.key)
 		if !clients.IsValid() || !l.wants(guard) {
 			continue
 		}
@@ -299,7 +296,7 @@ func (l *Ledger[K, V]) moments(planned []queued[K, V]) (moments map[K]moment) {
 	}
 	for i := range planned {
 		t := &planned[i]
-		guard, clients := l.guards.Admits(t.key)
+		guard, clients := l.rules.Admits(t.key)
 		switch c := changes[guard]; {
 		case !clients.IsValid() || c == nil:
 		case t.refs == 0:
@@ -338,10 +335,7 @@ func (l *Ledger[K, V]) wants(key K) bool {
 
 // guarded reports whether an object admits clients to an address that is wanted, with other ranges.
 func (l *Ledger[K, V]) guarded(key K) bool {
-	if l.guards == nil {
-		return false
-	}
-	guard, clients := l.guards.Admits(key)
+	guard, clients := l.rules.Admits(key)
 	return clients.IsValid() && l.wants(guard)
 }
 

@@ -11,7 +11,6 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
-	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/ipset"
 	"github.com/tandem-proxy/tandem/linux/virtualserver"
@@ -105,8 +104,6 @@ func (c *Compiler) Rank(k Key) int {
 	}
 	return 10
 }
-
-var _ ledger.Guards[Key] = (*Compiler)(nil)
 
 // Admits: source ranges do, to a restricted frontend.
 func (*Compiler) Admits(k Key) (guard Key, clients netip.Prefix) {

@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
@@ -102,8 +101,6 @@ func (c *Compiler) Rank(k nft.Key) int {
 	}
 	return 9
 }
-
-var _ ledger.Guards[nft.Key] = (*Compiler)(nil)
 
 // Admits: source ranges do, to a restricted frontend.
 func (*Compiler) Admits(k nft.Key) (guard nft.Key, clients netip.Prefix) {

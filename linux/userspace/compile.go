@@ -8,7 +8,6 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/dataplane"
-	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/relay"
 	"github.com/tandem-proxy/tandem/linux/xtables"
@@ -22,10 +21,7 @@ type Compiler struct {
 	families []model.Family
 }
 
-var (
-	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
-	_ ledger.Guards[Key]             = (*Compiler)(nil)
-)
+var _ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 
 // NewCompiler returns a compiler for some families; none means both. Packets from
 // relays carry the fwmark bit mark.
