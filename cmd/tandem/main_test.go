@@ -193,8 +193,8 @@ func TestPlan(t *testing.T) {
 	for _, line := range []string{
 		"default/web",
 		"10.96.0.10:80/tcp  cluster IP",
-		"from pod                 balance 10.244.1.2:8080 10.244.1.3:8080 (balanced over ready endpoints of the cluster)",
-		"from host, outside       balance 10.244.1.2:8080 10.244.1.3:8080, SNAT",
+		"from pod                 balance 10.244.1.2:8080, 10.244.1.3:8080 (balanced over ready endpoints of the cluster)",
+		"from host, outside       balance 10.244.1.2:8080, 10.244.1.3:8080, SNAT",
 		"plan: 1 Service, 1 port,",
 	} {
 		if !strings.Contains(stdout, line) {

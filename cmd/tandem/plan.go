@@ -313,12 +313,8 @@ const shown = 4
 // actionOf describes the fate of a connection.
 func actionOf(a question.PlanAction) string {
 	s := a.Verdict
-	for i, e := range a.Endpoints {
-		if i == shown {
-			s += fmt.Sprintf(" and %d more", len(a.Endpoints)-shown)
-			break
-		}
-		s += " " + e
+	if len(a.Endpoints) > 0 {
+		s += " " + printable.List(a.Endpoints, shown)
 	}
 	if a.SNAT {
 		s += ", SNAT"

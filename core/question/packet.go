@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/oracle"
+	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/track"
 )
 
@@ -351,20 +352,21 @@ func (t Trace) OK() bool {
 	return (t.Verdict == AsExplained || t.Verdict == ByGap) && (t.Live == nil || t.Live.Difference == "")
 }
 
+// shown is how many elements of a list are shown to people.
+const shown = 4
+
 // Fate is a fate with its endpoints, in a few words.
 func Fate(fate string, to []oracle.Target) string {
 	if fate != oracle.Forward.String() {
 		return fate
 	}
-	text := fate + " to"
-	for i, t := range to {
-		if i == 4 {
-			return fmt.Sprintf("%s and %d more", text, len(to)-4)
-		}
-		text += " " + t.Addr.String()
+	var first []string
+	for _, t := range to[:min(len(to), shown)] {
+		text := t.Addr.String()
 		if t.SNAT {
 			text += " (SNAT)"
 		}
+		first = append(first, text)
 	}
-	return text
+	return fate + " to " + printable.First(first, len(to))
 }

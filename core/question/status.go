@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/engine"
 	"github.com/tandem-proxy/tandem/core/ledger"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/track"
 	"github.com/tandem-proxy/tandem/core/wire"
 )
@@ -351,16 +352,13 @@ func Sources(f *model.Frontend) []string {
 
 // ShowSources reports which clients are let in, for people: a long list is cut short.
 func ShowSources(list []string) string {
-	const shown = 4
 	switch {
 	case list == nil:
 		return "all"
 	case len(list) == 0:
 		return "none"
-	case len(list) > shown:
-		return fmt.Sprintf("%s and %d more", strings.Join(list[:shown], ","), len(list)-shown)
 	}
-	return strings.Join(list, ",")
+	return printable.List(list, shown)
 }
 
 // ofMode returns what the whole mode does not support, each once.
