@@ -145,7 +145,8 @@ EndpointSlices into the kernel, and keeps them up to date.`,
 	root.SetUsageFunc(plainHelp)
 	root.AddCommand(newRun(), newPlan(), newStatus(nil), newServices(nil), newExplain(nil), newTrace(nil), newDrift(nil), newHistory(nil), newTop(nil), newMonitor(), newSnapshot(nil), newReplay(), newUI(nil), newKubectl(),
 		newSwitch(), newDoctor(), newTest(), newDemo(), newCleanup(), newConfig(), newHNS(hns.Local),
-		newInstall(), newUninstall(), newStart(), newStop(), newDocs(), newVersion())
+		newInstall(), newDocs(), newVersion())
+	root.AddCommand(newServiceVerbs()...)
 	for _, c := range append(root.Commands(), root) {
 		if c.Args != nil {
 			continue

@@ -156,19 +156,16 @@ func absolute(path string) string {
 	return path
 }
 
-func newUninstall() *cobra.Command {
-	return simple("uninstall", "Stop and remove the service; Services stay programmed (see cleanup)", "uninstalled", service.Uninstall)
+// newServiceVerbs are the verbs about an installed service that have neither arguments nor flags.
+func newServiceVerbs() []*cobra.Command {
+	return []*cobra.Command{
+		newServiceVerb("uninstall", "Stop and remove the service; Services stay programmed (see cleanup)", "uninstalled", service.Uninstall),
+		newServiceVerb("start", "Start the installed service", "started", service.Start),
+		newServiceVerb("stop", "Stop the service; Services stay programmed", "stopped", service.Stop),
+	}
 }
 
-func newStart() *cobra.Command {
-	return simple("start", "Start the installed service", "started", service.Start)
-}
-
-func newStop() *cobra.Command {
-	return simple("stop", "Stop the service; Services stay programmed", "stopped", service.Stop)
-}
-
-func simple(verb, short, done string, do func() error) *cobra.Command {
+func newServiceVerb(verb, short, done string, do func() error) *cobra.Command {
 	return &cobra.Command{
 		Use: verb, Short: short,
 		RunE: func(cmd *cobra.Command, _ []string) error {
