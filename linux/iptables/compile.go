@@ -181,7 +181,7 @@ func (c *Compiler) ServiceCIDRs(k Key, v Value) (all []netip.Prefix) {
 }
 
 // sayUnallocated is the comment of rules that drop packets to unallocated cluster IPs.
-const sayUnallocated = "for cluster IPs, and none of them"
+const sayUnallocated = "unallocated cluster IP"
 
 func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) []model.Gap {
 	if !slices.Contains(c.families, port.ID.Family) {

@@ -232,7 +232,7 @@ func (c *Compiler) filters(unallocated bool) map[string]nft.Chain {
 	if unallocated {
 		output = []nft.Rule{{
 			Statements: []nft.Statement{nft.CtState{States: nft.CtNew}, nft.Lookup{Set: setServiceCIDRs}, nft.CtDNAT{Not: true}, nft.FibLocal{Not: true}, nft.Drop{}},
-			Comment:    "for cluster IPs, and none of them",
+			Comment:    "unallocated cluster IP",
 		}}
 		forward = append(forward, output...)
 	}

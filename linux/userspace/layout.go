@@ -341,7 +341,7 @@ func (w hookChain) nodePorts(p netip.Prefix) (rules []xtables.Rule) {
 }
 
 // sayUnallocated is the comment of the rules that drop them.
-const sayUnallocated = "for cluster IPs, and none of them"
+const sayUnallocated = "unallocated cluster IP"
 
 // unallocated returns the rules that drop packets to unallocated cluster IPs, except
 // to addresses of this host, and those of relays: where endpoints have addresses in such a
