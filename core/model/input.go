@@ -5,6 +5,7 @@ package model
 import (
 	"cmp"
 	"iter"
+	"math"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -240,6 +241,18 @@ type Choice struct {
 type Spill struct {
 	Above float64 // times the fair share of an endpoint; at least 1, or 0 for any
 	Floor int     // fewer endpoints than these are too few for a zone
+}
+
+// MaxSlowStart bounds how long an endpoint counts as new.
+const MaxSlowStart = time.Hour
+
+// Valid reports whether a choice is one that annotations can make.
+func (c Choice) Valid() bool {
+	return c.Scheduler <= Maglev && c.SlowStart >= 0 && c.SlowStart <= MaxSlowStart && c.Spill.valid()
+}
+
+func (s Spill) valid() bool {
+	return (s.Above == 0 || s.Above >= 1 && s.Above <= math.MaxUint16) && s.Floor >= 0 && s.Floor <= math.MaxUint16
 }
 
 // ServicePort is one entry of spec.ports. The targetPort is not part of it:

@@ -428,7 +428,7 @@ func (r *Result) noTables(several []*model.Pool) string {
 		}
 	}
 	if endpoints > maxHashed {
-		return fmt.Sprintf("ports with other endpoints than one another, together %d, maglev has room for %d", endpoints, maxHashed)
+		return fmt.Sprintf("ports with different endpoints have %d in total, maglev has room for %d", endpoints, maxHashed)
 	}
 	return ""
 }

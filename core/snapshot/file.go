@@ -652,8 +652,8 @@ func checkService(s *model.Service) error {
 	if s.Type > model.LoadBalancer || s.External > model.Local || s.Internal > model.Local || s.SessionAffinity < 0 {
 		return fmt.Errorf("type %d, policies %d and %d, affinity %s: not valid", s.Type, s.External, s.Internal, s.SessionAffinity)
 	}
-	if s.Choice.Scheduler > model.Maglev {
-		return fmt.Errorf("scheduler %d: not valid", uint8(s.Choice.Scheduler))
+	if c := s.Choice; !c.Valid() {
+		return fmt.Errorf("scheduler %d, slow start %s, spill-over above %g, floor %d: not valid", uint8(c.Scheduler), c.SlowStart, c.Spill.Above, c.Spill.Floor)
 	}
 	for _, p := range s.Ports {
 		if !proto(p.Proto) || p.Port == 0 {

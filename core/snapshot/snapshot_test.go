@@ -305,19 +305,23 @@ func TestRefuse(t *testing.T) {
 	good := string(written(t, file(1)))
 	lines := strings.SplitAfter(strings.TrimSuffix(good, "\n"), "\n")
 	for name, c := range map[string]struct{ text, want string }{
-		"empty":           {"", "end record is missing"},
-		"other text":      {"hello\n", "not a snapshot"},
-		"another format":  {strings.Replace(good, `"tandemSnapshot":1`, `"tandemSnapshot":2`, 1), "format 2"},
-		"unknown field":   {strings.Replace(good, `"redacted"`, `"x"`, 1) + "", ""},
-		"cut short":       {strings.Join(lines[:len(lines)-1], ""), "end record is missing"},
-		"a line is gone":  {strings.Join(append(append([]string{}, lines[:2]...), lines[3:]...), ""), "the end record counts"},
-		"more behind it":  {good + "{}\n", "data after the end"},
-		"an empty line":   {lines[0] + "{}\n", "line 2: an empty line"},
-		"an unknown kind": {lines[0] + `{"wish":1}` + "\n", "line 2: json: unknown field"},
-		"a bad address":   {lines[0] + `{"service":{"Name":{"Namespace":"a","Name":"b"},"ClusterIPs":[""]}}` + "\n" + `{"end":{"lines":2}}` + "\n", "service a/b"},
-		"address twice":   {lines[0] + `{"service":{"ExternalIPs":["192.0.2.1","192.0.2.1"]}}` + "\n" + `{"end":{"lines":2}}` + "\n", "twice"},
-		"a bad protocol":  {lines[0] + `{"service":{"Ports":[{"Proto":200,"Port":1}]}}` + "\n" + `{"end":{"lines":2}}` + "\n", "not valid"},
-		"a bad scheduler": {lines[0] + `{"service":{"Name":{"Namespace":"a","Name":"b"},"Choice":{"Scheduler":200}}}` + "\n" + `{"end":{"lines":2}}` + "\n", "service a/b: scheduler 200"},
+		"empty":                             {"", "end record is missing"},
+		"other text":                        {"hello\n", "not a snapshot"},
+		"another format":                    {strings.Replace(good, `"tandemSnapshot":1`, `"tandemSnapshot":2`, 1), "format 2"},
+		"unknown field":                     {strings.Replace(good, `"redacted"`, `"x"`, 1) + "", ""},
+		"cut short":                         {strings.Join(lines[:len(lines)-1], ""), "end record is missing"},
+		"a line is gone":                    {strings.Join(append(append([]string{}, lines[:2]...), lines[3:]...), ""), "the end record counts"},
+		"more behind it":                    {good + "{}\n", "data after the end"},
+		"an empty line":                     {lines[0] + "{}\n", "line 2: an empty line"},
+		"an unknown kind":                   {lines[0] + `{"wish":1}` + "\n", "line 2: json: unknown field"},
+		"a bad address":                     {lines[0] + `{"service":{"Name":{"Namespace":"a","Name":"b"},"ClusterIPs":[""]}}` + "\n" + `{"end":{"lines":2}}` + "\n", "service a/b"},
+		"address twice":                     {lines[0] + `{"service":{"ExternalIPs":["192.0.2.1","192.0.2.1"]}}` + "\n" + `{"end":{"lines":2}}` + "\n", "twice"},
+		"a bad protocol":                    {lines[0] + `{"service":{"Ports":[{"Proto":200,"Port":1}]}}` + "\n" + `{"end":{"lines":2}}` + "\n", "not valid"},
+		"a bad scheduler":                   {lines[0] + `{"service":{"Name":{"Namespace":"a","Name":"b"},"Choice":{"Scheduler":200}}}` + "\n" + `{"end":{"lines":2}}` + "\n", "service a/b: scheduler 200"},
+		"a negative slow start":             {lines[0] + `{"service":{"Name":{"Namespace":"a","Name":"b"},"Choice":{"SlowStart":-1}}}` + "\n" + `{"end":{"lines":2}}` + "\n", "slow start -1ns"},
+		"a slow start of days":              {lines[0] + `{"service":{"Name":{"Namespace":"a","Name":"b"},"Choice":{"SlowStart":86400000000000}}}` + "\n" + `{"end":{"lines":2}}` + "\n", "slow start 24h0m0s"},
+		"a spill-over below the fair share": {lines[0] + `{"service":{"Name":{"Namespace":"a","Name":"b"},"Choice":{"Spill":{"Above":0.5}}}}` + "\n" + `{"end":{"lines":2}}` + "\n", "spill-over above 0.5"},
+		"a negative floor":                  {lines[0] + `{"service":{"Name":{"Namespace":"a","Name":"b"},"Choice":{"Spill":{"Floor":-1}}}}` + "\n" + `{"end":{"lines":2}}` + "\n", "floor -1"},
 	} {
 		_, err := snapshot.Read(strings.NewReader(c.text))
 		if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {

@@ -84,7 +84,7 @@ func (t *Tracker) afford(s *service, r *resolve.Result) {
 	r.Ports = nil
 	r.Problems = append(r.Problems, model.Problem{
 		Object: "Service " + s.name.String(), Where: s.Object.Where, Why: model.WhyTooLarge,
-		Detail: fmt.Sprintf("%d entries beside %d of its namespace and %d in all, limit %d: nothing of it is served; a namespace gets more while it has no more than are free",
+		Detail: fmt.Sprintf("not served: %d entries, beside %d of its namespace and %d of all Services, limit %d (a namespace gets more while it has no more than are free)",
 			entries, t.budget.of[s.name.Namespace], t.budget.used, t.budget.most),
 		Fix: "have fewer or smaller Services",
 	})

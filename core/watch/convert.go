@@ -321,9 +321,6 @@ const (
 	AnnotationCiliumWeight = "service.cilium.io/weight"
 )
 
-// maxSlowStart bounds how long an endpoint counts as new.
-const maxSlowStart = time.Hour
-
 // annotation returns the value of an annotation.
 func (f *faults) annotation(key string) (value string, has bool) {
 	value, has = f.meta.Annotations[key]
@@ -350,7 +347,7 @@ func choice(f *faults) (c model.Choice) {
 	}
 	if value, has := f.annotation(AnnotationSlowStart); has {
 		seconds, err := strconv.ParseUint(value, 10, 32)
-		if err != nil || time.Duration(seconds)*time.Second > maxSlowStart {
+		if err != nil || time.Duration(seconds)*time.Second > model.MaxSlowStart {
 			f.badAnnotation(AnnotationSlowStart, "not a number of seconds up to 3600; ignored")
 			seconds = 0
 		}
