@@ -417,9 +417,9 @@ func (s *switcher) remove(ctx context.Context, plane engine.DataPlane) error {
 }
 
 // removeLeftovers waits until everything is programmed and then removes the objects that were
-// there before in other modes. What an earlier tandem has left, after another
-// configuration or an interrupted switch, goes at once, or with its last connection;
-// what kube-proxy has left, with --takeover.
+// there before in other modes. Objects of an earlier tandem, after another
+// configuration or an interrupted switch, are removed at once, or with their last connection;
+// kube-proxy's are removed with --takeover.
 func (s *switcher) removeLeftovers(ctx context.Context, c *config.Config) {
 	defer close(s.clean)
 	if s.privileged() != "" { // nothing can be removed, or looked for

@@ -77,7 +77,7 @@ func conntrackDrops(f *Facts) Check {
 	return ok("no connection was lost for lack of an entry")
 }
 
-// conntrackTimeouts: an entry that goes before its connection does takes the
+// conntrackTimeouts: an entry that expires before its connection ends takes the
 // translation with it.
 func conntrackTimeouts(f *Facts) Check {
 	const hour = 3600

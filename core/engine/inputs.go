@@ -432,8 +432,8 @@ func (e *Engine) late() string {
 }
 
 // withhold returns the changes to make now. While some EndpointSlices could not be read, a Service
-// without any of an IP family may have endpoints in those: what an earlier run has left of it stays,
-// until there is a slice, the Service goes, or everything is read.
+// without any of an IP family may have endpoints in them: its objects from an earlier run stay
+// until there is a slice, the Service is deleted, or everything is read.
 func (e *Engine) withhold(deltas []model.Delta) []model.Delta {
 	if !e.unread.Endpoints && len(e.withheld) == 0 {
 		return deltas

@@ -616,7 +616,7 @@ func frontsOf(d model.Delta) iter.Seq[front] {
 	}
 }
 
-// entriesOf counts a change: what goes, or what comes.
+// entriesOf counts a change: the entries before it or after it, whichever are more.
 func entriesOf(d model.Delta) (n int) {
 	for _, p := range []*model.Port{d.Old, d.New} {
 		if p != nil {

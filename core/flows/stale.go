@@ -44,7 +44,7 @@ func connectionless(p model.Proto) bool { return p == model.UDP }
 
 // Handshakes returns which TCP connections of a batch of changes wait for an endpoint
 // that is gone: only flows without an answer are stale. The SYN that their clients
-// send again then goes to an endpoint that is there.
+// send again then reaches an endpoint that is there.
 func Handshakes(host *model.Host, deltas []model.Delta) []Match {
 	var x Index
 	for _, d := range deltas {

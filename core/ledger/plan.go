@@ -264,8 +264,8 @@ const (
 // moments orders changes of source ranges on a frontend whose guard stays in place. An address may
 // have another holder now, or other endpoints, and those change in between; so only clients who are
 // admitted both before and after are admitted then. Those who are not any more are shut out first,
-// new ones are admitted last. A range inside one that goes comes first, and one inside a range that
-// comes goes last.
+// new ones are admitted last. A new range inside one that is deleted is created at its usual place, before
+// that deletion, and a deleted range inside a new one is deleted last.
 func (l *Ledger[K, V]) moments(planned []queued[K, V]) (moments map[K]moment) {
 	changes := map[K]*admission{}
 	for i := range planned {

@@ -231,7 +231,7 @@ func Interleave(counts []int) []uint16 {
 // only in that they order endpoints of one IP address. Each slot has
 // an order of preference among the endpoints (rendezvous hashing), and an endpoint
 // with too many slots for its weight keeps those that prefer it most (deferred
-// acceptance: Gale and Shapley, 1962). When one of ten endpoints goes, some 0.8 % of
+// acceptance: Gale and Shapley, 1962). When one of ten endpoints is removed, some 0.8 % of
 // the slots move without need, and at most 1.5 %; of Maglev's own tables it is
 // 2.4 %, and up to 3.8 %. No endpoint has more than 1/16 above its share, nor
 // 0.6 % of all.

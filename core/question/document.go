@@ -10,9 +10,9 @@
 // document comes from. Answers have their JSON form here, which is stable; text for people is cmd's.
 //
 // A running proxy makes a document of what a question needs, and answers in its own process, for two reasons.
-// An answer is kilobytes, and what it is found in may be all that the node knows: explain looks among all endpoints
-// for a sender. And what reads the data plane back depends on the answer so far: trace reads what its packet may meet.
-// That goes through the document's Plane. What is sent whole is the snapshot.
+// An answer is kilobytes, while finding it may take everything that the node knows: explain looks for a sender among all
+// endpoints. And the objects to read back from the data plane depend on the answer so far: trace reads those that its
+// packet may meet, through the document's Plane. Only a snapshot is sent whole.
 package question
 
 import (

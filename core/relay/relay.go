@@ -63,8 +63,8 @@ func (r *Relay) Forget() {
 }
 
 // Update changes the policy, in constant time. TCP connections stay with their endpoints; a
-// UDP session whose endpoint may no longer serve it ends with its next datagram, of either
-// side, which is not passed on: a client's goes elsewhere.
+// UDP session whose endpoint may no longer serve it ends with the next datagram of either side. An
+// endpoint's is dropped, and a client's begins a session with another endpoint.
 func (r *Relay) Update(p Policy) { r.policy.Store(&p) }
 
 // Close stops listening. Existing TCP connections continue until they end.
@@ -407,7 +407,7 @@ func (s *Server) serveOn(limit time.Duration) {
 
 // Close stops listening, waits for connections to end by themselves for a grace period,
 // resets the rest, and returns when nothing of the server is left. It stops listening at
-// once, or late in the grace period where the next process goes on (Options.Handover).
+// once, or late in the grace period where the next process takes the listeners over (Options.Handover).
 func (s *Server) Close(grace time.Duration) error {
 	s.mu.Lock()
 	s.closing = true

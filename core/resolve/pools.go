@@ -163,7 +163,7 @@ func hintedFor(place string, all []endpoint, hints func(*model.Hints) []string) 
 // Hints state where endpoints are to be used, not how much each zone
 // sends. So zones are taken to send alike, and the fair share is that of an
 // endpoint if all served all zones. Then no endpoint of any zone gets more than
-// Above times that share: what a zone has too much of goes to the others in
+// Above times that share: the excess of a zone is shared by the others in
 // proportion to what they have left. All nodes of a zone come to the same
 // result, which changes with the endpoints only: nothing that is measured feeds
 // back into it.

@@ -15,11 +15,11 @@ import (
 
 // claims decide which Service holds an address and port when several ask for it: by who may write
 // the field (resolve.Authority), then the oldest, and among equals the first by name, so that the answer does
-// not depend on the order of events, is the same on all nodes and survives a restart. When the holder goes the next
-// in line gets it. Addresses that policy denies a Service are not claimed: it must not keep
+// not depend on the order of events, is the same on all nodes and survives a restart. When the holder gives it up,
+// the next in line gets it. Addresses that policy denies a Service are not claimed: it must not keep
 // them from others.
 //
-// External and load balancer IPs also give way to what others have of the address whatever the port: see
+// External and load balancer IPs also give way to other claims on the address, whatever the port: see
 // overruled. A Service that yields keeps its place; the first that need not yield holds the address.
 //
 // When a claim has another holder than before, that one and the new one are resolved again. The rest of those who ask

@@ -105,7 +105,7 @@ func (d *Driver) sweep(ctx context.Context) error {
 
 func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{} }
 
-// Commit goes op by op, except that consecutive ops on
+// Commit applies one op after the other, except that consecutive ops on
 // entries, or on chains, are written together.
 func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []error {
 	errs := make([]error, len(ops))

@@ -95,7 +95,7 @@ func (b markBits) deny(v model.Verdict) Mark {
 	return Mark{b.service | b.denied, b.all()}
 }
 
-// byMark sends packets to a virtual server by mark, whose number goes into it.
+// byMark sends packets to a virtual server by mark: the mark is its number.
 // IPVS compares the whole mark, so all other bits are cleared.
 func (b markBits) byMark(snat bool) Mark {
 	return Mark{b.byAddress(snat).Value, ^uint32(0)}

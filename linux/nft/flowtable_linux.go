@@ -25,8 +25,8 @@ import (
 //	}
 //
 // The kernel looks a connection up for each packet: one that was deleted from
-// connection tracking goes the long way at once, and one whose flowtable goes does
-// so with its next packet. Only TCP and UDP are taken, and TCP once it is
+// connection tracking leaves the flowtable at once, and one whose flowtable is deleted with
+// its next packet. Only TCP and UDP are taken, and TCP once it is
 // established in both directions.
 const (
 	offloadTable = "tandem-offload"
@@ -128,8 +128,8 @@ func (o *Offload) Close() error { return o.sock.Close() }
 // a flowtable it does nothing: connections would be in either of them, invisibly to both
 // agents.
 //
-// Before Linux 6.16 a device that goes leaves the flowtable, too. Since then its name stays, in case
-// another one of that name comes: pods have ever new ones, and some 1,800 fit into no message of the
+// Before Linux 6.16 a device that is deleted leaves the flowtable, too. Since then its name stays, in case
+// another device of that name appears: pods have ever new ones, and some 1,800 fit into no message of the
 // kernel any more, which then lists no flowtable at all and makes every "nft list ruleset" fail. One that
 // is not listed is made anew.
 func (o *Offload) Set(ctx context.Context, devices []string) error {

@@ -301,7 +301,7 @@ const (
 	traceTable   = "tandem-trace-"
 )
 
-// temporaryName names a table that goes with a socket. The random number tells it from one that an earlier socket
+// temporaryName names a table that is deleted with its socket. The random number tells it from one that an earlier socket
 // of that port has left.
 func temporaryName(prefix string, sock *netlink.Socket) (string, error) {
 	port, err := sock.Port()
@@ -323,7 +323,7 @@ func portOf(name string) (port uint32, ok bool) {
 	return 0, false
 }
 
-// withOwner calls create with the flags of a table that goes with its socket, and without
+// withOwner calls create with the flags of a table that is deleted with its socket, and without
 // them on kernels before 5.12, which know no owner.
 func withOwner(create func(flags uint32) error) error {
 	err := create(tableOwner)

@@ -337,7 +337,7 @@ func lowestPorts(endpoints []model.Endpoint) map[netip.Addr]uint16 {
 
 // handleOf returns the handle of an endpoint: its address or, where the pool has
 // that address with a lower port, too, a hash of address and port. When the lower
-// one comes or goes, clients of the other choose again.
+// one is added or removed, clients of the other choose again.
 func handleOf(at netip.AddrPort, lowest map[netip.Addr]uint16) netip.Addr {
 	if lowest[at.Addr()] == at.Port() {
 		return at.Addr()

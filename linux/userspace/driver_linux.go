@@ -270,7 +270,7 @@ func (d *Driver) use(id RelayID, n int) {
 	}
 }
 
-// leads reports whether a flow goes to the relay of an entry of its frontend: which one that is
+// leads reports whether a flow is led to a relay of its frontend: to which one
 // depends on its origin.
 func (d *Driver) leads(f flows.Flow) bool {
 	d.mu.Lock()

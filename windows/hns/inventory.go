@@ -435,8 +435,8 @@ func (t *inventory) begin() *reading {
 	return t.reading
 }
 
-// sort sorts load balancers by frontend. One of ours goes before those of others, and the
-// one that was known before any that has turned up since; what remains of ours is surplus.
+// sort sorts load balancers by frontend. Of one frontend ours come before those of others, and a
+// known one before any that has turned up since; the rest of ours is surplus.
 // Those that were deleted meanwhile are left out.
 func (t *inventory) sort(all []LoadBalancer) (by map[Key]installed, surplus map[Key][]string) {
 	by, surplus = make(map[Key]installed, len(all)), map[Key][]string{}
