@@ -66,6 +66,7 @@ type failover struct {
 	problems     []model.Problem
 	failingSince time.Time // of looks; zero when the last one did not
 	idle         bool      // the last look found nothing to do before a new flow comes
+	searched     time.Time // when the table was last searched for flows that were lost sight of
 	unanswered   bool      // the engine did not answer during the last look
 	blind        bool      // logged that the mode cannot detect endpoints that do not answer
 }
@@ -241,7 +242,7 @@ func (f *failover) look(ctx context.Context, obs observer) (d suspect.Decision, 
 		}
 	}
 	f.deliver()
-	if err := f.read(ctx, obs); err != nil {
+	if _, err := f.read(ctx, obs); err != nil {
 		return d, err
 	}
 	w := &engineWorld{ctx: ctx, failover: f}
@@ -265,7 +266,11 @@ func (f *failover) begin(ctx context.Context, obs observer) error {
 	if _, err := obs.New(ctx, func(suspect.Flow, suspect.State, time.Time) {}); err != nil {
 		return err
 	}
-	answered, waiting, err := obs.Prior(ctx, f.local, maxPrior)
+	answered, err := obs.Prior(ctx, f.local, maxPrior)
+	if err != nil {
+		return err
+	}
+	waiting, err := obs.Waiting(ctx, maxPrior)
 	if err != nil {
 		return err
 	}
@@ -280,17 +285,37 @@ func (f *failover) begin(ctx context.Context, obs observer) error {
 	return nil
 }
 
-// read shows the Judge the new flows, and the states of those that it waits for.
-func (f *failover) read(ctx context.Context, obs observer) error {
+// read shows the Judge the new flows, and the states of those that it waits for. It reports whether the new ones were
+// all.
+func (f *failover) read(ctx context.Context, obs observer) (all bool, err error) {
 	now := time.Now()
-	all, err := obs.New(ctx, func(flow suspect.Flow, s suspect.State, since time.Time) { f.judge.Saw(flow, s, since, now) })
+	all, err = obs.New(ctx, func(flow suspect.Flow, s suspect.State, since time.Time) { f.judge.Saw(flow, s, since, now) })
 	if err != nil {
-		return err
+		return false, err
 	}
 	if !all {
 		f.judge.Lost(now)
 	}
-	return obs.States(ctx, f.judge.Due(now), func(i int, s suspect.State) { f.judge.Checked(i, s, now) })
+	return all, obs.States(ctx, f.judge.Due(now), func(i int, s suspect.State) { f.judge.Checked(i, s, now) })
+}
+
+// searchPause is the least time between searches for flows that were lost sight of: while there are more new
+// connections than are reported, a search finds only those of the moment.
+const searchPause = 10 * time.Second
+
+// search walks over the whole table for the flows that wait where the Judge has lost sight of some. All new ones are
+// seen by now, so that one search after a burst of connections serves all questions that follow.
+func (f *failover) search(ctx context.Context, obs observer) error {
+	now := time.Now()
+	if !f.judge.Overlooks(now) || now.Sub(f.searched) < searchPause {
+		return nil
+	}
+	f.searched = now
+	waiting, err := obs.Waiting(ctx, maxPrior)
+	if err == nil && len(waiting) <= maxPrior {
+		f.judge.Found(waiting, now)
+	}
+	return err
 }
 
 // waitingFor asks for the flows to endpoints that have no answer.
@@ -321,7 +346,11 @@ func (f *failover) answer(ctx context.Context, endpoints []netip.Addr) (all wait
 	if obs == nil || f.judge == nil {
 		return all
 	}
-	if err := f.read(ctx, obs); err != nil {
+	seen, err := f.read(ctx, obs)
+	if err == nil && seen {
+		err = f.search(ctx, obs)
+	}
+	if err != nil {
 		f.failed(ctx, err)
 		return all
 	}

@@ -42,6 +42,10 @@ type silentWorld struct {
 	broken   bool // SYNs cannot be sent
 	unseen   bool // no answer to anybody has passed this node
 	last     uint32
+	quiet    bool // no flow begins
+	burst    bool // more begin than can be seen
+	waiting  []suspect.Flow
+	searches int // of the whole table
 }
 
 func (w *silentWorld) Status() engine.Status { return engine.Status{Synced: true} }
@@ -97,6 +101,9 @@ func (w *silentWorld) Do(func() error) error {
 }
 
 func (w *silentWorld) New(_ context.Context, each func(suspect.Flow, suspect.State, time.Time)) (bool, error) {
+	if w.quiet || w.burst {
+		return !w.burst, w.failing
+	}
 	for _, e := range w.remote() {
 		for client := byte(1); client <= 2; client++ {
 			w.last++
@@ -118,8 +125,13 @@ func (w *silentWorld) States(_ context.Context, flows []suspect.Flow, each func(
 	return w.failing
 }
 
-func (w *silentWorld) Prior(context.Context, func(netip.Addr) bool, int) ([]netip.AddrPort, []suspect.Flow, error) {
-	return []netip.AddrPort{silentEndpoint}, nil, nil
+func (w *silentWorld) Prior(context.Context, func(netip.Addr) bool, int) ([]netip.AddrPort, error) {
+	return []netip.AddrPort{silentEndpoint}, nil
+}
+
+func (w *silentWorld) Waiting(context.Context, int) ([]suspect.Flow, error) {
+	w.searches++
+	return w.waiting, w.failing
 }
 
 func (w *silentWorld) failover() *failover {
@@ -134,6 +146,42 @@ func (f *failover) cycles(ctx context.Context, d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		time.Sleep(f.cycle(ctx))
 	}
+}
+
+// After a burst of connections, of which not all were seen, one search of the table serves all questions about flows
+// that wait; during it there is none, as the caller has to look for itself anyway.
+func TestOneSearchAfterABurst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &silentWorld{quiet: true}
+		f := w.failover()
+		f.cycle(t.Context())
+		ask := func(what string, complete bool, flows, searches int) {
+			t.Helper()
+			got := f.answer(t.Context(), []netip.Addr{silentEndpoint.Addr()})
+			if got.complete != complete || len(got.flows) != flows || w.searches != searches {
+				t.Errorf("%s: complete %t, %d flows, %d searches; want %t, %d, %d", what, got.complete, len(got.flows), w.searches, complete, flows, searches)
+			}
+		}
+		ask("at first", true, 0, 1) // the search of the start
+		w.burst = true
+		f.cycle(t.Context())
+		ask("in a burst", false, 0, 1)
+		w.burst = false
+		w.waiting = []suspect.Flow{{ID: 1, Endpoint: silentEndpoint}, {ID: 2, Endpoint: netip.MustParseAddrPort("10.9.9.9:80")}}
+		f.cycle(t.Context())
+		ask("after it", true, 1, 2)
+		ask("again", true, 1, 2)
+		w.burst = true
+		f.cycle(t.Context())
+		w.burst = false
+		ask("after another one, soon", false, 1, 2)
+		w.waiting = make([]suspect.Flow, maxPrior+1)
+		time.Sleep(searchPause)
+		ask("with more flows than are taken", false, 1, 3)
+		w.waiting = nil
+		time.Sleep(searchPause)
+		ask("with none", true, 0, 4)
+	})
 }
 
 // A decision is carried out though the engine was too slow to answer while it was due.

@@ -383,9 +383,12 @@ func (a *Attempts) States(_ context.Context, flows []suspect.Flow, each func(i i
 }
 
 // Prior returns nothing: of earlier tries nothing is known.
-func (*Attempts) Prior(context.Context, func(netip.Addr) bool, int) ([]netip.AddrPort, []suspect.Flow, error) {
-	return nil, nil, nil
+func (*Attempts) Prior(context.Context, func(netip.Addr) bool, int) ([]netip.AddrPort, error) {
+	return nil, nil
 }
+
+// Waiting returns nothing: New has shown all tries that are known.
+func (*Attempts) Waiting(context.Context, int) ([]suspect.Flow, error) { return nil, nil }
 
 // Wait waits until a try has ended since the last New, or before it, or ctx ends.
 func (a *Attempts) Wait(ctx context.Context) {

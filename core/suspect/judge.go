@@ -76,7 +76,10 @@ type Judge struct {
 
 	oneWay map[netip.Addr]struct{} // what answers our SYNs though no client has got an answer since
 	served time.Time               // when a client last has
-	lost   time.Time               // when there were more flows than can be checked; zero if never
+	lost   time.Time               // when there were more flows than can be checked; zero if never, or if all were Found since
+
+	found   []Flow // all that waited at a time
+	foundAt time.Time
 
 	elsewhere map[netip.Addr]time.Time // when a waiting flow to an unchecked address was last given up
 	ignored   map[netip.Addr]time.Time // when such an address was looked up
@@ -124,6 +127,15 @@ func (j *Judge) Saw(f Flow, s State, at, now time.Time) {
 
 // Lost notes that there were flows which no look has shown.
 func (j *Judge) Lost(now time.Time) { j.lost = now }
+
+// Overlooks reports whether there may be flows still that no look has shown, or which could not be checked.
+func (j *Judge) Overlooks(now time.Time) bool { return now.Sub(j.lost) <= remembered }
+
+// Found takes all flows that wait at a time, so that none is overlooked. They are for Waiting alone, and no evidence:
+// the clients of some may have given up long ago. The slice is the Judge's then.
+func (j *Judge) Found(waiting []Flow, now time.Time) {
+	j.found, j.foundAt, j.lost = waiting, now, time.Time{}
+}
 
 // Due returns the flows whose state is to be read: flows of earlier looks and waiting
 // ones. The slice is the Judge's.
@@ -204,6 +216,9 @@ func (j *Judge) Abandon(now time.Time) {
 func (j *Judge) Review(now time.Time, w World, most int) (probe []netip.AddrPort) {
 	if now.Sub(j.began) > remembered {
 		j.prior = nil
+	}
+	if now.Sub(j.foundAt) > remembered {
+		j.found = nil
 	}
 	most = min(most, maxSYNs)
 	j.place(now, w)
@@ -483,7 +498,12 @@ func (j *Judge) Waiting(addr netip.Addr, now time.Time) (all []Flow, complete bo
 			}
 		}
 	}
-	complete = now.Sub(j.lost) > remembered && now.Sub(j.known.evict) > remembered && now.Sub(j.elsewhere[addr]) > remembered
+	for _, f := range j.found {
+		if f.Endpoint.Addr() == addr {
+			all = append(all, f)
+		}
+	}
+	complete = !j.Overlooks(now) && now.Sub(j.known.evict) > remembered && now.Sub(j.elsewhere[addr]) > remembered
 	if a := j.known.at[addr]; a != nil {
 		for _, w := range a.waits {
 			all = append(all, w.flow)

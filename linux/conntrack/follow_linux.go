@@ -202,10 +202,8 @@ func (f *Follower) States(ctx context.Context, flows []suspect.Flow, each func(i
 }
 
 // Prior returns endpoints that have answered connections of this node itself, as far as conntrack
-// still has them, for two minutes after their end, and the flows that wait. Its two dumps of the
-// table are for the start, when nothing else is known; New comes before it, so that no flow
-// escapes both.
-func (f *Follower) Prior(ctx context.Context, local func(netip.Addr) bool, most int) (answered []netip.AddrPort, waiting []suspect.Flow, err error) {
+// still has them, for two minutes after their end. It dumps the table.
+func (f *Follower) Prior(ctx context.Context, local func(netip.Addr) bool, most int) (answered []netip.AddrPort, err error) {
 	defer f.account()()
 	seen := map[netip.AddrPort]bool{}
 	err = f.dump(ctx, filter{both: true, status: seenReply, mask: seenReply}, func(e *entry) {
@@ -213,18 +211,22 @@ func (f *Follower) Prior(ctx context.Context, local func(netip.Addr) bool, most 
 			seen[e.flow.From] = true
 		}
 	})
-	if err != nil {
-		return nil, nil, err
-	}
 	for at := range seen {
 		answered = append(answered, at)
 	}
+	return answered, err
+}
+
+// Waiting returns the flows that wait for an answer, and of more than so many one more. It dumps the table; New comes
+// before it, so that no flow escapes both.
+func (f *Follower) Waiting(ctx context.Context, most int) (all []suspect.Flow, err error) {
+	defer f.account()()
 	err = f.dump(ctx, filter{both: true, mask: seenReply}, func(e *entry) {
-		if f.endpoint(e) && !e.flow.Answered && len(waiting) <= most {
-			waiting = append(waiting, e.seen())
+		if f.endpoint(e) && !e.flow.Answered && len(all) <= most {
+			all = append(all, e.seen())
 		}
 	})
-	return answered, waiting, err
+	return all, err
 }
 
 // dump calls each for the entries that pass a filter, and perhaps others. One that a change of the
