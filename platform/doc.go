@@ -57,6 +57,6 @@
 // A switch of modes runs on the goroutine that requests it: a control request's, or
 // the one that watches the configuration file and calls Reconfigure.
 //
-// A new backend is one folder and one line in modes.go, a new operating system one more platform_GOOS.go: "Add a
+// A new backend is one folder, one line in modes.go and one recorded plan, a new operating system one more platform_GOOS.go: "Add a
 // backend" in .github/CONTRIBUTING.md is the guide, and lists the other places that name modes.
 package platform

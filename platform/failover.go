@@ -43,8 +43,8 @@ type failover struct {
 	mode        config.Failover
 	engine      proxied
 	network     network
-	flows       tracked // in modes that the kernel's table shows; nil if that is
-	unavailable error   // why
+	flows       tracked // in modes that the kernel's table shows; nil if that cannot be read
+	unavailable error   // why it cannot
 	local       func(netip.Addr) bool
 	log         *slog.Logger
 	report      *reporter
@@ -515,7 +515,7 @@ func (f *failover) currentProblems(d suspect.Decision) (all []model.Problem) {
 		add(model.WhyUnanswered, fmt.Sprintf("more than a third of the endpoints in use of %s do not answer: more likely a fault of this node's network, so none of them is ejected", namespaces(d.Exempt)))
 	}
 	if d.Full {
-		add(model.WhyUnsupported, "too many endpoint addresses to watch: the least recently used are skipped, first in the namespaces with the most")
+		add(model.WhyUnsupported, "too many endpoint addresses to watch: the least recently used are skipped, beginning with the namespaces that have the most")
 	}
 	return all
 }

@@ -24,7 +24,7 @@ import (
 // changes alone is the collector's, which lets it grow to a part of what lives, unless they
 // were so many that one more collection adds little to what theirs have cost.
 
-// The pace of that. A collection takes some 50 ms of CPU time at 10,000 Services, during
+// The pace of releasing memory. A collection takes some 50 ms of CPU time at 10,000 Services, during
 // changes. A release of the program takes 5 ms in one system call, which has the kernel count all
 // pages (smaps), and afterwards changes find the pages that they need again.
 const (

@@ -470,7 +470,7 @@ func (s *switcher) removeEarlier(ctx context.Context, m dataplane.Mode, c *confi
 func (s *switcher) checkKubeProxy(ctx context.Context, c *config.Config) {
 	if c.TakeOver {
 		if !slices.ContainsFunc(local(s.modes), func(m dataplane.Mode) bool { return m.KubeProxy != nil }) {
-			s.log.Warn("--takeover has no effect on this system: what kube-proxy has programmed cannot be told from what others have; a reboot clears it")
+			s.log.Warn("--takeover has no effect on this system: kube-proxy's objects cannot be told from other programs'; a reboot clears it")
 			return
 		}
 		found, err := takeOver(ctx, local(s.modes))

@@ -116,7 +116,7 @@ const systemFolder = "/run/tandem"
 //   - a claim on the network namespace itself (host.Lock), which excludes
 //     privileged ones that do not share it, such as a pod and the host.
 //
-// Neither can be taken without the privilege to program rules here, and both end
+// The claim takes the privilege to program rules here; both end
 // with the process.
 type namespaceLock struct {
 	claim     io.Closer // nil where none can be made

@@ -246,7 +246,7 @@ func (p *Proxy) open(ctx context.Context) (err error) {
 		p.keep(a)
 	}
 	if p.machine.facts.Salt, err = p.system.salt(); err != nil {
-		p.log.Warn("mode nftables forgets at the next restart which IPv4 clients have session affinity", "err", err)
+		p.log.Warn("the salt cannot be stored; mode nftables loses the session affinity of IPv4 clients at the next restart", "err", err)
 	}
 	if open := p.system.listeners; open != nil {
 		if p.listeners, err = open(); err != nil {
@@ -531,7 +531,7 @@ func (p *Proxy) Reconfigure(next *config.Config, where string) (live *config.Con
 	return live, restart
 }
 
-// prepare sets the parameters of Prepare that have changed.
+// prepare sets the parameters of Prepare again, but for those of conntrack and of memory that have not changed.
 func (p *Proxy) prepare(before, live *config.Config) {
 	changed := *live
 	if reflect.DeepEqual(before.Conntrack, live.Conntrack) {

@@ -400,7 +400,7 @@ func (p *Proxy) file(ctx context.Context) (*snapshot.File, snapshot.Lists, error
 	return f, lists, nil
 }
 
-// answerFile is fileOf of now, when it is its turn.
+// answerFile makes a snapshot of the present state, one at a time.
 func (p *Proxy) answerFile(ctx context.Context) (f *snapshot.File, lists snapshot.Lists, s *engine.Snapshot, err error) {
 	if err := p.answers.Take(ctx); err != nil {
 		return nil, lists, nil, err
@@ -475,24 +475,25 @@ func (p *Proxy) Replays(ctx context.Context) (same, settled bool, err error) {
 
 // read has the engine read the data plane back, as tandem drift does.
 func (p *Proxy) read(ctx context.Context) (at time.Time, err error) {
+	return inTurn(ctx, p.kernel, p.engine.Audit)
+}
+
+// inTurn reads the kernel when it is one's turn.
+func inTurn[A any](ctx context.Context, t sleep.Turn, read func(context.Context) (A, error)) (a A, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
-	if err := p.kernel.Take(ctx); err != nil {
-		return at, err
+	if err := t.Take(ctx); err != nil {
+		return a, err
 	}
-	defer p.kernel.Give()
-	return p.engine.Audit(ctx)
+	defer t.Give()
+	return read(ctx)
 }
 
 // top counts connections, when it is its turn to read the kernel.
 func (p *Proxy) top(ctx context.Context, r question.TopRequest) (t question.Top, err error) {
-	ctx, cancel := context.WithTimeout(ctx, readLimit)
-	defer cancel()
-	if err := p.kernel.Take(ctx); err != nil {
-		return t, err
-	}
-	defer p.kernel.Give()
-	return question.CountConnections().Of(ctx, p.Known, r)
+	return inTurn(ctx, p.kernel, func(ctx context.Context) (question.Top, error) {
+		return question.CountConnections().Of(ctx, p.Known, r)
+	})
 }
 
 // counts are the connections that the data plane has counted, as tandem top shows them; nil where it does

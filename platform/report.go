@@ -111,14 +111,14 @@ func (r *reporter) flowsDropped(namespace string, frontends int) {
 	r.dropped = dropped{at: now}
 }
 
-// flowsCleaned reports an attempt to delete stale flows.
+// flowsCleaned reports an attempt to delete stale flows: UDP's, or TCP handshakes.
 func (r *reporter) flowsCleaned(done flows.Report) {
 	r.metrics.FlowsCleaned(done)
 	if done.Err != nil {
 		r.log.Warn("conntrack cleanup failed; retrying", "err", done.Err, "retry", done.Retry)
 		return
 	}
-	r.log.Debug("stale UDP flows deleted", "flows", done.Deleted, "frontends", done.Frontends, "took", done.Took)
+	r.log.Debug("stale flows deleted", "flows", done.Deleted, "frontends", done.Frontends, "took", done.Took)
 }
 
 // servers are the HTTP servers of a proxy. Each may be missing.

@@ -42,7 +42,7 @@ type system struct {
 	network     func() (network, error)                 // that of the calling thread
 	addresses   func() (addresses, error)
 	salt        func() (uint64, error)    // of model.Machine; with an error one that the next process will not have
-	knownSalt   func() uint64             // the same, made by nothing; 0 where there is none
+	knownSalt   func() uint64             // the stored one; 0 where none was made yet
 	listeners   func() (Listening, error) // nil where they cannot be told
 	flows       func() (flowTable, error)
 	account     func() (spent func() time.Duration)                                             // see flows.Hooks; nil where the clock has to do

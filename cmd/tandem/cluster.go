@@ -468,7 +468,7 @@ func (c carrier) proxied(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	if res.StatusCode != http.StatusOK && res.StatusCode != http.StatusConflict { // which is how tandem says no
+	if res.StatusCode != http.StatusOK && res.StatusCode != http.StatusConflict { // tandem's own refusal
 		defer res.Body.Close()
 		text, _ := io.ReadAll(io.LimitReader(res.Body, maxError))
 		if unreached(res.StatusCode, text) {

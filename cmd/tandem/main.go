@@ -164,7 +164,7 @@ EndpointSlices into the kernel, and keeps them up to date.`,
 const (
 	exitOK      = 0
 	exitFailure = 1
-	exitUsage   = 2 // a mistake on the command line, or nothing that could answer it
+	exitUsage   = 2 // a mistake on the command line, or no tandem and no mode that could answer
 	exitDiffers = 3 // there are differences
 )
 

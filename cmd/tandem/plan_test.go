@@ -151,9 +151,9 @@ spec: {cidrs: [10.96.0.0/16]}
 ---
 `
 	dir := folder(t, map[string]string{"a.yaml": service + nodeYAML("node-1", "1")})
-	for form, part := range map[string]string{"summary": "  10.96.255.254:80/tcp  cluster IP\n", "table": "*:32767/tcp", "json": `"Service shop/web: cluster IP 10.96.255.254, node port 32767 in the place of`, "native": "table ip tandem"} {
+	for form, part := range map[string]string{"summary": "  10.96.255.254:80/tcp  cluster IP\n", "table": "*:32767/tcp", "json": `"Service shop/web: cluster IP 10.96.255.254, node port 32767 as a placeholder for`, "native": "table ip tandem"} {
 		code, out, stderr := tandem(t, "plan", "--manifests", dir, "--node", "node-1", "--proxy-mode", "nftables", "-o", form)
-		if code != exitOK || !strings.Contains(out, part) || stderr != "! Service shop/web: cluster IP 10.96.255.254, node port 32767 in the place of what the API server will assign\n" {
+		if code != exitOK || !strings.Contains(out, part) || stderr != "! Service shop/web: cluster IP 10.96.255.254, node port 32767 as a placeholder for what the API server will assign\n" {
 			t.Errorf("%s: exit code %d, %s\n%s", form, code, stderr, out)
 		}
 	}

@@ -204,7 +204,7 @@ func writeStatus(s *screen, d question.Status, only *filter, all bool) {
 	if only.All() {
 		s.printf("%s%s, ", printable.Count(len(d.Services), "Service"), byState(d.Services))
 	}
-	s.printf("%s in the data plane; since the start %s, %s, %s repaired\n",
+	s.printf("%s in the data plane; since the start %s, %s; %s found changed by others\n",
 		printable.Count(d.Objects, "object"), printable.Count(d.Syncs, "sync"), printable.Count(d.Writes, "write"), printable.Count(d.Drift, "object"))
 	writeInputs(s, &d)
 	most := screenful

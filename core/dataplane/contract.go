@@ -80,7 +80,7 @@ type Syncer interface {
 	Close() error
 }
 
-// Inspector answers questions about a data plane, and changes nothing.
+// Inspector answers questions about a data plane, and writes nothing to it.
 type Inspector interface {
 	// Health costs time proportional to what is failing or waiting.
 	Health() Health
@@ -152,7 +152,7 @@ type Compiler[K comparable, V any] interface {
 	// Opaque reports whether an object that was read back has content that Evaluate does
 	// not see, because it differs from what Tandem writes.
 	Opaque(K, V) bool
-	// DecodeKey is the reverse of the key's MarshalJSON.
+	// DecodeKey is the reverse of encoding the key as JSON.
 	DecodeKey(text []byte) (K, error)
 }
 

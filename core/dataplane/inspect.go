@@ -420,7 +420,7 @@ func Record[K comparable, V any](c Compiler[K, V], k K, v V) string {
 	return string(text)
 }
 
-// restore is the reverse of record.
+// restore is the reverse of Record.
 func restore[K comparable, V any](c Compiler[K, V], text string) (k K, v V, err error) {
 	parts := struct {
 		Key   json.RawMessage

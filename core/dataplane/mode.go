@@ -73,8 +73,8 @@ type Mode struct {
 	Await func(context.Context, *config.Config) error
 
 	// Open opens the data plane, and changes nothing that is there. The caller closes
-	// the backend, which may log as long as it is open. What Await waits for it waits for until
-	// the deadline of the context, and looks for once where there is none; without it the
+	// the backend, which may log as long as it is open. It waits for Await's prerequisites until the
+	// context's deadline, and checks them once where there is none; where they are missing the
 	// error wraps ErrNotReady.
 	Open func(context.Context, *config.Config, *slog.Logger) (Backend, error)
 

@@ -351,16 +351,14 @@ func (b *backend[K, V]) Remove(ctx context.Context) error {
 	return err
 }
 
-// SyncAll syncs until nothing is deferred, or nothing of that could be done, and
-// returns what the last Sync did, with the ports that all have repaired, and the first
-// error of all.
+// SyncAll calls Sync until nothing is deferred or no op succeeds. It returns the Work of the last
+// one, with the ports that all of them have repaired, and the first error.
 func SyncAll(ctx context.Context, b Backend) (work Work, err error) {
 	for {
 		repaired := work.Repaired
 		var failed error
-		if work, failed = b.Sync(ctx); err == nil {
-			err = failed
-		}
+		work, failed = b.Sync(ctx)
+		err = cmp.Or(err, failed)
 		work.Repaired = append(repaired, work.Repaired...)
 		if work.Deferred == 0 || work.Ops == 0 || ctx.Err() != nil {
 			return work, err

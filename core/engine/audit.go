@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
 // The pace of audits.
@@ -19,7 +20,7 @@ const (
 	checkEvery       = 500 * time.Millisecond // how often a write by others is looked for
 	checkAtRest      = 10 * time.Second       // the same where they are announced and nothing is written
 	maxInterruptions = 3                      // by changes in a row; then these have to wait for an audit
-	auditHold        = 5 * time.Second        // but no longer than that: a reading at 100,000 Services takes half of it
+	auditHold        = 5 * time.Second        // the longest that they wait: reading 100,000 Services takes half as long
 
 	auditGrace = 5 * time.Second // how long an audit may go on after its time is over
 
@@ -65,10 +66,7 @@ func (e *Engine) check(ctx context.Context) {
 	case due || len(e.waiters) > 0:
 		e.audit(ctx, due)
 	case !suspicious && e.announced():
-		e.checkAt = now.Add(checkAtRest)
-		if e.auditAt.Before(e.checkAt) {
-			e.checkAt = e.auditAt
-		}
+		e.checkAt = sleep.Earlier(now.Add(checkAtRest), e.auditAt)
 	}
 }
 
@@ -190,7 +188,7 @@ func (e *Engine) recordAudit(ctx context.Context, a *auditTask, drift int, err e
 			s.Audits.Failed++
 		}
 	})
-	if a.due || err == nil { // one that a caller asked for in vain puts no other off
+	if a.due || err == nil { // a failed audit that a caller asked for does not put off the regular one
 		e.schedule(start, end, err)
 	}
 	defer e.notifyWaiters(start, err)
@@ -218,7 +216,7 @@ func (e *Engine) recordAudit(ctx context.Context, a *auditTask, drift int, err e
 func (e *Engine) schedule(start, end time.Time, err error) {
 	wait := pause(end.Sub(start))
 	if err != nil && !errors.Is(err, dataplane.ErrInterrupted) {
-		wait = max(wait, auditRetry) // it leaves suspicion behind, however short it was
+		wait = max(wait, auditRetry) // it proved nothing, however short it was
 	}
 	e.notBefore, e.auditAt = end.Add(wait), end.Add(e.auditEvery)
 	switch {

@@ -65,7 +65,7 @@ type Options struct {
 
 	Writers Writers // nil where the system does not report them
 
-	// Listeners returns the addresses on which processes of this node listen; nil if
+	// Listeners returns those of some addresses and ports on which processes of this node listen; nil if
 	// unknown. It is called on the engine's goroutine, and takes a millisecond.
 	Listeners track.Ask
 }
@@ -313,7 +313,7 @@ type audited struct {
 	err error
 }
 
-// ErrNotReady means that there is nothing yet that could be switched.
+// ErrNotReady means that nothing has been programmed yet that could be switched or audited.
 var ErrNotReady = errors.New("nothing has been programmed yet: retry when the proxy is healthy")
 
 // ErrWithheld means that what an earlier run has left serves some Services, whose EndpointSlices

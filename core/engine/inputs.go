@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/dataplane"
 	"github.com/tandem-proxy/tandem/core/history"
 	"github.com/tandem-proxy/tandem/core/model"
+	"github.com/tandem-proxy/tandem/core/sleep"
 	"github.com/tandem-proxy/tandem/core/track"
 )
 
@@ -297,10 +298,10 @@ func (b *inbox) take() (queue []task, since time.Time) {
 func (b *inbox) oldest(t time.Time) time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.queue) > 0 && (t.IsZero() || b.since.Before(t)) {
-		return b.since
+	if len(b.queue) == 0 {
+		return t
 	}
-	return t
+	return sleep.Earlier(t, b.since)
 }
 
 // ErrEnded means that the engine does not run any more.
@@ -464,12 +465,7 @@ func (e *Engine) withhold(deltas []model.Delta) []model.Delta {
 
 // unserved reports whether there is no EndpointSlice that could have an endpoint for a port.
 func (e *Engine) unserved(p *model.Port) bool {
-	return widest(p) == 0 && !slices.ContainsFunc(e.tracker.Service(p.ID.Service).Slices, func(s *model.Slice) bool { return s.Family == p.ID.Family })
-}
-
-// firstOf is the first port by name.
-func firstOf(ports map[model.PortID]*model.Port) model.PortID {
-	return slices.MinFunc(slices.Collect(maps.Keys(ports)), model.PortID.Compare)
+	return p.Widest() == 0 && !slices.ContainsFunc(e.tracker.Service(p.ID.Service).Slices, func(s *model.Slice) bool { return s.Family == p.ID.Family })
 }
 
 // SetSuspects replaces the addresses of endpoints that have stopped answering.

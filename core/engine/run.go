@@ -186,8 +186,8 @@ func (e *Engine) processInbox() {
 //	  └─────────── about the whole node ───────────────────────▲
 //
 // Room is counted in entries of a data plane (resolve.Entries), by the objects alone. How many fit
-// is learnt from the time that syncs take, as most of it is spent behind the tracker; it is never more
-// than what delays others little, or takes as long as a sync takes anyway. One Service may have many times that:
+// is learnt from the time that syncs take, as most of it is spent behind the tracker; it is
+// bounded: a turn delays others little, or no longer than a sync takes anyway. One Service may have many times that:
 // its ports wait in the backlog.
 //
 // All that a change entails is in its turn: an address that moves from one Service to another is

@@ -23,7 +23,7 @@ type Status struct {
 	Awaited      string    // the kinds of inputs that the first sync waits for, since what is installed depends on them; empty for none
 	Synced       bool      // at least one sync has succeeded
 	SyncedAt     time.Time // end of the last sync that succeeded
-	Err          error     // of the last sync; what failed is retried
+	Err          error     // of the last sync, of reading the data plane before it, or of an object of the host; what failed is retried
 	QueuedAt     time.Time // arrival of the oldest event that is not programmed yet, or the last turn of its namespace; zero when there is none
 	LatestAt     time.Time // arrival of the latest event
 	Deferred     int       // objects that the next syncs program, since the data plane is slow
@@ -36,7 +36,7 @@ type Status struct {
 
 	Services [model.States]int // how many there are in each state
 	Leaving  bool              // this machine's Node is being deleted, or marked for it
-	Degraded int               // problems of the data plane with objects that are there and have no effect
+	Degraded int               // kinds of objects that are programmed and have no effect
 	Unfit    string            // a problem for which this node must get no traffic; empty for none
 }
 
@@ -74,7 +74,7 @@ type Sync struct {
 	Full         bool            // everything was recompiled: the first sync, and those after the host changed
 	Repaired     int             // objects that others had changed, repaired
 	Restored     []model.Delta   // the ports of those: connections that began meanwhile may have failed
-	Gaps         []model.PortID  // ports whose gaps may have changed though they have not: all after a switch
+	Gaps         []model.PortID  // ports whose gaps may have changed though they have not: all after a full sync but the first
 	Triggered    []track.Trigger // the changes in the cluster that are in effect now
 	StateChanges []StateChange   // of Services
 }

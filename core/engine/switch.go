@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
@@ -77,7 +79,8 @@ func (e *Engine) desired() desired {
 	case !e.adopted, !e.sourceSynced, !e.Status().Synced:
 		d.unready = ErrNotReady
 	case len(e.withheld) > 0:
-		d.unready = fmt.Errorf("%w (%d ports, such as %s)", ErrWithheld, len(e.withheld), firstOf(e.withheld))
+		first := slices.MinFunc(slices.Collect(maps.Keys(e.withheld)), model.PortID.Compare)
+		d.unready = fmt.Errorf("%w (%d ports, such as %s)", ErrWithheld, len(e.withheld), first)
 	}
 	for _, s := range e.tracker.Services() {
 		for _, p := range s.Ports {

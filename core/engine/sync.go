@@ -151,7 +151,7 @@ func (e *Engine) logChanges(ctx context.Context, r *Sync) {
 		}
 		endpoints := 0
 		for _, p := range s.Ports {
-			endpoints += widest(p)
+			endpoints += p.Widest()
 		}
 		e.options.Log.Log(ctx, levelChange, "service programmed", "service", name.String(), "ports", len(s.Ports), "endpoints", endpoints, "took", r.Took)
 	}
@@ -164,22 +164,7 @@ func (e *Engine) logChanges(ctx context.Context, r *Sync) {
 // port's own.
 func endpointCount(deltas []model.Delta) (n int) {
 	for _, d := range deltas {
-		n += widest(d.New) - widest(d.Old)
-	}
-	return n
-}
-
-// widest is the size of the largest pool of a port, which may be nil.
-func widest(p *model.Port) (n int) {
-	if p == nil {
-		return 0
-	}
-	for i := range p.Frontends {
-		for _, act := range p.Frontends[i].On {
-			if act.Pool != nil {
-				n = max(n, len(act.Pool.Endpoints))
-			}
-		}
+		n += d.New.Widest() - d.Old.Widest()
 	}
 	return n
 }
@@ -396,14 +381,13 @@ func (e *Engine) stateOf(name model.ServiceName, s track.View, failing error) St
 // triggered returns the triggers whose changes are in effect now, and keeps
 // those of Services that fail or wait for later.
 func (e *Engine) triggered(f failures) []track.Trigger {
-	const most = 4096 // they only feed a histogram
 	all := append(e.lateTriggers, e.tracker.Triggered()...)
 	e.lateTriggers = nil
 	if len(all) == 0 {
 		return nil
 	}
 	if f.unknown {
-		e.lateTriggers = all[:min(len(all), most)]
+		e.lateTriggers = all[:min(len(all), track.MaxTriggers)]
 		return nil
 	}
 	failing := f.services
@@ -411,7 +395,7 @@ func (e *Engine) triggered(f failures) []track.Trigger {
 	for _, t := range all {
 		if failing[t.Service] == nil && !e.waiting[t.Service] {
 			now = append(now, t)
-		} else if len(e.lateTriggers) < most {
+		} else if len(e.lateTriggers) < track.MaxTriggers {
 			e.lateTriggers = append(e.lateTriggers, t)
 		}
 	}

@@ -124,9 +124,9 @@ func (b *budget) spend(took time.Duration, now time.Time) time.Duration {
 	return wait
 }
 
-// spent charges a namespace for its part of an attempt; hasCredit reports whether credit is left. In a pause of the
-// whole budget those that have some are served, after leastPause: what one namespace changes keeps no
-// stale flow of another.
+// spent charges a namespace for its part of an attempt; hasCredit reports whether credit is left. While the whole
+// budget is used up, namespaces with credit are still served after leastPause: changes of one namespace do not delay
+// the cleanup of another.
 func (b *budget) spent(took time.Duration, now time.Time) {
 	b.saved, b.at = b.savedBy(now)-took, now
 }

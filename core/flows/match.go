@@ -89,8 +89,7 @@ func (m *Match) merge(n Match) Match {
 	return n
 }
 
-// Index is a set of matches, one for each frontend, in the order of their first
-// appearance. It finds the match of a flow in constant time. The zero value is
+// Index is a set of matches, one for each frontend. It finds the match of a flow in constant time. The zero value is
 // empty. It may be read from several goroutines but not changed meanwhile.
 type Index struct {
 	at      map[frontendKey]int

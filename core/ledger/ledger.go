@@ -9,7 +9,7 @@
 //	                  ▲──────────────── Record ◀───────────────────┘
 //
 // It does no I/O and reads no clock. Cost follows change: a key is visited only
-// after it was wanted, released or read. A failed op stays a difference and is
+// after it was wanted, released or read; adoption and the end of a Review alone walk over all. A failed op stays a difference and is
 // retried with back-off; nothing else waits for it.
 package ledger
 
@@ -36,8 +36,8 @@ type Ledger[K comparable, V any] struct {
 	adopted bool           // keys that an adoption found and nothing wanted yet are not queued
 	founds  int            // how many entries have the mark found
 
-	// joined are owners between which keys have moved, each with another one of its
-	// set: what one of them deletes may be in use until the other has replaced it.
+	// joined links owners between which keys have moved, each to another one of its
+	// set (a union-find): what one of them deletes may be in use until the other has replaced it.
 	joined map[model.PortID]model.PortID
 	latest [2]*model.PortID // that were joined, or are the same: many keys move between two
 	// planned are those that were joined in the last Plan, for ops that it has to be planned again.

@@ -171,7 +171,7 @@ func (l *Ledger[K, V]) op(t *queued[K, V]) Op[K, V] {
 }
 
 // cut cuts what is planned between owners into batches. With a limit, owners of which
-// an op has failed before are apart from all others, by namespace: what fails once more has nobody else's fail with it.
+// an op has failed before are apart from all others, by namespace: a repeated failure does not fail other owners' ops.
 func (p *Planned[K, V]) cut(planned []queued[K, V], limit int) {
 	l := p.ledger
 	if limit > 0 {
@@ -493,11 +493,7 @@ func (l *Ledger[K, V]) deferKey(key K, d deferral) {
 	l.wakeBy(d.until)
 }
 
-func (l *Ledger[K, V]) wakeBy(at time.Time) {
-	if l.next.IsZero() || at.Before(l.next) {
-		l.next = at
-	}
-}
+func (l *Ledger[K, V]) wakeBy(at time.Time) { l.next = sleep.Earlier(l.next, at) }
 
 // Next returns when a deferred key is due, so that Plan should be called without
 // a change; the zero time for never.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http/httptest"
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -101,6 +102,15 @@ func TestStatusIsAskedAtEachScrape(t *testing.T) {
 		`tandem_build_info{version="v9"} 1`,
 		"process_resident_memory_bytes", "go_goroutines",
 	)
+}
+
+// A metric that is made and not registered would never be served.
+func TestEveryMetricIsRegistered(t *testing.T) {
+	for name, set := range metrics.Sets() {
+		if made, registered := reflect.TypeOf(set.Made).NumField(), len(set.Registered); made == 0 || made != registered {
+			t.Errorf("%s has %d metrics and registers %d", name, made, registered)
+		}
+	}
 }
 
 // The gauge follows the ports that have endpoints, but none here.

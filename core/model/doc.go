@@ -10,8 +10,8 @@
 //
 // Inputs are what a source (the API server, a folder of manifests) provides.
 // A Port is what the policy makes of them: for each address (Frontend) and each
-// kind of sender (Origin) the finished Action. Nothing after core/resolve looks
-// at traffic policies, readiness, hints or detect-local again.
+// kind of sender (Origin) the finished Action. Nothing after core/resolve decides
+// by traffic policies, readiness or hints again; which packets are pods' compilers have from Host.Pods.
 //
 // Every value here is immutable once it has been handed on: a change is a new
 // value. Pointers may therefore be shared freely between goroutines.

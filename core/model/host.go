@@ -55,8 +55,8 @@ type Guard struct {
 	Allowed     []netip.Prefix // external IPs that are allowed whatever else they are
 	AllowedOnly bool           // and no others are
 
-	// Listeners is what this node's processes listen on of what Services ask for of its own
-	// addresses; nil is unknown. Equal leaves it out.
+	// Listeners are those of this node's own addresses and ports that Services ask for and on which a
+	// process listens; nil is unknown. Equal leaves it out.
 	Listeners *Listeners
 }
 

@@ -73,7 +73,7 @@ func (x *Index[K, V]) reserve(n int) {
 // as long as an object of the API can hold. The zero value is empty.
 type Unique[T comparable] struct{ all Index[T, T] }
 
-// Expect makes room for so many values. It may be called before the first is added.
+// Expect makes room for so many values. It must be called before the first is added.
 func (u *Unique[T]) Expect(n int) {
 	if n > few {
 		u.all.List = make([]T, 0, n)

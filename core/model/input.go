@@ -39,8 +39,8 @@ type Sink interface {
 	// follows when that changes.
 	Unread(Unread)
 
-	// Synced is called once everything was passed on that was there at the start, and is to
-	// be had soon; and again when whole changes: it states whether something could be understood
+	// Synced is called once all objects that existed at the start, and could be read soon, were passed
+	// on; and again when whole changes: it states whether something could be understood
 	// of each object.
 	Synced(whole bool)
 }
@@ -160,7 +160,7 @@ const (
 )
 
 // TrafficPolicy states which endpoints may serve: those of the whole cluster or
-// those on this node only. Only core/resolve decides by it.
+// those on this node only. core/resolve decides by it which do; compilers name pools by it.
 type TrafficPolicy uint8
 
 const (
@@ -276,7 +276,7 @@ type Slice struct {
 	Where     string    `same:"-"`
 
 	// Weight is the share of new connections of each endpoint, where Weighted: with 0
-	// they get none. Else it is DefaultWeight.
+	// they get none. Else it is 0, and counts as DefaultWeight beside others.
 	Weight   uint16
 	Weighted bool
 	Family   Family
@@ -351,8 +351,8 @@ type Machine struct {
 	// APIServers are the addresses of the API server that Services come from: those
 	// that its name resolves to and those connected to. Empty without one.
 	APIServers []netip.AddrPort
-	// Listeners is what processes listen on of what Services ask for of this machine's own
-	// addresses; nil is unknown.
+	// Listeners are those of this machine's own addresses and ports that Services ask for and on
+	// which a process listens; nil is unknown.
 	Listeners *Listeners `json:",omitempty"`
 	// Salt is a number that users of the cluster do not know, the same after a restart; 0 where
 	// there is none.

@@ -52,8 +52,7 @@ func PackPods(names []string) string {
 
 // podName reports whether a text can be a pod's name, a subdomain of DNS.
 func podName(name string) bool {
-	return name != "" && len(name) <= maxPodName && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-.") == "" &&
-		!strings.ContainsFunc(name, func(r rune) bool { return r != '-' && r != '.' && (r < '0' || r > '9') && (r < 'a' || r > 'z') })
+	return name != "" && len(name) <= maxPodName && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-.") == ""
 }
 
 // PodsOf are the names of the pods that the endpoints of slices are, by address. Of a snapshot the names may be any.

@@ -87,8 +87,8 @@ func (p *Pool) Equal(o *Pool) bool {
 }
 
 // Reslot gives a pool an order of slots that differs from the old one in as few
-// places as possible. Old has the endpoint of each slot; it may be empty. Pools
-// that are looked up by hash keep theirs.
+// places as possible. Old has the endpoint of each slot; it may be empty. Of a pool with a Table
+// it changes that, which must not be shared.
 func (p *Pool) Reslot(old []netip.AddrPort) {
 	if p.Table == nil {
 		Reslot(p.Endpoints, old)
@@ -156,7 +156,7 @@ func slotCounts(endpoints []Endpoint, unit, most int) []int {
 	for i, e := range endpoints {
 		counts[i] = int(e.Weight)
 		sum += counts[i]
-		divisor = gcd(divisor, counts[i])
+		divisor = GCD(divisor, counts[i])
 	}
 	if unit > 0 {
 		divisor = unit
@@ -197,7 +197,8 @@ func apportion(endpoints []Endpoint, n int) []int {
 	return counts
 }
 
-func gcd(a, b int) int {
+// GCD is the greatest common divisor of two numbers.
+func GCD(a, b int) int {
 	for b != 0 {
 		a, b = b, a%b
 	}

@@ -174,6 +174,21 @@ func (p *Port) WhyText(why Reason) string {
 	return why.Text()
 }
 
+// Widest is the size of the largest pool of a port; 0 for nil.
+func (p *Port) Widest() (n int) {
+	if p == nil {
+		return 0
+	}
+	for i := range p.Frontends {
+		for _, a := range p.Frontends[i].On {
+			if a.Pool != nil {
+				n = max(n, len(a.Pool.Endpoints))
+			}
+		}
+	}
+	return n
+}
+
 // Pools returns the distinct pools of a port, in the order in which its frontends
 // use them. There are at most two: the cluster's and the local one.
 func (p *Port) Pools() []*Pool {

@@ -28,6 +28,11 @@ func Canonical(ps []netip.Prefix) []netip.Prefix {
 	return kept
 }
 
+// Contains reports whether an address is in one of some ranges.
+func Contains(ranges []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) })
+}
+
 // Within reports whether an address is inside one of some canonical prefixes.
 func Within(canonical []netip.Prefix, a netip.Addr) bool {
 	behind, _ := slices.BinarySearchFunc(canonical, a, func(p netip.Prefix, a netip.Addr) int {

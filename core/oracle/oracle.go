@@ -184,7 +184,7 @@ func (w walk) unclaimed(p Packet) (Outcome, *model.Port) {
 		}
 	}
 	w.report(AboutFrontend, "none", "no Service on this node has %s/%s", p.Dst, p.Proto)
-	if inside(w.host.ServiceCIDRs, p.Dst.Addr()) {
+	if model.Contains(w.host.ServiceCIDRs, p.Dst.Addr()) {
 		say("drop", model.WhyUnallocated)
 		return Outcome{Fate: Drop, Why: model.WhyUnallocated}, nil
 	}
@@ -197,7 +197,7 @@ func (w walk) admits(f *model.Frontend, p Packet) bool {
 	switch {
 	case !f.Restricted:
 		return true
-	case inside(f.Allow, p.Src):
+	case model.Contains(f.Allow, p.Src):
 		w.report(AboutRanges, "allowed", "%s is inside loadBalancerSourceRanges", p.Src)
 		return true
 	}
@@ -260,10 +260,6 @@ func at(ports []*model.Port, proto model.Proto, at netip.AddrPort) (*model.Port,
 		}
 	}
 	return nil, nil
-}
-
-func inside(ps []netip.Prefix, a netip.Addr) bool {
-	return slices.ContainsFunc(ps, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // Same reports whether two outcomes are the same to the packet.

@@ -37,7 +37,7 @@ func unanswered(node, pod string, err error) NodeAnswer {
 	return NodeAnswer{Node: node, Pod: pod, Err: cmp.Or(err.Error(), "no reason given")}
 }
 
-// Answer is that of a node of which there is more.
+// Answer returns the part of a larger answer that embeds it.
 func (n NodeAnswer) Answer() NodeAnswer { return n }
 
 func (n *NodeAnswer) compare(o *NodeAnswer) int {

@@ -158,7 +158,7 @@ func (a *assigner) complete(s *model.Service, left model.Unassigned) string {
 		said = append(said, strings.Join(kept, ", ")+" as now")
 	}
 	if len(made) > 0 {
-		said = append(said, strings.Join(made, ", ")+" in the place of what the API server will assign")
+		said = append(said, strings.Join(made, ", ")+" as a placeholder for what the API server will assign")
 	}
 	if lacks {
 		said = append(said, fmt.Sprintf("no node port is free in %s", a.ports))

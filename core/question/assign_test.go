@@ -51,7 +51,7 @@ func TestPreviewKeepsWhatTheAPIServerAssigned(t *testing.T) {
 	edited, left := applied("web", model.LoadBalancer, model.ServicePort{Name: "http", Proto: model.TCP, Port: 81}, model.ServicePort{Name: "more", Proto: model.TCP, Port: 82})
 	edited.External = model.Local
 	p := ask(left, edited)
-	if want := []string{"Service shop/web: cluster IP 10.96.0.1, node port 30080, health check node port 30100 as now; node port 30079 in the place of what the API server will assign"}; !slices.Equal(p.Assumed, want) {
+	if want := []string{"Service shop/web: cluster IP 10.96.0.1, node port 30080, health check node port 30100 as now; node port 30079 as a placeholder for what the API server will assign"}; !slices.Equal(p.Assumed, want) {
 		t.Errorf("%q", p.Assumed)
 	}
 	if len(p.Services) != 1 || !slices.Contains(p.Services[0].Changes, "port 80 → 81") || !slices.Contains(p.Services[0].Changes, "load balancer IP 203.0.113.1:82/tcp added") {
@@ -89,14 +89,14 @@ func TestAssign(t *testing.T) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 	if n := len(assumed); n != 6 || assumed[5] != "Service shop/s5 is left out: no cluster IP is free in 10.96.0.0/29" ||
-		assumed[2] != "Service shop/s2: cluster IP 10.96.0.3 in the place of what the API server will assign; no node port is free in 30000-30001" {
+		assumed[2] != "Service shop/s2: cluster IP 10.96.0.3 as a placeholder for what the API server will assign; no node port is free in 30000-30001" {
 		t.Errorf("%q", assumed)
 	}
 	local, l := applied("local", model.LoadBalancer, model.ServicePort{Proto: model.TCP, Port: 80})
 	local.External = model.Local
 	checked := model.Objects{Services: []*model.Service{local}}
 	if assumed = question.Assign(&checked, []model.Unassigned{l}, config.PortRange{First: 30000, Last: 30002}); checked.Services[0].HealthCheckNodePort != 30001 || checked.Services[0].Ports[0].NodePort != 30002 ||
-		!slices.Equal(assumed, []string{"Service shop/local: cluster IP 10.111.255.254, node port 30002, health check node port 30001 in the place of what the API server will assign"}) {
+		!slices.Equal(assumed, []string{"Service shop/local: cluster IP 10.111.255.254, node port 30002, health check node port 30001 as a placeholder for what the API server will assign"}) {
 		t.Errorf("%+v, %q", checked.Services[0], assumed)
 	}
 	other, l := applied("other", model.NodePort, model.ServicePort{Proto: model.TCP, Port: 80})

@@ -46,8 +46,8 @@ type Document struct {
 	Seen             *monitor.Part
 	History          func(history.Filter) (history.Document, int, iter.Seq[*history.Entry])
 
-	// Begun is when the data plane was begun to be read back for this document: what was found to differ since is
-	// of now. ReadAt is when it was read, or since when no other program has written to it.
+	// Begun is when reading the data plane for this document began: differences that were found later are
+	// current. ReadAt is when it was read, or since when no other program has written to it.
 	Begun, ReadAt time.Time
 
 	// Of manifests and snapshots: what was planned, the problems of the inputs, and notes on them.
@@ -108,7 +108,7 @@ type Needs struct {
 	// goroutine. Nil where nothing of the engine's is needed.
 	Services func(*track.Tracker) []*track.View
 	Sorted   bool              // by name
-	Since    model.ServiceName // since when what is programmed of this one
+	Since    model.ServiceName // the Service of which the times of programming are wanted
 	Audit    bool              // the data plane read back
 	Counts   *TopRequest       // connections, as the data plane counts them
 	Events   *uint64           // what is seen of connections, from an event of this number on; 0 for the next one

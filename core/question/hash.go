@@ -126,7 +126,7 @@ func (h *hasher) flag(is bool) {
 
 // addAll adds a list in an order of its own: that of the inputs may differ.
 func addAll[T fmt.Stringer](h *hasher, all []T) {
-	if len(all) < 2 {
+	if len(all) < 2 { // most lists: no copy is made
 		h.number(uint64(len(all)))
 		for _, v := range all {
 			h.text(v.String())

@@ -266,7 +266,7 @@ func (e Explanation) FromHost() bool {
 	})
 }
 
-// unknownOutcome is that of a packet that was not seen.
+// unknownOutcome is that of a packet that was not seen, or meets content which tandem did not write.
 const unknownOutcome = "unknown"
 
 // Seen reports whether a packet was seen.
@@ -302,7 +302,7 @@ func trace(ctx context.Context, s *Document, q oracle.Question) (Trace, error) {
 	}
 	switch {
 	case len(found.Opaque) > 0:
-		t.Verdict, t.Installed, t.Reaches = NotKnown, "unknown", nil
+		t.Verdict, t.Installed, t.Reaches = NotKnown, unknownOutcome, nil
 	case found.Installed.Same(e.Outcome):
 		t.Verdict = AsExplained
 	case found.Installed.Same(found.Programmed):
@@ -331,13 +331,13 @@ func (t *Trace) Findings() (all []string) {
 	}
 	switch {
 	case t.Verdict == AsExplained && live != "":
-		live = "the objects are as they should be, but the packet was not treated so: " + live
+		live = "the objects are right, but the packet was handled differently: " + live
 	case t.Verdict == AsExplained:
 		all = append(all, "SAME: the data plane does what it should")
 	case t.Verdict == ByGap:
-		all = append(all, "GAP: the data plane is as this mode programs it, which cannot do all: "+t.Gap)
+		all = append(all, "GAP: programmed as intended, but this mode cannot do all that the Service asks for: "+t.Gap)
 	case t.Verdict == NotKnown:
-		all = append(all, "UNKNOWN: an object in its way has content that tandem did not write")
+		all = append(all, "UNKNOWN: an object on the packet's path has content that tandem did not write")
 	default:
 		all = append(all, "DIFFERS: the data plane does something else")
 	}

@@ -3,7 +3,6 @@
 package question
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -134,7 +133,7 @@ func planAction(p *model.Port, from model.Origin, act model.Action) PlanAction {
 		for _, e := range act.Pool.Endpoints {
 			a.Endpoints = append(a.Endpoints, e.Addr.String())
 		}
-		slices.SortFunc(a.Endpoints, cmp.Compare[string])
+		slices.Sort(a.Endpoints)
 	}
 	return a
 }
@@ -159,7 +158,7 @@ type Preview struct {
 	Node     string           `json:"node" nodes:"own"`
 	Mode     string           `json:"mode"`
 	Services []PreviewService `json:"services"`
-	Assumed  []string         `json:"assumed,omitempty"`  // in the place of what the API server will assign
+	Assumed  []string         `json:"assumed,omitempty"`  // as a placeholder for what the API server will assign
 	Problems []Problem        `json:"problems,omitempty"` // of the edited Services
 	Unknown  string           `json:"unknown,omitempty"`  // why connections were not counted
 

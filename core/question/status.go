@@ -41,7 +41,7 @@ type Status struct {
 	Syncs    uint64     `json:"syncs" nodes:"-"`
 	Objects  int        `json:"objects" nodes:"-"` // in the data plane
 	Writes   uint64     `json:"writes" nodes:"-"`  // objects created, replaced or deleted since the start
-	Drift    uint64     `json:"drift" nodes:"-"`   // objects repaired since the start
+	Drift    uint64     `json:"drift" nodes:"-"`   // objects that others had changed, since the start; their repair may still fail
 
 	// Hash is that of all Services: nodes that know the same have the same. Inputs is
 	// how up to date that is.
@@ -55,7 +55,7 @@ type Status struct {
 
 // Select leaves only the Services of a filter, and the problems that belong to these.
 func (s *Status) Select(only Filter) {
-	s.Total = max(s.Total, len(s.Services)) // which older ones do not tell
+	s.Total = max(s.Total, len(s.Services)) // older versions do not send it
 	s.Services = slices.DeleteFunc(s.Services, func(one Service) bool { return !only.Match(one.Name, one.State) })
 	if !only.Wide() {
 		s.Problems = nil
@@ -108,7 +108,7 @@ type Frontend struct {
 	Kind      string `json:"kind"`
 	Address   string `json:"address" nodes:"key"` // IP:port; for node ports *:port
 	Proto     string `json:"protocol" nodes:"key"`
-	Endpoints int    `json:"endpoints"` // that serve clients from outside, or of the widest origin
+	Endpoints int    `json:"endpoints"` // that serve clients from outside
 	Why       string `json:"why"`
 	Missing   bool   `json:"missing,omitempty"` // the mode does not program it, see Why
 	// Sources are the only clients let in (loadBalancerSourceRanges): absent for all,
@@ -405,7 +405,7 @@ func (f *Filter) Check() error {
 // All reports whether nothing is left out.
 func (f *Filter) All() bool { return f.Namespace == "" && f.Name == "" && len(f.States) == 0 }
 
-// Wide reports whether Services of all names are selected: what is wrong with no single one of them belongs to these.
+// Wide reports whether Services of all names are selected: then problems of no single Service are shown, too.
 func (f *Filter) Wide() bool { return f.Namespace == "" && f.Name == "" }
 
 // Named reports whether an object "namespace/name" is selected, if its state is.

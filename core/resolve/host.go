@@ -22,7 +22,7 @@ func Host(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR, machin
 	h.Pods = pods(c, node)
 	h.NodePorts = nodePorts(c, h)
 	h.Guard = guard(c, node, h.IPs, machine)
-	h.ServiceCIDRs = rangesFor(c, node, h.Guard.NodeIPs, cidrs).alone
+	h.ServiceCIDRs, _ = rangesFor(c, node, h.Guard.NodeIPs, cidrs)
 	h.Guard.Reserved = usesReserved(c, node, h)
 	return h
 }
@@ -45,7 +45,7 @@ func standIn(c *config.Config, machine model.Machine) *model.Node {
 // bridges and tunnels of pods, and not those that move between nodes, unless there are no others.
 func nodeAddresses(all []model.LocalAddress, f model.Family, pods []netip.Prefix) (ips []netip.Addr) {
 	all = slices.DeleteFunc(slices.Clone(all), func(a model.LocalAddress) bool { return model.FamilyOf(a.Prefix.Addr()) != f })
-	outside := slices.DeleteFunc(slices.Clone(all), func(a model.LocalAddress) bool { return contains(pods, a.Prefix.Addr()) })
+	outside := slices.DeleteFunc(slices.Clone(all), func(a model.LocalAddress) bool { return model.Contains(pods, a.Prefix.Addr()) })
 	for _, some := range [][]model.LocalAddress{onNetworks(outside), outside, onNetworks(all), all} {
 		for _, a := range some {
 			ips = append(ips, a.Prefix.Addr())
@@ -92,7 +92,8 @@ func HostProblems(c *config.Config, node *model.Node, cidrs []*model.ServiceCIDR
 	}
 	own := ownAddresses(ownIPs(c.NodeIP, node.IPs), machine.Addresses)
 	ps = append(ps, familyProblems(c, node)...)
-	return append(ps, rangesFor(c, node, own, cidrs).problems...)
+	_, leftOut := rangesFor(c, node, own, cidrs)
+	return append(ps, leftOut...)
 }
 
 // familyProblems reports which settings name addresses of a family only that this node
@@ -193,32 +194,25 @@ func nodePortPrefixes(n *config.NodePorts, h *model.Host, f model.Family) (ps []
 	return ps
 }
 
-// ranges are the ranges of cluster IPs, and the problems of ranges that are left out.
-type ranges struct {
-	alone    []netip.Prefix
-	problems []model.Problem
-}
-
 // rangesFor finds the ranges in which there can be nothing but cluster IPs. The
 // API server lets a ServiceCIDR (KEP-1880) overlap with the networks of nodes and
 // pods, and there are clouds whose defaults do: to drop what no Service has would
 // cut those off. So a range that has an address of this node or its pods in it is
-// left out, and so are all while the node's address is not known.
-func rangesFor(c *config.Config, node *model.Node, ips []netip.Addr, cidrs []*model.ServiceCIDR) (r ranges) {
+// left out, with a problem, and so are all while the node's address is not known.
+func rangesFor(c *config.Config, node *model.Node, ips []netip.Addr, cidrs []*model.ServiceCIDR) (alone []netip.Prefix, problems []model.Problem) {
 	for _, cidr := range cidrs {
 		for _, p := range cidr.CIDRs {
 			other := overlap(p, ips, slices.Concat(c.ClusterCIDRs, node.PodCIDRs))
 			if other == "" {
-				r.alone = append(r.alone, p)
+				alone = append(alone, p)
 				continue
 			}
-			r.problems = append(r.problems, model.Problem{
+			problems = append(problems, model.Problem{
 				Object: "ServiceCIDR " + cidr.Name, Where: cidr.Where, Why: model.WhySharedRange, Detail: fmt.Sprintf("%s: %s", p, other),
 			})
 		}
 	}
-	r.alone = model.Canonical(r.alone)
-	return r
+	return model.Canonical(alone), problems
 }
 
 // overlap reports what else is in a range; empty for nothing.

@@ -348,7 +348,7 @@ const MaxRoutesAt = 64
 // Backend is a backend of a route.
 type Backend struct {
 	Granted bool
-	Excess  bool           // older routes have it, as many as may
+	Excess  bool           // the limit is reached by older routes
 	Service *model.Service // nil for none of this name
 	Slices  []*model.Slice // of the Service, by name
 }

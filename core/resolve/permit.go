@@ -102,7 +102,7 @@ func rejectExternal(host *model.Host, a Address) rejection {
 	switch mine := isOwn(host, ip); {
 	case a.Proto == model.TCP && containsSorted(g.APIServers, a.At):
 		return rejection{why: model.WhyAPIServer, of: addressPort, fixed: true}
-	case contains(g.Allowed, ip):
+	case model.Contains(g.Allowed, ip):
 		return rejection{}
 	case external && g.AllowedOnly:
 		return rejection{why: model.WhyNotAllowed}
@@ -112,9 +112,9 @@ func rejectExternal(host *model.Host, a Address) rejection {
 		return rejection{why: model.WhyNodeAddress, of: ownPort}
 	case external && hasAPIServer(host, ip):
 		return rejection{why: model.WhyAPIServer}
-	case contains(host.ServiceCIDRs, ip):
+	case model.Contains(host.ServiceCIDRs, ip):
 		return rejection{why: model.WhyServiceRange}
-	case contains(g.Pods, ip):
+	case model.Contains(g.Pods, ip):
 		return rejection{why: model.WhyPodRange}
 	}
 	return rejection{}
@@ -143,7 +143,7 @@ func rejectOwn(host *model.Host, a Address) rejection {
 // forPods reports whether an address is in a range of pods or cluster IPs: one of this node's own there is
 // their gateway, and nobody else's.
 func forPods(host *model.Host, ip netip.Addr) bool {
-	return contains(host.ServiceCIDRs, ip) || contains(host.Guard.Pods, ip)
+	return model.Contains(host.ServiceCIDRs, ip) || model.Contains(host.Guard.Pods, ip)
 }
 
 // AsksOwn lists the places on this node's own addresses that a Service gets if no process listens
@@ -162,7 +162,7 @@ func AsksOwn(host *model.Host, svc *model.Service) (all []model.Listener) {
 
 func asksOwn(host *model.Host, a Address) bool {
 	g, ip := &host.Guard, a.At.Addr()
-	return a.Kind == model.KindExternalIP && isOwn(host, ip) && !forPods(host, ip) && !g.AllowedOnly && !contains(g.Allowed, ip) &&
+	return a.Kind == model.KindExternalIP && isOwn(host, ip) && !forPods(host, ip) && !g.AllowedOnly && !model.Contains(g.Allowed, ip) &&
 		!(a.Proto == model.TCP && (ownRole(g, a.At.Port()) || containsSorted(g.APIServers, a.At)))
 }
 
@@ -189,7 +189,7 @@ func isOwn(host *model.Host, ip netip.Addr) bool {
 	return slices.Contains(host.IPs, ip) || containsSorted(host.Guard.NodeIPs, ip)
 }
 
-// isFixed reports whether an address is one of this node's, and of no other at another
+// isFixed reports whether an address belongs to this node permanently, and to no other at another
 // time.
 func isFixed(host *model.Host, ip netip.Addr) bool {
 	return slices.Contains(host.IPs, ip) || containsSorted(host.Guard.FixedIPs, ip)
@@ -257,12 +257,12 @@ func Authority(k model.Kind) int {
 // Yields reports whether an address gives way to other namespaces' load balancer IPs, whatever the port, and to other
 // nodes' addresses: an external IP that is not allowed.
 func Yields(host *model.Host, a Address) bool {
-	return a.Kind == model.KindExternalIP && !contains(host.Guard.Allowed, a.At.Addr())
+	return a.Kind == model.KindExternalIP && !model.Contains(host.Guard.Allowed, a.At.Addr())
 }
 
 // YieldsToEndpoints reports whether an address gives way to other namespaces' endpoints: one that Yields, but not on
-// this node's own addresses. There the pods on the host's network listen, and the ports that no process listens on
-// are nobody's.
+// this node's own addresses. There the pods on the host's network listen, and ports on which no process listens
+// are free.
 func YieldsToEndpoints(host *model.Host, a Address) bool {
 	return Yields(host, a) && !isOwn(host, a.At.Addr())
 }
@@ -421,10 +421,6 @@ func usesReserved(c *config.Config, node *model.Node, h *model.Host) bool {
 	inside := func(p netip.Prefix) bool { return reserved.Overlaps(p) && p.Bits() >= reserved.Bits() }
 	return slices.ContainsFunc(slices.Concat(node.PodCIDRs, h.ServiceCIDRs, c.ClusterCIDRs), inside) ||
 		slices.ContainsFunc(h.Guard.NodeIPs, reserved.Contains)
-}
-
-func contains(ps []netip.Prefix, a netip.Addr) bool {
-	return slices.ContainsFunc(ps, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 func containsSorted[A interface{ Compare(A) int }](sorted []A, a A) bool {

@@ -64,8 +64,8 @@ func (r *Result) pool(svc *model.Service, from []endpoint) *model.Pool {
 	return p
 }
 
-// draining returns the endpoints that serve but are in no pool: terminating
-// ones while others are ready, ones that are not ready but serve, and those that hints
+// draining returns the endpoints that serve but are in no pool, for whatever reason: terminating
+// ones while others are ready, ones that are not ready but serve, those of weight 0, and those that hints
 // or a policy leave to other nodes. They keep their flows (core/flows). Those that have
 // stopped answering keep nothing.
 func draining(all []endpoint, p pools) (addrs []netip.AddrPort) {
@@ -325,7 +325,7 @@ func tenths(from []endpoint) (weights []uint16, unit int) {
 		if full != math.Trunc(full) {
 			return nil, 1
 		}
-		divisor, largest = gcd(divisor, int(full)), max(largest, int(full))
+		divisor, largest = model.GCD(divisor, int(full)), max(largest, int(full))
 	}
 	if largest/divisor*10 > math.MaxUint16 {
 		return nil, 1
@@ -334,13 +334,6 @@ func tenths(from []endpoint) (weights []uint16, unit int) {
 		weights = append(weights, uint16(max(1, math.Round(e.share*10/float64(divisor)))))
 	}
 	return weights, 1
-}
-
-func gcd(a, b int) int {
-	for b != 0 {
-		a, b = b, a%b
-	}
-	return a
 }
 
 // fewestSlots returns weights for shares that are no whole numbers: their sum is the
@@ -397,7 +390,7 @@ func (r *Result) schedule(svc *model.Service, p pools) model.Scheduler {
 	}
 	for _, pool := range several {
 		if like := r.hashedLike(pool); like != nil {
-			pool.Table = like.Table // shared: only Reslot replaces it
+			pool.Table = like.Table // shared, and not written to again: resolve.Reslot leaves pools with a table out
 			continue
 		}
 		pool.Hash()
@@ -526,11 +519,10 @@ func EndpointUses(host *model.Host, from []*model.Slice, ports []*model.Port) (a
 				u := EndpointUse{Port: port.ID, Slice: slice.Name, Addr: netip.AddrPortFrom(e.Addr, number), Node: e.Node, State: e.State}
 				_, u.Used = used[u.Addr]
 				u.Used = u.Used && named && !counted[u.Addr] && best(from, port.ID, u)
-				switch {
-				case u.Used:
+				if u.Used {
 					counted[u.Addr] = true
 					u.Why = usedFor(port, u.Addr)
-				default:
+				} else {
 					u.Why = whyUnused(host, port, slice, u, named, used)
 				}
 				all = append(all, u)
@@ -617,7 +609,9 @@ func whyUnused(host *model.Host, port *model.Port, slice *model.Slice, u Endpoin
 		return port.Route.String() + " has this port: its connections go to the backends of the route"
 	case len(used) > 0 && allLocal(used) && !(u.Node != "" && u.Node == host.Name):
 		return "runs on " + nodeText(u.Node) + ", excluded by policy Local or node hints"
-	case len(port.Frontends) == 0 || len(used) == 0:
+	case len(port.Frontends) == 0:
+		return "the port has no frontend"
+	case len(used) == 0:
 		return "no frontend of the port uses endpoints that are not on this node"
 	}
 	return "ready; topology hints leave it to other zones or nodes, or the Service has too many endpoints"

@@ -4,7 +4,6 @@ package track
 
 import (
 	"fmt"
-	"maps"
 
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
@@ -17,7 +16,7 @@ const mostEntries = 4 << 20
 // mostAgain is how many refused Services are tried again when others have become smaller.
 const mostAgain = 16
 
-// budget are the entries of all Services. A namespace gets more while it has no more than are free then: one alone gets
+// budget are the entries of all Services. A namespace may grow while it has no more entries than would be left free: one alone gets
 // half of all, two get a third each, so that another one always finds room (dynamic thresholds: Choudhury and
 // Hahne, 1998).
 type budget struct {
@@ -66,7 +65,7 @@ func (b *budget) again() (all []*service) {
 			fewest, first = namespace, false
 		}
 	}
-	for s := range maps.Keys(b.refused[fewest]) {
+	for s := range b.refused[fewest] {
 		if all = append(all, s); len(all) == mostAgain {
 			break
 		}

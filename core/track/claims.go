@@ -411,7 +411,7 @@ func (t *Tracker) heldByAnother(at claim) {
 	}
 }
 
-// change notes that others have something more or less of an address.
+// change notes that another use of an address has appeared or gone.
 func (c *claims) change(ip netip.Addr) {
 	if of := c.vips[ip]; of != nil {
 		of.endpoints = nil
@@ -453,8 +453,8 @@ func (t *Tracker) decide(found *contest) {
 	}
 	was := found.many
 	found.many = len(found.line) > few
-	alone := len(found.line) == 1 && found.holder == found.line[0]                         // it has nothing to say
-	if found.many != was || !found.many && (noticed && !alone || found.holder != before) { // they say something else now
+	alone := len(found.line) == 1 && found.holder == found.line[0]                         // it has no problem
+	if found.many != was || !found.many && (noticed && !alone || found.holder != before) { // the texts of their problems change
 		for _, s := range found.line {
 			t.entail(s)
 		}
@@ -464,7 +464,7 @@ func (t *Tracker) decide(found *contest) {
 	}
 }
 
-// above is what others have of an address, that external and load balancer IPs give way to:
+// above are the other uses of an address to which external and load balancer IPs give way:
 //
 //	                                                   external IP      load balancer IP
 //	another Service's cluster IP, any port             gives way        gives way
@@ -478,8 +478,7 @@ type above struct {
 	balancers         namespaces
 	node              bool
 
-	endpoints func() namespaces // that have an endpoint there: two at most; nil where they do not matter
-	found     *namespaces
+	endpoints func() namespaces // that have an endpoint there: two at most, found once; nil where they do not matter
 }
 
 func (t *Tracker) above(at claim) (u above) {
@@ -558,14 +557,7 @@ func (u *above) overrules(s *service, rank int) (why model.Reason, by *service) 
 		return model.WhyBalancerAddress, nil
 	case u.node:
 		return model.WhyOtherNode, nil
-	case u.endpoints == nil:
-		return 0, nil
-	}
-	if u.found == nil {
-		all := u.endpoints()
-		u.found = &all
-	}
-	if u.found.other(s.name.Namespace) {
+	case u.endpoints != nil && u.endpoints().other(s.name.Namespace):
 		return model.WhyEndpointAddress, nil
 	}
 	return 0, nil
@@ -605,7 +597,7 @@ func (t *Tracker) loss(s *service, a resolve.Address) model.Problem {
 	case why == model.WhyFrontendTaken && by == above.cluster:
 		p.Detail = fmt.Sprintf("%s %s (%s) is a cluster IP of Service %s", a.Kind, a.At, a.Proto, by.name)
 	case why == model.WhyFrontendTaken:
-		p.Detail = fmt.Sprintf("%s %s (%s) is a node port %d of Service %s", a.Kind, a.At, a.Proto, a.At.Port(), by.name)
+		p.Detail = fmt.Sprintf("%s %s (%s) has the number of node port %d of Service %s", a.Kind, a.At, a.Proto, a.At.Port(), by.name)
 	case why != 0:
 		p.Why, p.Detail, p.Fix = why, fmt.Sprintf("%s %s", a.Kind, a.At.Addr()), resolve.AllowFix(a.At.Addr())
 	default:

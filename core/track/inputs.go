@@ -307,7 +307,7 @@ func (t *Tracker) checkNew() {
 	if err != nil { // not known is not free
 		found = places
 		for i := range found {
-			found[i].Name = "process, maybe (" + err.Error() + "),"
+			found[i].Name = "process possibly (" + err.Error() + ")"
 		}
 	}
 	t.hold(merged(l.held, places, found))

@@ -255,9 +255,7 @@ func (w *warming) add(a netip.Addr, began time.Time, window time.Duration) {
 		w.steps = map[netip.Addr]uint8{}
 	}
 	w.steps[a] = step
-	if due := began.Add(until); w.next.IsZero() || due.Before(w.next) {
-		w.next = due
-	}
+	w.next = sleep.Earlier(w.next, began.Add(until))
 }
 
 // comebackEndpoints is how many endpoints of a family a Service has at most whose

@@ -89,7 +89,8 @@ func New() *Tracker {
 // their endpoints are installed.
 func (t *Tracker) KeepSlots(s resolve.Slots) { t.slots = s }
 
-// Host returns the host that ports are resolved for.
+// Host returns the host as it was set: SetHost's. Ports are resolved for it with the addresses of the API servers that
+// the Service default/kubernetes names.
 func (t *Tracker) Host() *model.Host { return t.configured }
 
 // NewProblems returns the problems that Services have and did not have before,
@@ -260,9 +261,9 @@ type Trigger struct {
 	At      time.Time
 }
 
-// maxTriggers bounds how many are kept between two flushes. A flood loses some:
+// MaxTriggers bounds how many are kept between two flushes, and for what is not in effect yet. A flood loses some:
 // they only feed a histogram.
-const maxTriggers = 4096
+const MaxTriggers = 4096
 
 // triggers are those that nothing was flushed for yet.
 type triggers struct {
@@ -274,7 +275,7 @@ type triggers struct {
 // add notes what led to a slice. The same version again, as after a relist, is
 // ignored.
 func (ts *triggers) add(s *service, before, now *model.Slice) {
-	if ts.waiting == nil || !now.Triggered.After(ts.since) || ts.count == maxTriggers {
+	if ts.waiting == nil || !now.Triggered.After(ts.since) || ts.count == MaxTriggers {
 		return
 	}
 	if before != nil && before.Triggered.Equal(now.Triggered) {
@@ -315,7 +316,7 @@ func (t *Tracker) Service(name model.ServiceName) View {
 	return View{}
 }
 
-// Flushed ranges over what the last Flush looked at, by name, as Service returns it. The Object of
+// Flushed ranges over what the last Flush looked at, with their names, as Service returns them, in no order. The Object of
 // those that are gone is nil. It costs what that Flush did.
 func (t *Tracker) Flushed() iter.Seq2[model.ServiceName, View] {
 	return func(yield func(model.ServiceName, View) bool) {
@@ -362,8 +363,8 @@ func (t *Tracker) Services() []*View {
 	return all
 }
 
-// Where processors are few a change may wait for the one that walks all Services, until the runtime
-// interrupts it, which is after 10 ms: so that gives way now and then.
+// Where processors are few, a walk over all Services could hold up a change for 10 ms, until the runtime
+// interrupts it: so walks yield now and then.
 const (
 	stretch  = 16   // Services to be resumed: some tens of microseconds
 	compared = 1024 // comparisons of a sort: some hundred

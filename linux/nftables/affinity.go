@@ -52,7 +52,7 @@ import (
 // each namespace may make a share of entries at once, and as many again in a day
 // (model.AffinityPortShare). As no entry lives longer than a day without its
 // client, a namespace has at most twice its share of the map, 16 that attack at once do not fill it, and nothing is
-// read or evicted for it. Who was remembered stays: the newest are refused. Clients beyond
+// read or evicted for it. Clients that were remembered stay so, and new ones are not. Clients beyond
 // the share are remembered in affinity-spare as long as there is room, so that one busy
 // Service on a quiet node may have more. Who finds no room there either is served, not
 // remembered, and its port is in affinity-crowded, which Problems reads.
@@ -93,7 +93,7 @@ func crowdedProblems(services map[model.ServiceName][2]bool) (all []model.Proble
 		}
 		all = append(all, model.Problem{
 			Object: "Service " + name.String(), Why: model.WhyFull,
-			Detail: fmt.Sprintf("session affinity: too many %s clients; new ones are served and not remembered (%d a day for each port and %d for the namespace have room in any case)",
+			Detail: fmt.Sprintf("session affinity: too many %s clients; new ones are served without it (%d a day for each port and %d for the namespace have it in any case)",
 				strings.Join(of, " and "), model.AffinityPortShare, model.AffinityNamespaceShare),
 		})
 	}
@@ -187,12 +187,12 @@ func (p pick) endpoints() *nft.Set {
 // chain names the chain of a purpose that picks of one map and pool share.
 func (p affinePick) chain(purpose string) string { return affinityChain(p.slots, purpose, p.second) }
 
-// number has the destination be the handle of one of the first n slots.
+// number sets the destination to the handle of one of the first n slots.
 func (p affinePick) number(n uint32) nft.SetAddr {
 	return nft.SetAddr{Field: nft.Daddr, Map: p.slots, Number: nft.Numgen{Mod: n, Offset: p.first()}}
 }
 
-// recall has the destination be the handle that the client had last.
+// recall sets the destination to the handle that the client had last.
 var (
 	recall      = nft.SetAddr{Field: nft.Daddr, Map: setAffinity}
 	recallSpare = nft.SetAddr{Field: nft.Daddr, Map: setAffinitySpare}
@@ -200,7 +200,7 @@ var (
 
 // over is the chain for clients beyond a share.
 func (p affinePick) over() string {
-	p.class = asIs // which is done by then
+	p.class = asIs // the class was applied before
 	_, size, _ := strings.Cut(p.name(), "affinity-")
 	return affinityChain(p.slots, "over-"+strings.TrimSuffix(size, "-second"), p.second)
 }

@@ -206,11 +206,7 @@ func (s *keySet) add(k nft.Key) bool {
 
 // measure checks the size of the port against limits, and reports what exceeds them.
 func (p *portCompiler) measure() {
-	most := 0
-	for _, pool := range p.port.Pools() {
-		most = max(most, len(pool.Endpoints))
-	}
-	if most > bankSize {
+	if most := p.port.Widest(); most > bankSize {
 		p.gaps = append(p.gaps, model.Gap{Detail: fmt.Sprintf("%d endpoints: only the first %d are used", most, bankSize)})
 	}
 }

@@ -84,7 +84,7 @@ var (
 
 // The sets and maps of ports with ClientIP affinity (affinity.go).
 var (
-	// setAffinityPorts state what a frontend's port is known by in setAffinity.
+	// setAffinityPorts have the identity of a frontend's port in setAffinity (portCompiler.identity).
 	setAffinityPorts     = &nft.Set{Name: "affinity-ports", Key: frontKey, Data: nft.DataAddress, Loads: cameFor}
 	setAffinityNodePorts = &nft.Set{Name: "affinity-nodeports", Key: nodeKey, Data: nft.DataAddress}
 
@@ -121,7 +121,7 @@ var (
 	setAffinityPortShares = &nft.Set{Name: "affinity-port-shares", Key: sourceKey, Size: affinityShares, Unread: true}
 	setAffinityShares     = &nft.Set{Name: "affinity-shares", Key: addrKey, Size: affinityShares, Unread: true}
 
-	// setAffinityFull are ports, by what they are known by, whose clients found no room lately.
+	// setAffinityFull are ports, by identity, whose clients found no room lately.
 	setAffinityFull = &nft.Set{Name: "affinity-crowded", Key: sourceKey, Size: affinityShares, Unread: true}
 )
 

@@ -56,8 +56,8 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 }
 
 // claim adopts the load balancers that other programs have made for
-// frontends of Services served here: endpoints that only they use can be replaced. It notes
-// whose those are that are there, before others get a share.
+// frontends of Services served here: endpoints that only they use can be replaced. It first
+// assigns existing load balancers to namespaces, before new ones get a share.
 func (c *commit) claim(ops []ledger.Op[Key, Value]) {
 	for _, op := range ops {
 		if op.Key.Kind != KindBalancer || op.Verb == ledger.Delete {

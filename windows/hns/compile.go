@@ -192,7 +192,7 @@ func (p *portCompiler) whole() {
 	if p.port.SessionAffinity == 0 {
 		return
 	}
-	if !p.options.Affinity { // it is asked for all the same, as kube-proxy does
+	if !p.options.Affinity { // affinity is requested anyway, as kube-proxy does
 		p.gap(nil, "clients may not stay with their endpoint: this HNS is older than 12.0")
 		return
 	}

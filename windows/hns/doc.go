@@ -23,10 +23,10 @@
 //
 // # Ownership
 //
-// Our endpoints have names that begin with "tandem"; local endpoints, which
-// are pods', are never made or deleted. Load balancers have no names, so their
-// ids are kept in a journal, and before that the frontend that HNS is asked for one for;
-// without it they are recognised where they are wanted. A load balancer that another program, such as kube-proxy, made for the
+// Our endpoints have names that begin with "tandem"; pods' local endpoints
+// are never made or deleted. Load balancers have no names, so a journal keeps their
+// ids and, while one is being created, its frontend; without the journal they are recognised by the
+// frontends that Services need. A load balancer that another program, such as kube-proxy, made for the
 // very frontend of one of our Services is adopted. All others stay as they
 // are.
 //

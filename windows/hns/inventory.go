@@ -599,7 +599,7 @@ func (t *inventory) room(k Key, b *Balancer) error {
 	}
 	room := t.most - t.most/reserve
 	if free := room - t.now.withoutDSR; free <= 0 || t.shares[b.Namespace] > free {
-		return fmt.Errorf("no ports of the node are left for it: of the %d load balancers without DSR that there is room for none is free, or this namespace has more than are; "+
+		return fmt.Errorf("no ports of the node are left for it: all %d load balancers without DSR that fit are in use, or this namespace has more than its share; "+
 			"have fewer external IPs and node ports, use externalTrafficPolicy Local, or widen the dynamic port range (--winkernel-dynamic-ports)", room)
 	}
 	t.tenants[k] = b.Namespace // it counts once it is there

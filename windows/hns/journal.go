@@ -35,18 +35,18 @@ import (
 //
 // HNS is asked for a load balancer of a frontend (protocol, address and port) between try and
 // done. Where the process ends in between, HNS may have one of unknown ID: a load balancer
-// of that frontend at the next read of HNS is owned, as after a lost answer. A done without a frontend ends all. No line is waited for until it is on the disk: what
-// a process has written outlives it.
+// of that frontend at the next read of HNS is owned, as after a lost answer. A done without a frontend ends all
+// attempts. Lines are not synced to the disk: written data outlives the process.
 //
 // An echo is a load balancer as it was requested, and as HNS returned it when that
-// was something else; one that was not ends an earlier one of the same load balancer.
+// was something else; an echo with two equal parts cancels an earlier one of the same load balancer.
 // An id that was deleted is forgotten only when HNS has shown not to have it:
 // deletions are known to succeed and do nothing (Windows-Containers#631). A line
 // that is cut off is ignored. It is safe for concurrent use.
 type journal struct {
 	mu     sync.Mutex
 	path   string                                  // empty for none
-	folder func(dir string, files ...string) error // makes it
+	folder func(dir string, files ...string) error // creates the folder
 	file   *os.File
 	ids    map[string]bool // true when it was deleted, or was not there
 	echoes map[string]echo // of ids

@@ -95,13 +95,13 @@ func Simulate(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracl
 		if !ok {
 			v, ok = objects[otherPorts(to)]
 		}
-		if base := objects[Key{}]; !ok && within(base.Ranges, to) {
+		if base := objects[Key{}]; !ok && model.Contains(base.Ranges, to) {
 			v, ok = Value{Verdict: base.Verdict}, true
 		}
 		switch {
 		case !ok:
 			return oracle.Outcome{Fate: oracle.Pass}
-		case v.Restricted && !within(v.Ranges, p.Src), v.Verdict == model.Drop:
+		case v.Restricted && !model.Contains(v.Ranges, p.Src), v.Verdict == model.Drop:
 			return oracle.Outcome{Fate: oracle.Drop}
 		case v.Verdict == model.Reject:
 			return oracle.Outcome{Fate: oracle.Reject}
@@ -113,8 +113,4 @@ func Simulate(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracl
 		}
 		return out
 	}
-}
-
-func within(ranges []netip.Prefix, a netip.Addr) bool {
-	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) })
 }
