@@ -25,6 +25,8 @@ func manifests() bench {
 		rows: func(options) []row {
 			return []row{
 				{What: "process start to healthy", of: "healthy", by: median, Unit: seconds},
+				{What: "CPU until then", of: "cpu", by: median, Unit: seconds},
+				{What: "peak of resident memory until then", of: "peak", by: median, Unit: memory, Goal: goal{AtMost: 70 << 20}},
 				{What: "writes", of: "writes", by: most, Goal: goal{Zero: true, In: "restart"}},
 				{What: "resident memory 5 s later", of: "resident", by: median, Unit: memory, Goal: goal{AtMost: 60 << 20}},
 			}
@@ -76,6 +78,8 @@ func startOnce(ctx context.Context, o options, s samples) error {
 		return fmt.Errorf("%w:\n%s", err, p.said())
 	}
 	s.add("healthy", time.Since(start).Seconds())
+	s.add("cpu", preciseCPU(p.pid()))
+	s.add("peak", residentPeak(p.pid()))
 	sleep(ctx, 5*time.Second) // let memory that start-up needed go back
 	writes, err := metric(ctx, "tandem_dataplane_ops_total")
 	s.add("writes", writes)
