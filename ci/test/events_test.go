@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 )
 
 const stream = `{"Action":"start","Package":"github.com/tandem-proxy/tandem/core/a"}
@@ -79,6 +80,35 @@ func TestFailedStep(t *testing.T) {
 	r.goTest(t.Context(), "nothing", "testdata-that-is-not-there", "./...")
 	if r.summary() || !strings.Contains(out.String(), "oh\nFAIL  bad: exit status 3") || !strings.Contains(out.String(), "FAILED: bad, nothing\n") {
 		t.Error(out.String())
+	}
+}
+
+// A lane has half of the jobs, and all of them once the other one has ended.
+func TestLanesShareTheJobs(t *testing.T) {
+	r := newRunner(io.Discard)
+	r.setjobs(6)
+	ended := make(chan struct{})
+	step := func(lane *runner) (jobs int) {
+		lane.during("step", func() string { return "" }, func() error {
+			jobs = lane.jobs
+			return nil
+		})
+		return jobs
+	}
+	var short, long, alone int
+	r.both(func(lane *runner) {
+		defer close(ended)
+		short = step(lane)
+	}, func(lane *runner) {
+		long = step(lane)
+		<-ended
+		for end := time.Now().Add(10 * time.Second); lane.lanes.Load() > 1 && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
+		alone = step(lane)
+	})
+	if short != 3 || long != 3 || alone != 6 || r.jobs != 6 {
+		t.Errorf("%d and %d jobs, then %d, and %d afterwards; want 3 and 3, then 6", short, long, alone, r.jobs)
 	}
 }
 

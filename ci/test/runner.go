@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -25,6 +26,9 @@ type runner struct {
 	*report
 	env  []string
 	jobs int // packages, and tests of each that may run in parallel, at a time
+
+	lanes *atomic.Int32 // how many of two lanes have not ended; nil for a runner that is alone
+	whole int           // the jobs of both
 }
 
 // report is the progress and the results of one or more runners.
@@ -58,15 +62,28 @@ func (r *runner) setjobs(n int) {
 func (r *runner) setenv(variable string) { r.env = append(r.env, variable) }
 
 // both runs two lists of steps at the same time. Half of what they do is waiting: for
-// guests, timers of connections, and single processes.
+// guests, timers of connections, and single processes. Each has half of the jobs until the other has ended.
 func (r *runner) both(one, other func(*runner)) {
 	var lanes sync.WaitGroup
+	var left atomic.Int32
+	left.Store(2)
 	for _, steps := range []func(*runner){one, other} {
-		lane := &runner{report: r.report, env: slices.Clone(r.env)}
+		lane := &runner{report: r.report, env: slices.Clone(r.env), lanes: &left, whole: r.jobs}
 		lane.setjobs(max(r.jobs/2, 1))
-		lanes.Go(func() { steps(lane) })
+		lanes.Go(func() {
+			defer left.Add(-1)
+			steps(lane)
+		})
 	}
 	lanes.Wait()
+}
+
+// share gives a lane all jobs once it is the last one.
+func (r *runner) share() {
+	if r.lanes != nil && r.lanes.Load() == 1 {
+		r.setjobs(r.whole)
+		r.lanes = nil
+	}
 }
 
 // memoryOfJob is the memory for linking the largest test, or running a package's
@@ -112,6 +129,7 @@ const silence = 15 * time.Second
 // during runs f as a step; doing returns its progress.
 func (r *runner) during(name string, doing func() string, f func() error) {
 	begin := time.Now()
+	r.share()
 	r.say("\n== %s (after %s)", name, passed(r.begin))
 	end := make(chan struct{})
 	var watch sync.WaitGroup
