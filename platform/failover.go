@@ -304,18 +304,19 @@ func (f *failover) read(ctx context.Context, obs observer) (all bool, err error)
 const searchPause = 10 * time.Second
 
 // search walks over the whole table for the flows that wait where the Judge has lost sight of some. All new ones are
-// seen by now, so that one search after a burst of connections serves all questions that follow.
-func (f *failover) search(ctx context.Context, obs observer) error {
+// seen by now, so that one search after a burst of connections serves all questions that follow. One that fails leaves
+// answers incomplete, and says nothing of the endpoints.
+func (f *failover) search(ctx context.Context, obs observer) {
 	now := time.Now()
 	if !f.judge.Overlooks(now) || now.Sub(f.searched) < searchPause {
-		return nil
+		return
 	}
 	f.searched = now
-	waiting, err := obs.Waiting(ctx, maxPrior)
-	if err == nil && len(waiting) <= maxPrior {
+	if waiting, err := obs.Waiting(ctx, maxPrior); err == nil && len(waiting) <= maxPrior {
 		f.judge.Found(waiting, now)
+	} else if err != nil {
+		f.log.Debug("searching conntrack for flows that wait failed", "err", err)
 	}
-	return err
 }
 
 // waitingFor asks for the flows to endpoints that have no answer.
@@ -347,12 +348,12 @@ func (f *failover) answer(ctx context.Context, endpoints []netip.Addr) (all wait
 		return all
 	}
 	seen, err := f.read(ctx, obs)
-	if err == nil && seen {
-		err = f.search(ctx, obs)
-	}
 	if err != nil {
 		f.failed(ctx, err)
 		return all
+	}
+	if seen {
+		f.search(ctx, obs)
 	}
 	all.complete = len(endpoints) > 0
 	now := time.Now()

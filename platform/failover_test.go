@@ -3,6 +3,7 @@
 package platform
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -45,7 +46,8 @@ type silentWorld struct {
 	quiet    bool // no flow begins
 	burst    bool // more begin than can be seen
 	waiting  []suspect.Flow
-	searches int // of the whole table
+	searches int   // of the whole table
+	unread   error // searches fail with it
 }
 
 func (w *silentWorld) Status() engine.Status { return engine.Status{Synced: true} }
@@ -131,7 +133,7 @@ func (w *silentWorld) Prior(context.Context, func(netip.Addr) bool, int) ([]neti
 
 func (w *silentWorld) Waiting(context.Context, int) ([]suspect.Flow, error) {
 	w.searches++
-	return w.waiting, w.failing
+	return w.waiting, cmp.Or(w.failing, w.unread)
 }
 
 func (w *silentWorld) failover() *failover {
@@ -178,9 +180,15 @@ func TestOneSearchAfterABurst(t *testing.T) {
 		w.waiting = make([]suspect.Flow, maxPrior+1)
 		time.Sleep(searchPause)
 		ask("with more flows than are taken", false, 1, 3)
-		w.waiting = nil
+		w.waiting, w.unread = nil, errors.New("no buffer space")
 		time.Sleep(searchPause)
-		ask("with none", true, 0, 4)
+		ask("when it fails", false, 1, 4)
+		if !f.failingSince.IsZero() {
+			t.Error("a search that fails counts as a look that fails")
+		}
+		w.unread = nil
+		time.Sleep(searchPause)
+		ask("with none", true, 0, 5)
 	})
 }
 
