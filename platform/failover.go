@@ -312,10 +312,12 @@ func (f *failover) search(ctx context.Context, obs observer) {
 		return
 	}
 	f.searched = now
-	if waiting, err := obs.Waiting(ctx, maxPrior); err == nil && len(waiting) <= maxPrior {
-		f.judge.Found(waiting, now)
-	} else if err != nil {
+	waiting, err := obs.Waiting(ctx, maxPrior)
+	switch {
+	case err != nil:
 		f.log.Debug("searching conntrack for flows that wait failed", "err", err)
+	case len(waiting) <= maxPrior:
+		f.judge.Found(waiting, now)
 	}
 }
 

@@ -455,7 +455,7 @@ func (k *check) admits(c net.Conn) bool {
 		return false
 	}
 	ip := at.AddrPort().Addr().Unmap()
-	return slices.ContainsFunc(k.within, func(p netip.Prefix) bool { return p.Contains(ip) })
+	return model.Contains(k.within, ip)
 }
 
 func (k *check) close() {

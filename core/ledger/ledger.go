@@ -80,7 +80,7 @@ type deferral struct {
 	until   time.Time
 	owner   *model.PortID
 	with    *model.PortID // that the owner was joined with; nil for none
-	wait    time.Duration // before the attempt that failed last; zero when none has
+	wait    time.Duration // the last one, after the latest of consecutive failures; zero before the first
 	err     error
 	untried bool      // deferred for lack of time (ErrDeferred)
 	busy    time.Time // since when every attempt was busy; zero when the last one was not

@@ -132,7 +132,7 @@ func (m PodMatch) Match(src netip.Addr, iface string) bool {
 	case m.Prefix != "":
 		return iface != "" && strings.HasPrefix(iface, m.Prefix)
 	}
-	return slices.ContainsFunc(m.CIDRs, func(p netip.Prefix) bool { return p.Contains(src) })
+	return Contains(m.CIDRs, src)
 }
 
 // NodePortMatch states on which of the host's own addresses NodePorts answer: the
@@ -161,5 +161,5 @@ func (m NodePortMatch) Contains(a netip.Addr) bool {
 	if a.IsLoopback() && (!m.Loopback[FamilyOf(a)] || a != FamilyOf(a).Loopback()) {
 		return false
 	}
-	return slices.ContainsFunc(m.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+	return Contains(m.Prefixes, a)
 }

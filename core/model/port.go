@@ -179,12 +179,8 @@ func (p *Port) Widest() (n int) {
 	if p == nil {
 		return 0
 	}
-	for i := range p.Frontends {
-		for _, a := range p.Frontends[i].On {
-			if a.Pool != nil {
-				n = max(n, len(a.Pool.Endpoints))
-			}
-		}
+	for _, pool := range p.Pools() {
+		n = max(n, len(pool.Endpoints))
 	}
 	return n
 }

@@ -403,7 +403,7 @@ func allowed(host *model.Host, ranges []netip.Prefix, vip netip.Addr) []netip.Pr
 			mine = append(mine, r.Masked())
 		}
 	}
-	if primary, ok := host.Primary(family); ok && slices.ContainsFunc(mine, func(r netip.Prefix) bool { return r.Contains(primary) }) {
+	if primary, ok := host.Primary(family); ok && model.Contains(mine, primary) {
 		mine = append(mine, netip.PrefixFrom(vip, vip.BitLen()))
 	}
 	return model.Canonical(mine)

@@ -78,8 +78,7 @@ type Judge struct {
 	served time.Time               // when a client last has
 	lost   time.Time               // when there were more flows than can be checked; zero if never, or if all were Found since
 
-	found   []Flow // all that waited at a time
-	foundAt time.Time
+	found []sighting // all flows that waited at a time, for Waiting alone
 
 	elsewhere map[netip.Addr]time.Time // when a waiting flow to an unchecked address was last given up
 	ignored   map[netip.Addr]time.Time // when such an address was looked up
@@ -132,9 +131,12 @@ func (j *Judge) Lost(now time.Time) { j.lost = now }
 func (j *Judge) Overlooks(now time.Time) bool { return now.Sub(j.lost) <= remembered }
 
 // Found takes all flows that wait at a time, so that none is overlooked. They are for Waiting alone, and no evidence:
-// the clients of some may have given up long ago. The slice is the Judge's then.
+// the clients of some may have given up long ago.
 func (j *Judge) Found(waiting []Flow, now time.Time) {
-	j.found, j.foundAt, j.lost = waiting, now, time.Time{}
+	j.found, j.lost = make([]sighting, len(waiting)), time.Time{}
+	for i, f := range waiting {
+		j.found[i] = sighting{f, now}
+	}
 }
 
 // Due returns the flows whose state is to be read: flows of earlier looks and waiting
@@ -217,7 +219,7 @@ func (j *Judge) Review(now time.Time, w World, most int) (probe []netip.AddrPort
 	if now.Sub(j.began) > remembered {
 		j.prior = nil
 	}
-	if now.Sub(j.foundAt) > remembered {
+	if len(j.found) > 0 && now.Sub(j.found[0].at) > remembered {
 		j.found = nil
 	}
 	most = min(most, maxSYNs)
@@ -491,16 +493,11 @@ func (j *Judge) Changed(all []netip.Addr, now time.Time) {
 // Waiting returns the flows to an address that have no answer, or were not checked yet, and
 // whether those are all there can be.
 func (j *Judge) Waiting(addr netip.Addr, now time.Time) (all []Flow, complete bool) {
-	for _, list := range [][]sighting{j.fresh, j.silent} {
+	for _, list := range [][]sighting{j.fresh, j.silent, j.found} {
 		for _, s := range list {
 			if s.flow.Endpoint.Addr() == addr {
 				all = append(all, s.flow)
 			}
-		}
-	}
-	for _, f := range j.found {
-		if f.Endpoint.Addr() == addr {
-			all = append(all, f)
 		}
 	}
 	complete = !j.Overlooks(now) && now.Sub(j.known.evict) > remembered && now.Sub(j.elsewhere[addr]) > remembered

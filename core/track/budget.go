@@ -16,7 +16,8 @@ const mostEntries = 4 << 20
 // mostAgain is how many refused Services are tried again when others have become smaller.
 const mostAgain = 16
 
-// budget are the entries of all Services. A namespace may grow while it has no more entries than would be left free: one alone gets
+// budget are the entries of all Services. A namespace may grow while it has no more entries than
+// would be left free: one alone gets
 // half of all, two get a third each, so that another one always finds room (dynamic thresholds: Choudhury and
 // Hahne, 1998).
 type budget struct {

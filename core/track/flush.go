@@ -26,7 +26,8 @@ func (t *Tracker) Flush() []model.Delta {
 
 // Due returns Services to resolve again although they did not change themselves, each once: an endpoint is a
 // suspect or is none any more, or gets its next share, a backend of their routes has changed, another
-// Service now claims their address, or there is room again for one that was refused. Any number of them may follow from one small change. They are returned
+// Service now claims their address, or there is room again for one that was refused. Any
+// number of them may follow from one small change. They are returned
 // once: the caller has to Touch them, and may take its time.
 func (t *Tracker) Due(now time.Time) (all []model.ServiceName) {
 	t.touchSuspects()

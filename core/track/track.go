@@ -316,7 +316,8 @@ func (t *Tracker) Service(name model.ServiceName) View {
 	return View{}
 }
 
-// Flushed ranges over what the last Flush looked at, with their names, as Service returns them, in no order. The Object of
+// Flushed ranges over what the last Flush looked at, with their names, as Service returns them, in no order.
+// The Object of
 // those that are gone is nil. It costs what that Flush did.
 func (t *Tracker) Flushed() iter.Seq2[model.ServiceName, View] {
 	return func(yield func(model.ServiceName, View) bool) {

@@ -101,7 +101,7 @@ type target struct {
 
 func (t *target) Set(o model.Object) {
 	if s, is := o.(*model.Service); is && !t.source.allowed.Only && slices.ContainsFunc(s.ExternalIPs, func(ip netip.Addr) bool {
-		return !slices.ContainsFunc(t.source.allowed.Allowed, func(p netip.Prefix) bool { return p.Contains(ip) })
+		return !model.Contains(t.source.allowed.Allowed, ip)
 	}) {
 		t.source.external.open()
 	}

@@ -487,7 +487,7 @@ func (c *serverCommit) adopt(k Key, id virtualserver.ID, s virtualserver.Server,
 // checkExcluded returns an error for a foreign virtual server in an excluded range:
 // neither it nor its destinations are touched.
 func (c *servers) checkExcluded(k Key, id virtualserver.ID) error {
-	if k.Via != ByAddress || !slices.ContainsFunc(c.exclude, func(p netip.Prefix) bool { return p.Contains(k.Dst.Addr()) }) {
+	if k.Via != ByAddress || !model.Contains(c.exclude, k.Dst.Addr()) {
 		return nil
 	}
 	have, exists, err := c.kernel.servers.Get(id)

@@ -350,7 +350,7 @@ func (p *portCompiler) balancer(f *model.Frontend, act model.Action) *Balancer {
 // a remote endpoint there would take a later pod of the address its network.
 func (p *portCompiler) ours(a netip.Addr) bool {
 	return p.options.Subnets[model.FamilyOf(a)].Contains(a) &&
-		slices.ContainsFunc(p.host.PodCIDRs, func(r netip.Prefix) bool { return r.Contains(a) })
+		model.Contains(p.host.PodCIDRs, a)
 }
 
 // keeps reports whether endpoints see the frontend's address as the destination.

@@ -69,7 +69,7 @@ func (e *Emulator) addressed(addr, network string, flags uint32) hns.Code {
 	}
 	subnets, local := e.subnets(network), flags&hns.FlagRemote == 0
 	ofFamily := func(p netip.Prefix) bool { return p.Addr().Is4() == a.Is4() }
-	outside := slices.ContainsFunc(subnets, ofFamily) && !slices.ContainsFunc(subnets, func(p netip.Prefix) bool { return p.Contains(a) })
+	outside := slices.ContainsFunc(subnets, ofFamily) && !model.Contains(subnets, a)
 	same := "twins/local"
 	if !local {
 		same = "twins/remote"
