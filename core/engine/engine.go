@@ -15,7 +15,8 @@
 // The files:
 //
 //	engine.go    Engine and its state
-//	run.go       the loop, and which changes the next sync programs
+//	run.go       the loop
+//	turns.go     which changes the next sync programs
 //	inputs.go    the queue; what a source and endpoint failover may call; inputs that come late
 //	sync.go      one sync, its result, and what history keeps of it
 //	audit.go     reading the data plane back; external changes, and audits on request
