@@ -19,6 +19,14 @@ type Object interface{ Key() Key }
 // Key names an object among all.
 type Key struct{ Kind, Namespace, Name string }
 
+// String returns "Kind namespace/name", or "Kind name".
+func (k Key) String() string {
+	if k.Namespace == "" {
+		return k.Kind + " " + k.Name
+	}
+	return k.Kind + " " + k.Namespace + "/" + k.Name
+}
+
 func (s *Service) Key() Key     { return Key{"Service", s.Name.Namespace, s.Name.Name} }
 func (s *Slice) Key() Key       { return Key{"EndpointSlice", s.Name.Namespace, s.Name.Name} }
 func (n *Node) Key() Key        { return Key{"Node", "", n.Name} }

@@ -514,7 +514,7 @@ func (f *follower) put(o runtime.Object, m metav1.Object) {
 	if f.versions.same(n, m.GetResourceVersion()) {
 		return
 	}
-	f.uids.seen(objectKey{f.key(), n}, m.GetUID())
+	f.uids.seen(f.keyOf(n), m.GetUID())
 	served, known := f.dispatcher.put(&f.kind, n, o, f.versions.served(n))
 	if known {
 		f.versions.set(n, m.GetResourceVersion(), served)
@@ -526,7 +526,7 @@ func (f *follower) put(o runtime.Object, m metav1.Object) {
 
 // drop removes an object from the sink.
 func (f *follower) drop(n name) {
-	f.uids.gone(objectKey{f.key(), n})
+	f.uids.gone(f.keyOf(n))
 	f.dispatcher.drop(&f.kind, n, f.versions.served(n))
 	f.versions.delete(n)
 	f.status.objects(len(f.versions.known))
@@ -671,10 +671,10 @@ func (f *follower) foundAt(ctx context.Context, n name) (found uint64, err error
 	defer cancel()
 	ctx, _ = withByteCount(ctx) // one object is bounded as an event is
 	options := metav1.ListOptions{
-		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, n.name).String(),
+		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, n.Name).String(),
 		ResourceVersion: f.at, ResourceVersionMatch: metav1.ResourceVersionMatchExact,
 	}
-	_, err = f.eachItem(f.get(&options).Namespace(n.namespace).Do(ctx), func(_ runtime.Object, m metav1.Object) error {
+	_, err = f.eachItem(f.get(&options).Namespace(n.Namespace).Do(ctx), func(_ runtime.Object, m metav1.Object) error {
 		found = number(m.GetResourceVersion())
 		return nil
 	})
