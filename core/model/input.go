@@ -314,6 +314,34 @@ type SliceEndpoint struct {
 	Warm  uint8 `same:"-"` // tenths of its weight that it gets while it is new; 0 is all
 }
 
+// MarkEndpoints returns slices with what mark makes of their endpoints. It changes none: slices with an endpoint
+// that becomes another are copied.
+func MarkEndpoints(from []*Slice, mark func(SliceEndpoint) SliceEndpoint) []*Slice {
+	all := from
+	for i, s := range from {
+		var own *Slice
+		for k := range s.Endpoints {
+			marked := mark(s.Endpoints[k])
+			if marked == s.Endpoints[k] {
+				continue
+			}
+			if own == nil {
+				own = new(*s)
+				own.Endpoints = slices.Clone(s.Endpoints)
+			}
+			own.Endpoints[k] = marked
+		}
+		if own == nil {
+			continue
+		}
+		if &all[0] == &from[0] {
+			all = slices.Clone(from)
+		}
+		all[i] = own
+	}
+	return all
+}
+
 // EndpointState is a set of endpoint conditions.
 type EndpointState uint8
 
