@@ -307,14 +307,11 @@ func conditionsOf(f *question.PlanFrontend) string {
 	return text
 }
 
-// shown is how many endpoints a summary names.
-const shown = 4
-
 // actionOf describes the fate of a connection.
 func actionOf(a question.PlanAction) string {
 	s := a.Verdict
 	if len(a.Endpoints) > 0 {
-		s += " " + printable.List(a.Endpoints, shown)
+		s += " " + printable.List(a.Endpoints, question.Shown)
 	}
 	if a.SNAT {
 		s += ", SNAT"

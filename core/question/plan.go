@@ -350,12 +350,12 @@ func terms(d model.Delta) (texts []string) {
 	}
 	before, after := endpointsOf(&was), endpointsOf(&is)
 	for _, at := range after {
-		if _, had := slices.BinarySearchFunc(before, at, netip.AddrPort.Compare); !had {
+		if !before.Has(at) {
 			say("endpoint %s/%s added", at, proto)
 		}
 	}
 	for _, at := range before {
-		if _, kept := slices.BinarySearchFunc(after, at, netip.AddrPort.Compare); !kept {
+		if !after.Has(at) {
 			say("endpoint %s/%s deleted", at, proto)
 		}
 	}
@@ -395,15 +395,15 @@ func affinity(timeout time.Duration) string {
 	return timeout.String()
 }
 
-// endpointsOf are those of all pools of a port, sorted.
-func endpointsOf(p *model.Port) (all []netip.AddrPort) {
+// endpointsOf are those of all pools of a port.
+func endpointsOf(p *model.Port) flows.Set {
+	var all []netip.AddrPort
 	for _, pool := range p.Pools() {
 		for _, e := range pool.Endpoints {
 			all = append(all, e.Addr)
 		}
 	}
-	slices.SortFunc(all, netip.AddrPort.Compare)
-	return slices.Compact(all)
+	return flows.SetOf(all...)
 }
 
 func (p *Preview) service(n model.ServiceName) *PreviewService {
