@@ -188,8 +188,9 @@ type observer interface {
 	New(ctx context.Context, each func(f suspect.Flow, s suspect.State, since time.Time)) (all bool, err error)
 	// States calls each for flows, by their place, with their state now.
 	States(ctx context.Context, flows []suspect.Flow, each func(i int, s suspect.State)) error
-	// Prior returns endpoints that have answered a local address not long before the first New, at most so many.
-	Prior(ctx context.Context, local func(netip.Addr) bool, most int) ([]netip.AddrPort, error)
+	// Prior returns endpoints that have answered a local address not long before the first New, at most so many,
+	// and what Waiting does, of one walk.
+	Prior(ctx context.Context, local func(netip.Addr) bool, most int) (answered []netip.AddrPort, waiting []suspect.Flow, err error)
 	// Waiting returns the flows that wait for an answer, as far as those are known that New has not shown: all,
 	// or, of more than so many, one more. It takes the time of a walk over all flows.
 	Waiting(ctx context.Context, most int) ([]suspect.Flow, error)
