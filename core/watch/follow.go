@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -303,7 +302,7 @@ type version struct {
 // so marks it as seen.
 func (h *versions) same(n name, at string) bool {
 	m, ok := h.known[n]
-	if !ok || m.number == 0 || m.number != number(at) {
+	if !ok || m.number == 0 || m.number != versionNumber(at) {
 		return false
 	}
 	m.epoch = h.epoch
@@ -316,7 +315,7 @@ func (h *versions) set(n name, at string, served bool) {
 	if h.known == nil {
 		h.known = map[name]version{}
 	}
-	h.known[n] = version{number: number(at), epoch: h.epoch, served: served}
+	h.known[n] = version{number: versionNumber(at), epoch: h.epoch, served: served}
 }
 
 func (h *versions) served(n name) bool { return h.known[n].served }
@@ -325,7 +324,7 @@ func (h *versions) delete(n name) { delete(h.known, n) }
 
 // gone remembers at which version an object was deleted.
 func (h *versions) gone(n name, at string) {
-	if v := number(at); v > h.deleted.number {
+	if v := versionNumber(at); v > h.deleted.number {
 		h.deleted = last{name: n, number: v, deleted: true}
 	}
 }
@@ -338,14 +337,6 @@ func (h *versions) unseen() (ns []name) {
 		}
 	}
 	return ns
-}
-
-func number(at string) uint64 {
-	n, err := strconv.ParseUint(at, 10, 64)
-	if err != nil {
-		return 0
-	}
-	return n
 }
 
 // stream opens a watch and passes its events on until it ends. It returns nil if the
@@ -675,7 +666,7 @@ func (f *follower) foundAt(ctx context.Context, n name) (found uint64, err error
 		ResourceVersion: f.at, ResourceVersionMatch: metav1.ResourceVersionMatchExact,
 	}
 	_, err = f.eachItem(f.get(&options).Namespace(n.Namespace).Do(ctx), func(_ runtime.Object, m metav1.Object) error {
-		found = number(m.GetResourceVersion())
+		found = versionNumber(m.GetResourceVersion())
 		return nil
 	})
 	return found, err
