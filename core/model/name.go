@@ -162,3 +162,9 @@ func (p Proto) String() string {
 	}
 	return "unknown"
 }
+
+// Destination is where packets of a protocol are sent: an address and a port.
+type Destination struct {
+	Proto Proto
+	At    netip.AddrPort
+}

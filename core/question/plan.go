@@ -420,12 +420,7 @@ func (p *Preview) service(n model.ServiceName) *PreviewService {
 // flowCounts counts the flows that changes concern.
 type flowCounts struct {
 	host *model.Host
-	at   map[flowKey]*flowCount
-}
-
-type flowKey struct {
-	proto model.Proto
-	at    netip.AddrPort
+	at   map[model.Destination]*flowCount
 }
 
 type flowCount struct {
@@ -436,7 +431,7 @@ type flowCount struct {
 
 // countFlows begins to count for deltas.
 func countFlows(host *model.Host, deltas []model.Delta) *flowCounts {
-	c := &flowCounts{host: host, at: map[flowKey]*flowCount{}}
+	c := &flowCounts{host: host, at: map[model.Destination]*flowCount{}}
 	for _, d := range deltas {
 		if d.Old == nil {
 			continue // nothing led there
@@ -447,7 +442,7 @@ func countFlows(host *model.Host, deltas []model.Delta) *flowCounts {
 			if d.New != nil {
 				one.keep(d.New, at)
 			}
-			c.at[flowKey{d.ID().Proto, at}] = one
+			c.at[model.Destination{Proto: d.ID().Proto, At: at}] = one
 		}
 	}
 	return c
@@ -477,10 +472,10 @@ func (c *flowCounts) see(f flows.Flow) {
 	if !f.Translated() {
 		return
 	}
-	one := c.at[flowKey{f.Proto, f.Dst}]
+	one := c.at[model.Destination{Proto: f.Proto, At: f.Dst}]
 	if one == nil && slices.Contains(c.host.IPs, f.Dst.Addr()) {
 		any := model.FamilyOf(f.Dst.Addr()).Unspecified()
-		one = c.at[flowKey{f.Proto, netip.AddrPortFrom(any, f.Dst.Port())}]
+		one = c.at[model.Destination{Proto: f.Proto, At: netip.AddrPortFrom(any, f.Dst.Port())}]
 	}
 	if one == nil {
 		return
