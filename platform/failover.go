@@ -266,11 +266,7 @@ func (f *failover) begin(ctx context.Context, obs observer) error {
 	if _, err := obs.New(ctx, func(suspect.Flow, suspect.State, time.Time) {}); err != nil {
 		return err
 	}
-	answered, err := obs.Prior(ctx, f.local, maxPrior)
-	if err != nil {
-		return err
-	}
-	waiting, err := obs.Waiting(ctx, maxPrior)
+	answered, waiting, err := obs.Prior(ctx, f.local, maxPrior)
 	if err != nil {
 		return err
 	}

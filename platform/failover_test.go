@@ -127,8 +127,9 @@ func (w *silentWorld) States(_ context.Context, flows []suspect.Flow, each func(
 	return w.failing
 }
 
-func (w *silentWorld) Prior(context.Context, func(netip.Addr) bool, int) ([]netip.AddrPort, error) {
-	return []netip.AddrPort{silentEndpoint}, nil
+func (w *silentWorld) Prior(ctx context.Context, _ func(netip.Addr) bool, most int) ([]netip.AddrPort, []suspect.Flow, error) {
+	waiting, err := w.Waiting(ctx, most)
+	return []netip.AddrPort{silentEndpoint}, waiting, err
 }
 
 func (w *silentWorld) Waiting(context.Context, int) ([]suspect.Flow, error) {

@@ -62,7 +62,7 @@ func thisSystem() system {
 	s.writers = openWriters
 	s.listFlows = func() flowLister { return conntrack.NewReader() }
 	s.facts = linuxFacts
-	s.prepare = prepare
+	s.parameters = setParameters
 	s.usage = usage
 	s.limitMemory = limitMemoryToCgroup
 	s.releaseText = releaseMappedText
@@ -83,8 +83,8 @@ func (s *system) keepIn(f folders) {
 	s.lock, s.dialControl, s.salt, s.knownSalt = f.lock, f.dial, f.salt, f.knownSalt
 }
 
-// prepare sets the kernel parameters that a configuration asks for.
-func prepare(c *config.Config, log *slog.Logger) []error {
+// setParameters sets the kernel parameters that a configuration asks for.
+func setParameters(c *config.Config, log *slog.Logger) []error {
 	failed := host.Prepare("/", c, log)
 	if c.Mode == ipvs.Name {
 		if err := ipvs.Prepare(c, log); err != nil {

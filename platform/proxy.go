@@ -527,12 +527,12 @@ func (p *Proxy) Reconfigure(next *config.Config, where string) (live *config.Con
 	live = config.Merge(p.base, next)
 	before := p.live.Swap(live)
 	p.engine.SetTiming(live.AuditPeriod, live.MinSyncPeriod)
-	p.prepare(before, live)
+	p.setChanged(before, live)
 	return live, restart
 }
 
-// prepare sets the parameters of Prepare again, but for those of conntrack and of memory that have not changed.
-func (p *Proxy) prepare(before, live *config.Config) {
+// setChanged sets the parameters of Prepare again, but for those of conntrack and of memory that have not changed.
+func (p *Proxy) setChanged(before, live *config.Config) {
 	changed := *live
 	if reflect.DeepEqual(before.Conntrack, live.Conntrack) {
 		changed.Conntrack = config.Conntrack{}

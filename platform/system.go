@@ -52,8 +52,8 @@ type system struct {
 	writers     func() (writers, error)                                                         // other writers to the data plane; nil where the system does not report them
 	observe     func() (tracked, error)                                                         // TCP flows in the same table
 	facts       func(context.Context, *config.Config) *diagnosis.Facts
-	prepare     func(*config.Config, *slog.Logger) []error
-	usage       func() history.Usage // of this process; nil where it is not known
+	parameters  func(*config.Config, *slog.Logger) []error // sets those of the kernel
+	usage       func() history.Usage                       // of this process; nil where it is not known
 	limitMemory func(*slog.Logger)
 	releaseText func() error                             // unmaps the program's pages: those in use come back
 	handover    func(*slog.Logger) func() relay.Handover // opens what passes sockets between the modes of a proxy, and to the next process
@@ -140,7 +140,7 @@ func portable() system {
 			return nil, nil, fmt.Errorf("connections cannot be monitored in mode %s: HNS reports none; \"pktmon start --capture\" shows packets", m.Name)
 		},
 		facts:       func(context.Context, *config.Config) *diagnosis.Facts { return &diagnosis.Facts{System: runtime.GOOS} },
-		prepare:     func(*config.Config, *slog.Logger) []error { return nil },
+		parameters:  func(*config.Config, *slog.Logger) []error { return nil },
 		limitMemory: func(*slog.Logger) {},
 		releaseText: func() error { return nil },
 		handover:    func(*slog.Logger) func() relay.Handover { return noHandover },
@@ -155,7 +155,7 @@ func asking(name string) system {
 	none := fmt.Errorf("no tandem runs on %s: nodes have Linux or Windows; ask theirs with tandem kubectl, or a --snapshot of one", name)
 	s := portable()
 	s.noNode = none
-	s.prepare = func(*config.Config, *slog.Logger) []error { return []error{none} }
+	s.parameters = func(*config.Config, *slog.Logger) []error { return []error{none} }
 	s.lock = func() (Held, error) { return nil, none }
 	s.dialControl = func(context.Context) (net.Conn, error) { return nil, none }
 	return s
@@ -188,8 +188,9 @@ type observer interface {
 	New(ctx context.Context, each func(f suspect.Flow, s suspect.State, since time.Time)) (all bool, err error)
 	// States calls each for flows, by their place, with their state now.
 	States(ctx context.Context, flows []suspect.Flow, each func(i int, s suspect.State)) error
-	// Prior returns endpoints that have answered a local address not long before the first New, at most so many.
-	Prior(ctx context.Context, local func(netip.Addr) bool, most int) ([]netip.AddrPort, error)
+	// Prior returns endpoints that have answered a local address not long before the first New, at most so many,
+	// and what Waiting does, of one walk.
+	Prior(ctx context.Context, local func(netip.Addr) bool, most int) (answered []netip.AddrPort, waiting []suspect.Flow, err error)
 	// Waiting returns the flows that wait for an answer, as far as those are known that New has not shown: all,
 	// or, of more than so many, one more. It takes the time of a walk over all flows.
 	Waiting(ctx context.Context, most int) ([]suspect.Flow, error)
@@ -218,7 +219,7 @@ func Prepare(c *config.Config, log *slog.Logger) error { return thisSystem().set
 
 func (s system) set(c *config.Config, log *slog.Logger) error {
 	var failed []error
-	for _, err := range s.prepare(c, log) {
+	for _, err := range s.parameters(c, log) {
 		log.Warn("setting system parameter failed", "err", err)
 		if !errors.Is(err, fs.ErrNotExist) { // of connection tracking that is not loaded yet
 			failed = append(failed, err)

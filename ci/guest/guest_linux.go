@@ -48,7 +48,7 @@ func (g *guest) run(ctx context.Context, e engine, program []string) (code int, 
 		return 0, err
 	}
 	defer os.RemoveAll(dir)
-	if err := prepare(dir, program); err != nil {
+	if err := writeFiles(dir, program); err != nil {
 		return 0, err
 	}
 	cmd, err := e.command(ctx, dir, g)
@@ -74,8 +74,8 @@ func (g *guest) run(ctx context.Context, e engine, program []string) (code int, 
 // tail returns the end of a kernel's log.
 func tail(b []byte) []byte { return b[max(0, len(b)-8<<10):] }
 
-// prepare writes the files for the guest's first process.
-func prepare(dir string, program []string) error {
+// writeFiles writes the files for the guest's first process.
+func writeFiles(dir string, program []string) error {
 	here, err := os.Getwd()
 	if err != nil {
 		return err

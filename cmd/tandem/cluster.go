@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/tandem-proxy/tandem/core/health"
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/question"
 	"github.com/tandem-proxy/tandem/core/watch"
 	"github.com/tandem-proxy/tandem/platform"
@@ -203,12 +204,11 @@ func (k *cluster) pods(ctx context.Context, to session, node string) (all []pod,
 	return all, nil
 }
 
-// identity is what is read of an object where its name is enough.
-type identity struct{ Namespace, Name string }
-
-// names lists the first objects of a kind.
-func (to session) names(ctx context.Context, path string) (all []identity, err error) {
-	var list struct{ Items []struct{ Metadata identity } }
+// names lists the first objects of a kind, whose keys lack that.
+func (to session) names(ctx context.Context, path string) (all []model.Key, err error) {
+	var list struct {
+		Items []struct{ Metadata model.Key }
+	}
 	err = get(ctx, to.Client, to.base.JoinPath(path), url.Values{"limit": {"500"}}, maxPods, &list)
 	for _, item := range list.Items {
 		all = append(all, item.Metadata)

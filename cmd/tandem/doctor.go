@@ -259,7 +259,7 @@ flags that run has. The exit code is 3 when something differs.`,
 				return err
 			}
 			d, problems, err := diffHNS(cmd.Context(), open, c)
-			printProblems(cmd, problems)
+			printNotes(cmd, problems)
 			if err != nil {
 				return err
 			}

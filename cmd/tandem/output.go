@@ -22,8 +22,6 @@ import (
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/term"
 
-	"github.com/tandem-proxy/tandem/core/config"
-	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/printable"
 	"github.com/tandem-proxy/tandem/core/question"
 )
@@ -345,17 +343,10 @@ func waitingFor(cmd *cobra.Command, what func() string) (done func()) {
 	}
 }
 
-// printNotes prints the notes on a configuration to stderr.
-func printNotes(cmd *cobra.Command, notes []config.Finding) {
+// printNotes prints notes on a configuration, or problems of the inputs, to stderr.
+func printNotes[T fmt.Stringer](cmd *cobra.Command, notes []T) {
 	for _, n := range notes {
 		fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", printable.Text(n.String()))
-	}
-}
-
-// printProblems prints the problems of the inputs to stderr.
-func printProblems(cmd *cobra.Command, problems []model.Problem) {
-	for _, p := range problems {
-		fmt.Fprintf(cmd.ErrOrStderr(), "! %s\n", printable.Text(p.String()))
 	}
 }
 

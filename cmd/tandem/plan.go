@@ -69,7 +69,7 @@ what A's node would change to serve B's Services. The exit code is 3 when that i
 			if err != nil {
 				return err
 			}
-			printProblems(cmd, d.Rejected)
+			printNotes(cmd, d.Rejected)
 			said := newScreen(cmd.ErrOrStderr())
 			first(said, d.Notes, listed, "! and %d more (-o json)", func(note string) { said.printf("! %s\n", printable.Text(note)) })
 			if err := said.flush(); err != nil {
@@ -169,7 +169,7 @@ func previewManifests(cmd *cobra.Command, out *output, path string, nodePorts co
 		return err
 	}
 	problems := manifests.Models(found.Problems)
-	printProblems(cmd, problems)
+	printNotes(cmd, problems)
 	if prune && len(problems) > 0 {
 		return fmt.Errorf("%d manifests were rejected, see above: --prune would delete what they describe", len(problems))
 	}
@@ -307,14 +307,11 @@ func conditionsOf(f *question.PlanFrontend) string {
 	return text
 }
 
-// shown is how many endpoints a summary names.
-const shown = 4
-
 // actionOf describes the fate of a connection.
 func actionOf(a question.PlanAction) string {
 	s := a.Verdict
 	if len(a.Endpoints) > 0 {
-		s += " " + printable.List(a.Endpoints, shown)
+		s += " " + printable.List(a.Endpoints, question.Shown)
 	}
 	if a.SNAT {
 		s += ", SNAT"

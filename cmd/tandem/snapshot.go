@@ -135,7 +135,7 @@ the inputs: one version makes the same plan of a file, byte for byte, on any sys
 			if err != nil {
 				return err
 			}
-			printProblems(cmd, d.Rejected)
+			printNotes(cmd, d.Rejected)
 			if err := out.print(cmd, planReport(d, &only)); err != nil {
 				return err
 			}

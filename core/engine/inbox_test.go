@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/dataplane"
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/resolve"
 )
 
@@ -23,7 +24,7 @@ func TestTheInboxKeepsTheLatest(t *testing.T) {
 		for n := range 10 {
 			what := fmt.Sprint("s", n, " ", round)
 			b.put(task{
-				about: subject{kind: aService, name: fmt.Sprint("s", n)}, of: Changes{Services: 1},
+				about: model.Key{Kind: "Service", Name: fmt.Sprint("s", n)}, of: Changes{Services: 1},
 				do: func(time.Time) { did = append(did, what) },
 			})
 		}
@@ -131,13 +132,15 @@ func TestQuestionsOfThoseThatHaveGoneAreDropped(t *testing.T) {
 
 // What says something about all that came before it stays behind that, however much is left out.
 func TestCompactKeepsTheOrderOfWhatIsLast(t *testing.T) {
-	a := func(name string) task { return task{about: subject{kind: aSlice, namespace: "default", name: name}} }
+	a := func(name string) task {
+		return task{about: model.Key{Kind: "EndpointSlice", Namespace: "default", Name: name}}
+	}
 	var got []string
 	for _, task := range compact([]task{a("x"), a("y"), a("x"), {last: true}, a("y"), a("x"), a("y")}) {
 		if task.last {
 			got = append(got, "last")
 		} else {
-			got = append(got, task.about.name)
+			got = append(got, task.about.Name)
 		}
 	}
 	if want := "[y x last x y]"; fmt.Sprint(got) != want {

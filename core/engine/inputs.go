@@ -28,16 +28,12 @@ func (e *Engine) Delete(o model.Object) { e.input(o, true) }
 
 // input queues a change of the inputs: an object that is set, or gone.
 func (e *Engine) input(o model.Object, gone bool) {
-	t := task{}
+	t := task{about: o.Key()}
 	switch o := o.(type) {
 	case *model.Service:
-		t.about, t.of = subject{aService, o.Name.Namespace, o.Name.Name}, Changes{Services: 1}
+		t.of = Changes{Services: 1}
 	case *model.Slice:
-		t.about, t.of = subject{aSlice, o.Name.Namespace, o.Name.Name}, Changes{Slices: 1}
-	case *model.Route:
-		t.about = subject{aRoute, o.Name.Namespace, o.Name.Kind() + "/" + o.Name.Name}
-	case *model.Grant:
-		t.about = subject{aGrant, o.Name.Namespace, o.Name.Name}
+		t.of = Changes{Slices: 1}
 	case *model.Node:
 		e.inputNode(o, gone)
 		return
@@ -67,13 +63,13 @@ func (e *Engine) inputNode(n *model.Node, gone bool) {
 		if gone {
 			ips = nil
 		}
-		e.inbox.put(task{about: subject{kind: otherNode, name: n.Name}, do: func(since time.Time) {
+		e.inbox.put(task{about: n.Key(), do: func(since time.Time) {
 			if e.tracker.SetOtherNode(n.Name, ips) {
 				e.change(since)
 			}
 		}})
 	case !gone:
-		e.inbox.put(task{about: subject{kind: theNode}, do: func(since time.Time) {
+		e.inbox.put(task{about: model.Key{Kind: theNode}, do: func(since time.Time) {
 			e.node = completeNode(n, e.node)
 			e.setHost(history.Node, n.Name, since)
 			e.publish(func(s *Status) { s.Leaving = n.Leaving })
@@ -82,7 +78,7 @@ func (e *Engine) inputNode(n *model.Node, gone bool) {
 }
 
 func (e *Engine) inputServiceCIDR(c *model.ServiceCIDR, gone bool) {
-	e.inbox.put(task{about: subject{kind: aServiceCIDR, name: c.Name}, do: func(since time.Time) {
+	e.inbox.put(task{about: c.Key(), do: func(since time.Time) {
 		if gone {
 			delete(e.cidrs, c.Name)
 		} else {
@@ -104,13 +100,13 @@ func (e *Engine) SetTiming(auditEvery, minGap time.Duration) {
 
 // HostChanged makes the engine call Host again, since its inputs besides the Node have changed.
 func (e *Engine) HostChanged() {
-	e.inbox.put(task{about: subject{kind: theMachine}, do: func(since time.Time) { e.setHost(history.Machine, "", since) }})
+	e.inbox.put(task{about: model.Key{Kind: theMachine}, do: func(since time.Time) { e.setHost(history.Machine, "", since) }})
 }
 
 // Problems replaces the problems of a source. What is new is reported once it has lasted for
 // Hold since the source has delivered everything.
 func (e *Engine) Problems(source string, ps []model.Problem) {
-	e.inbox.put(task{about: subject{kind: problemsOf, name: source}, do: func(since time.Time) { e.setProblems(source, ps, since) }})
+	e.inbox.put(task{about: model.Key{Kind: problemsOf, Name: source}, do: func(since time.Time) { e.setProblems(source, ps, since) }})
 }
 
 func (e *Engine) setProblems(source string, ps []model.Problem, since time.Time) {
@@ -208,7 +204,7 @@ const compactLength = 4096
 
 // task is one unit of work on the engine's goroutine.
 type task struct {
-	about subject
+	about model.Key       // of tasks about the same the latest counts; those about nothing are all done
 	of    Changes         // the changes of inputs that it includes
 	asks  context.Context // of a question's caller; nil for what is done in any case
 	in    any             // the object that it sets, where its size matters
@@ -219,27 +215,16 @@ type task struct {
 // work is given the arrival of the oldest task that it arrived with.
 type work func(since time.Time)
 
-// subject is what a task is about. Of tasks about the same one the latest counts;
-// those about nothing, the zero subject, are all done.
-type subject struct {
-	kind            kind
-	namespace, name string
-}
-
-type kind uint8
-
+// The kinds of what tasks are about: those of the inputs, of which these have an effect on turns, and others.
 const (
-	aService kind = iota + 1
-	aSlice
-	aServiceCIDR
-	aRoute
-	aGrant
-	theNode
-	otherNode
-	theMachine
-	problemsOf // a source
-	theSuspects
-	aTouch // a Service is resolved again
+	aService = "Service"
+	aSlice   = "EndpointSlice"
+
+	theNode     = "this machine's Node"
+	theMachine  = "machine"
+	problemsOf  = "problems" // of a source
+	theSuspects = "suspects"
+	aTouch      = "touch" // a Service is resolved again
 )
 
 // post queues work that has to be done whatever comes later.
@@ -265,7 +250,7 @@ func (b *inbox) put(t task) {
 // compact leaves out the tasks that later ones supersede, and questions whose callers have gone.
 // It reuses the queue.
 func compact(queue []task) []task {
-	index := map[subject]int{}
+	index := map[model.Key]int{}
 	free := len(queue) // from here on they are kept
 	for i := len(queue) - 1; i >= 0; i-- {
 		t := queue[i]
@@ -275,7 +260,7 @@ func compact(queue []task) []task {
 		if t.last { // what came before it is done before it, and is none of what came after
 			clear(index)
 		}
-		if at, later := index[t.about]; later && t.about != (subject{}) {
+		if at, later := index[t.about]; later && t.about != (model.Key{}) {
 			queue[at].of = queue[at].of.plus(t.of)
 			continue
 		}
@@ -470,7 +455,7 @@ func (e *Engine) unserved(p *model.Port) bool {
 
 // SetSuspects replaces the addresses of endpoints that have stopped answering.
 func (e *Engine) SetSuspects(s model.Suspects) {
-	e.inbox.put(task{about: subject{kind: theSuspects}, do: func(since time.Time) {
+	e.inbox.put(task{about: model.Key{Kind: theSuspects}, do: func(since time.Time) {
 		e.tracker.SetSuspects(s)
 		e.change(since)
 	}})

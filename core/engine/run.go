@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-proxy/tandem/core/history"
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
@@ -141,7 +142,7 @@ func (e *Engine) apply(queue []task, since time.Time) {
 // themselves: each is in a turn of its namespace.
 func (e *Engine) entailed() (all []task) {
 	for _, n := range e.tracker.Due(time.Now()) {
-		all = append(all, task{about: subject{aTouch, n.Namespace, n.Name}, do: func(since time.Time) {
+		all = append(all, task{about: model.Key{Kind: aTouch, Namespace: n.Namespace, Name: n.Name}, do: func(since time.Time) {
 			e.tracker.Touch(n)
 			e.change(since)
 		}})

@@ -58,10 +58,10 @@ type touched struct {
 // lane has the tasks of a namespace, in order of arrival.
 type lane struct {
 	queue  []waiting
-	places map[subject]int // in queue, plus popped
-	popped int             // how many have left
-	credit int             // entries that it may have
-	since  time.Time       // of its first task, or its last turn
+	places map[model.Key]int // in queue, plus popped
+	popped int               // how many have left
+	credit int               // entries that it may have
+	since  time.Time         // of its first task, or its last turn
 }
 
 // waiting is a task that waits for its turn.
@@ -112,7 +112,7 @@ func (t *turns) next(arrived []task, since time.Time, tr *track.Tracker) (now []
 		switch w := (waiting{a, t.number, since}); {
 		case a.last:
 			t.held = append(t.held, w)
-		case a.about.namespace == "":
+		case a.about.Namespace == "":
 			now = append(now, w)
 		default:
 			t.put(w)
@@ -134,10 +134,10 @@ func (t *turns) next(arrived []task, since time.Time, tr *track.Tracker) (now []
 
 // put has a task wait in its lane.
 func (t *turns) put(w waiting) {
-	l := t.lanes[w.about.namespace]
+	l := t.lanes[w.about.Namespace]
 	if l == nil {
-		l = &lane{places: map[subject]int{}, since: w.since}
-		t.lanes[w.about.namespace] = l
+		l = &lane{places: map[model.Key]int{}, since: w.since}
+		t.lanes[w.about.Namespace] = l
 		t.ring = append(t.ring, l)
 	}
 	if place, there := l.places[w.about]; there {
@@ -168,7 +168,7 @@ func (t *turns) take(now []waiting, tr *track.Tracker) []waiting {
 			l.since = time.Now()
 		}
 		if len(l.queue) == 0 {
-			delete(t.lanes, now[len(now)-1].about.namespace)
+			delete(t.lanes, now[len(now)-1].about.Namespace)
 			t.ring, emptied = t.ring[1:], true
 			continue
 		}
@@ -218,17 +218,17 @@ func (t *turns) visit(l *lane, now []waiting, tr *track.Tracker) []waiting {
 // weigh returns how many entries a task touches that the turn does not have yet, and what the Service that
 // they are of counts with them. What it had counts as what it gets: both are written.
 func (t *turns) weigh(w *task, tr *track.Tracker) (n int, of model.ServiceName, after touched) {
-	of = model.ServiceName{Namespace: w.about.namespace, Name: w.about.name}
+	of = model.ServiceName{Namespace: w.about.Namespace, Name: w.about.Name}
 	slice, _ := w.in.(*model.Slice)
 	switch {
 	case slice != nil:
 		of.Name = slice.Service
-	case w.about.kind == aSlice:
+	case w.about.Kind == aSlice:
 		of = model.ServiceName{}
-		if old := tr.Slice(model.SliceName{Namespace: w.about.namespace, Name: w.about.name}); old != nil {
+		if old := tr.Slice(model.SliceName{Namespace: w.about.Namespace, Name: w.about.Name}); old != nil {
 			of = old.Owner()
 		}
-	case w.about.kind != aService && w.about.kind != aTouch:
+	case w.about.Kind != aService && w.about.Kind != aTouch:
 		return min(routeEntries, t.limit), model.ServiceName{}, touched{}
 	}
 	known := tr.Service(of)
@@ -242,7 +242,7 @@ func (t *turns) weigh(w *task, tr *track.Tracker) (n int, of model.ServiceName, 
 	if slice != nil {
 		after.endpoints += len(slice.Endpoints)
 	}
-	if w.about.kind == aService {
+	if w.about.Kind == aService {
 		after.object, _ = w.in.(*model.Service)
 	}
 	most := max(after.endpoints, resolve.Entries(known.Object, after.endpoints), resolve.Entries(after.object, after.endpoints))

@@ -13,17 +13,6 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Object is what an Event is about.
-type Object struct{ Kind, Namespace, Name string }
-
-// String returns "Kind namespace/name".
-func (o Object) String() string {
-	if o.Namespace == "" {
-		return o.Kind + " " + o.Name
-	}
-	return o.Kind + " " + o.Namespace + "/" + o.Name
-}
-
 // Type is the type of an Event, in Kubernetes' words.
 type Type string
 
@@ -34,7 +23,7 @@ const (
 
 // Event is something that happened to an object, for people.
 type Event struct {
-	About  Object
+	About  model.Key
 	Type   Type
 	Reason string // in upper camel case: stable, for machines
 	Action string // the activity, likewise
@@ -78,7 +67,7 @@ const (
 )
 
 func (t Composer) node(kind Type, reason, action, format string, args ...any) Event {
-	return Event{About: Object{Kind: "Node", Name: t.Node}, Type: kind, Reason: reason, Action: action, Note: fmt.Sprintf(format, args...)}
+	return Event{About: model.Key{Kind: "Node", Name: t.Node}, Type: kind, Reason: reason, Action: action, Note: fmt.Sprintf(format, args...)}
 }
 
 // Starting: the proxy starts.
@@ -169,7 +158,7 @@ func (t Composer) Problem(p model.Problem) (e Event, ok bool) {
 	if !found || name == "" || strings.ContainsAny(name, `" `) {
 		return e, false
 	}
-	about := Object{Kind: kind, Name: name}
+	about := model.Key{Kind: kind, Name: name}
 	switch kind {
 	case "Service", "EndpointSlice":
 		if about.Namespace, about.Name, _ = strings.Cut(name, "/"); about.Namespace == "" || about.Name == "" {
@@ -189,7 +178,7 @@ func (t Composer) Problem(p model.Problem) (e Event, ok bool) {
 }
 
 func aboutService(n model.ServiceName, kind Type, reason, action string) Event {
-	return Event{About: Object{Kind: "Service", Namespace: n.Namespace, Name: n.Name}, Type: kind, Reason: reason, Action: action}
+	return Event{About: model.Key{Kind: "Service", Namespace: n.Namespace, Name: n.Name}, Type: kind, Reason: reason, Action: action}
 }
 
 // hint reports what to do about a problem; empty where the message already says it.

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/printable"
 )
 
@@ -52,7 +53,7 @@ type queue struct {
 	ring    list.List // of *lane, in the order of their turns
 	waiting int       // in all lanes
 	lost    int       // that waited and had to give way; the reader clears it
-	budgets map[Object]*list.Element
+	budgets map[model.Key]*list.Element
 	spent   list.List // of *budget: the one that was used last is last
 	overall *rate.Limiter
 }
@@ -77,13 +78,13 @@ type lane struct {
 
 // budget is how many records an object may still cause.
 type budget struct {
-	of      Object
+	of      model.Key
 	limiter *rate.Limiter
 }
 
 func newQueue(l limits) *queue {
 	return &queue{
-		limits: l, entries: map[Event]*list.Element{}, lanes: map[string]*list.Element{}, budgets: map[Object]*list.Element{},
+		limits: l, entries: map[Event]*list.Element{}, lanes: map[string]*list.Element{}, budgets: map[model.Key]*list.Element{},
 		overall: rate.NewLimiter(l.overall, l.overallBurst),
 	}
 }
@@ -279,7 +280,7 @@ func (j *queue) drop(at *list.Element) {
 	j.recent.Remove(at)
 }
 
-func (j *queue) budget(of Object) *rate.Limiter {
+func (j *queue) budget(of model.Key) *rate.Limiter {
 	if at := j.budgets[of]; at != nil {
 		j.spent.MoveToBack(at)
 		return at.Value.(*budget).limiter

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/tandem-proxy/tandem/core/model"
 )
 
 // clerk is a queue with a clock.
@@ -41,7 +43,7 @@ func (c *clerk) expect(t *testing.T, want string) {
 }
 
 func event(object, note string) Event {
-	return Event{About: Object{"Service", "ns", object}, Type: Warning, Reason: "Test", Note: note}
+	return Event{About: model.Key{Kind: "Service", Namespace: "ns", Name: object}, Type: Warning, Reason: "Test", Note: note}
 }
 
 func TestEqualEventsAreMerged(t *testing.T) {

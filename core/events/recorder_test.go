@@ -43,7 +43,7 @@ func TestRecorder(t *testing.T) {
 			})
 		}()
 		about := func(name string) events.Event {
-			return events.Event{About: events.Object{Kind: "Service", Namespace: "ns", Name: name}, Reason: "R"}
+			return events.Event{About: model.Key{Kind: "Service", Namespace: "ns", Name: name}, Reason: "R"}
 		}
 		r.Add(about("a"))
 		synctest.Wait()
@@ -73,7 +73,7 @@ func TestRecorder(t *testing.T) {
 		}
 		mu.Unlock()
 		for i := range 1000 {
-			r.Add(events.Event{About: events.Object{Name: "d"}, Note: fmt.Sprint(i)})
+			r.Add(events.Event{About: model.Key{Name: "d"}, Note: fmt.Sprint(i)})
 		}
 		mu.Lock()
 		defer mu.Unlock()
@@ -98,7 +98,7 @@ func TestWarnings(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			go func() { _ = r.Run(ctx, func(context.Context, events.Record) error { return c.err }) }()
-			r.Add(events.Event{About: events.Object{Kind: "Service", Namespace: "ns", Name: "a"}, Reason: "R"})
+			r.Add(events.Event{About: model.Key{Kind: "Service", Namespace: "ns", Name: "a"}, Reason: "R"})
 			time.Sleep(time.Minute)
 			cancel()
 			synctest.Wait()
@@ -120,7 +120,7 @@ func TestAddNeverBlocks(t *testing.T) {
 		}()
 		start := time.Now()
 		for i := range 10000 {
-			r.Add(events.Event{Note: fmt.Sprint(i), About: events.Object{Name: fmt.Sprint(i)}})
+			r.Add(events.Event{Note: fmt.Sprint(i), About: model.Key{Name: fmt.Sprint(i)}})
 		}
 		if !time.Now().Equal(start) {
 			t.Error("it took time")
@@ -193,7 +193,7 @@ func FuzzProblem(f *testing.F) {
 // One name for an Event of every node, so that the API has it once; one for each
 // node otherwise.
 func TestNames(t *testing.T) {
-	e := events.Event{About: events.Object{Kind: "Service", Namespace: "ns", Name: "web"}, Reason: "R", Note: "x"}
+	e := events.Event{About: model.Key{Kind: "Service", Namespace: "ns", Name: "web"}, Reason: "R", Note: "x"}
 	if e.Name("a", "u") == e.Name("b", "u") || !strings.HasPrefix(e.Name("a", "u"), "web.") {
 		t.Errorf("%s and %s", e.Name("a", "u"), e.Name("b", "u"))
 	}
@@ -217,7 +217,7 @@ func TestNotesArePrintable(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	r := events.NewRecorder(nil, slog.New(slog.DiscardHandler))
-	r.Add(events.Event{About: events.Object{Kind: "Service", Name: "a"}, Reason: "R", Note: "no\x1b[2J\u202e\nspace"})
+	r.Add(events.Event{About: model.Key{Kind: "Service", Name: "a"}, Reason: "R", Note: "no\x1b[2J\u202e\nspace"})
 	if err := r.Run(ctx, func(_ context.Context, rec events.Record) error {
 		defer cancel()
 		if want := `no\x1b[2J\u202e\x0aspace`; rec.Note != want {

@@ -92,32 +92,27 @@ func (m *Match) merge(n Match) Match {
 // Index is a set of matches, one for each frontend. It finds the match of a flow in constant time. The zero value is
 // empty. It may be read from several goroutines but not changed meanwhile.
 type Index struct {
-	at      map[frontendKey]int
+	at      map[model.Destination]int
 	matches []Match
 	counts  map[string]int // of matches, by namespace
 }
 
-type frontendKey struct {
-	proto model.Proto
-	at    netip.AddrPort
-}
-
-func (m *Match) key() frontendKey { return frontendKey{m.Proto, m.Frontend} }
+func (m *Match) to() model.Destination { return model.Destination{Proto: m.Proto, At: m.Frontend} }
 
 // Add adds a match, or merges it with the one that is there for its frontend.
 func (x *Index) Add(m Match) {
-	key := m.key()
-	if i, ok := x.at[key]; ok {
+	to := m.to()
+	if i, ok := x.at[to]; ok {
 		x.count(x.matches[i].Namespace, -1)
 		x.count(m.Namespace, 1)
 		x.matches[i] = x.matches[i].merge(m)
 		return
 	}
 	if x.at == nil {
-		x.at, x.counts = map[frontendKey]int{}, map[string]int{}
+		x.at, x.counts = map[model.Destination]int{}, map[string]int{}
 	}
 	x.count(m.Namespace, 1)
-	x.at[key] = len(x.matches)
+	x.at[to] = len(x.matches)
 	x.matches = append(x.matches, m)
 }
 
@@ -168,11 +163,11 @@ func (x *Index) shrink(most int) map[string]int {
 // remove removes a match; the last one takes its place.
 func (x *Index) remove(i int) {
 	last := len(x.matches) - 1
-	delete(x.at, x.matches[i].key())
+	delete(x.at, x.matches[i].to())
 	x.count(x.matches[i].Namespace, -1)
 	if i != last {
 		x.matches[i] = x.matches[last]
-		x.at[x.matches[i].key()] = i
+		x.at[x.matches[i].to()] = i
 	}
 	x.matches[last] = Match{}
 	x.matches = x.matches[:last]
@@ -199,7 +194,7 @@ func (x *Index) keep(p *model.Port, combine func(old, endpoints Set) Set) {
 }
 
 func (x *Index) find(proto model.Proto, at netip.AddrPort) *Match {
-	i, ok := x.at[frontendKey{proto, at}]
+	i, ok := x.at[model.Destination{Proto: proto, At: at}]
 	if !ok {
 		return nil
 	}

@@ -19,6 +19,14 @@ type Object interface{ Key() Key }
 // Key names an object among all.
 type Key struct{ Kind, Namespace, Name string }
 
+// String returns "Kind namespace/name", or "Kind name".
+func (k Key) String() string {
+	if k.Namespace == "" {
+		return k.Kind + " " + k.Name
+	}
+	return k.Kind + " " + k.Namespace + "/" + k.Name
+}
+
 func (s *Service) Key() Key     { return Key{"Service", s.Name.Namespace, s.Name.Name} }
 func (s *Slice) Key() Key       { return Key{"EndpointSlice", s.Name.Namespace, s.Name.Name} }
 func (n *Node) Key() Key        { return Key{"Node", "", n.Name} }
@@ -304,6 +312,34 @@ type SliceEndpoint struct {
 	Hints *Hints // nil when the endpoint has none
 	State EndpointState
 	Warm  uint8 `same:"-"` // tenths of its weight that it gets while it is new; 0 is all
+}
+
+// MarkEndpoints returns slices with what mark makes of their endpoints. It changes none: slices with an endpoint
+// that becomes another are copied.
+func MarkEndpoints(from []*Slice, mark func(SliceEndpoint) SliceEndpoint) []*Slice {
+	all := from
+	for i, s := range from {
+		var own *Slice
+		for k := range s.Endpoints {
+			marked := mark(s.Endpoints[k])
+			if marked == s.Endpoints[k] {
+				continue
+			}
+			if own == nil {
+				own = new(*s)
+				own.Endpoints = slices.Clone(s.Endpoints)
+			}
+			own.Endpoints[k] = marked
+		}
+		if own == nil {
+			continue
+		}
+		if &all[0] == &from[0] {
+			all = slices.Clone(from)
+		}
+		all[i] = own
+	}
+	return all
 }
 
 // EndpointState is a set of endpoint conditions.

@@ -9,11 +9,26 @@ import (
 	"strings"
 )
 
-// ServiceName names a Service.
-type ServiceName struct{ Namespace, Name string }
+// Name names an object among those of one kind, which have a type each: the name of a Service is
+// none of an EndpointSlice.
+type Name[Of any] struct{ Namespace, Name string }
+
+type (
+	ServiceName = Name[Service]
+	SliceName   = Name[Slice]
+	GrantName   = Name[Grant]
+)
 
 // String returns "namespace/name".
-func (n ServiceName) String() string { return n.Namespace + "/" + n.Name }
+func (n Name[Of]) String() string { return n.Namespace + "/" + n.Name }
+
+// Compare orders names by namespace, then by name.
+func (n Name[Of]) Compare(o Name[Of]) int {
+	if c := cmp.Compare(n.Namespace, o.Namespace); c != 0 {
+		return c
+	}
+	return cmp.Compare(n.Name, o.Name)
+}
 
 // ParseServiceName is the reverse of String.
 func ParseServiceName(text string) (ServiceName, error) {
@@ -23,20 +38,6 @@ func ParseServiceName(text string) (ServiceName, error) {
 	}
 	return ServiceName{namespace, name}, nil
 }
-
-// Compare orders names by namespace, then by name.
-func (n ServiceName) Compare(o ServiceName) int {
-	if c := cmp.Compare(n.Namespace, o.Namespace); c != 0 {
-		return c
-	}
-	return cmp.Compare(n.Name, o.Name)
-}
-
-// SliceName names an EndpointSlice.
-type SliceName struct{ Namespace, Name string }
-
-// String returns "namespace/name".
-func (n SliceName) String() string { return n.Namespace + "/" + n.Name }
 
 // PortID identifies a Port: one port of a Service in one IP family.
 type PortID struct {
@@ -160,4 +161,10 @@ func (p Proto) String() string {
 		return "sctp"
 	}
 	return "unknown"
+}
+
+// Destination is where packets of a protocol are sent: an address and a port.
+type Destination struct {
+	Proto Proto
+	At    netip.AddrPort
 }

@@ -68,9 +68,6 @@ type Grant struct {
 	To    []string // those of these names
 }
 
-// GrantName names a ReferenceGrant.
-type GrantName struct{ Namespace, Name string }
-
 // GrantFrom names permitted referrers: the routes of one protocol in a namespace.
 type GrantFrom struct {
 	Proto     Proto

@@ -352,8 +352,8 @@ func (t Trace) OK() bool {
 	return (t.Verdict == AsExplained || t.Verdict == ByGap) && (t.Live == nil || t.Live.Difference == "")
 }
 
-// shown is how many elements of a list are shown to people.
-const shown = 4
+// Shown is how many elements of a list are shown to people.
+const Shown = 4
 
 // Fate is a fate with its endpoints, in a few words.
 func Fate(fate string, to []oracle.Target) string {
@@ -361,7 +361,7 @@ func Fate(fate string, to []oracle.Target) string {
 		return fate
 	}
 	var first []string
-	for _, t := range to[:min(len(to), shown)] {
+	for _, t := range to[:min(len(to), Shown)] {
 		text := t.Addr.String()
 		if t.SNAT {
 			text += " (SNAT)"

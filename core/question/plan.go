@@ -350,12 +350,12 @@ func terms(d model.Delta) (texts []string) {
 	}
 	before, after := endpointsOf(&was), endpointsOf(&is)
 	for _, at := range after {
-		if _, had := slices.BinarySearchFunc(before, at, netip.AddrPort.Compare); !had {
+		if !before.Has(at) {
 			say("endpoint %s/%s added", at, proto)
 		}
 	}
 	for _, at := range before {
-		if _, kept := slices.BinarySearchFunc(after, at, netip.AddrPort.Compare); !kept {
+		if !after.Has(at) {
 			say("endpoint %s/%s deleted", at, proto)
 		}
 	}
@@ -395,15 +395,15 @@ func affinity(timeout time.Duration) string {
 	return timeout.String()
 }
 
-// endpointsOf are those of all pools of a port, sorted.
-func endpointsOf(p *model.Port) (all []netip.AddrPort) {
+// endpointsOf are those of all pools of a port.
+func endpointsOf(p *model.Port) flows.Set {
+	var all []netip.AddrPort
 	for _, pool := range p.Pools() {
 		for _, e := range pool.Endpoints {
 			all = append(all, e.Addr)
 		}
 	}
-	slices.SortFunc(all, netip.AddrPort.Compare)
-	return slices.Compact(all)
+	return flows.SetOf(all...)
 }
 
 func (p *Preview) service(n model.ServiceName) *PreviewService {
@@ -420,12 +420,7 @@ func (p *Preview) service(n model.ServiceName) *PreviewService {
 // flowCounts counts the flows that changes concern.
 type flowCounts struct {
 	host *model.Host
-	at   map[flowKey]*flowCount
-}
-
-type flowKey struct {
-	proto model.Proto
-	at    netip.AddrPort
+	at   map[model.Destination]*flowCount
 }
 
 type flowCount struct {
@@ -436,7 +431,7 @@ type flowCount struct {
 
 // countFlows begins to count for deltas.
 func countFlows(host *model.Host, deltas []model.Delta) *flowCounts {
-	c := &flowCounts{host: host, at: map[flowKey]*flowCount{}}
+	c := &flowCounts{host: host, at: map[model.Destination]*flowCount{}}
 	for _, d := range deltas {
 		if d.Old == nil {
 			continue // nothing led there
@@ -447,7 +442,7 @@ func countFlows(host *model.Host, deltas []model.Delta) *flowCounts {
 			if d.New != nil {
 				one.keep(d.New, at)
 			}
-			c.at[flowKey{d.ID().Proto, at}] = one
+			c.at[model.Destination{Proto: d.ID().Proto, At: at}] = one
 		}
 	}
 	return c
@@ -477,10 +472,10 @@ func (c *flowCounts) see(f flows.Flow) {
 	if !f.Translated() {
 		return
 	}
-	one := c.at[flowKey{f.Proto, f.Dst}]
+	one := c.at[model.Destination{Proto: f.Proto, At: f.Dst}]
 	if one == nil && slices.Contains(c.host.IPs, f.Dst.Addr()) {
 		any := model.FamilyOf(f.Dst.Addr()).Unspecified()
-		one = c.at[flowKey{f.Proto, netip.AddrPortFrom(any, f.Dst.Port())}]
+		one = c.at[model.Destination{Proto: f.Proto, At: netip.AddrPortFrom(any, f.Dst.Port())}]
 	}
 	if one == nil {
 		return

@@ -358,7 +358,7 @@ func ShowSources(list []string) string {
 	case len(list) == 0:
 		return "none"
 	}
-	return printable.List(list, shown)
+	return printable.List(list, Shown)
 }
 
 // ofMode returns what the whole mode does not support, each once.

@@ -383,8 +383,8 @@ func (a *Attempts) States(_ context.Context, flows []suspect.Flow, each func(i i
 }
 
 // Prior returns nothing: of earlier tries nothing is known.
-func (*Attempts) Prior(context.Context, func(netip.Addr) bool, int) ([]netip.AddrPort, error) {
-	return nil, nil
+func (*Attempts) Prior(context.Context, func(netip.Addr) bool, int) ([]netip.AddrPort, []suspect.Flow, error) {
+	return nil, nil, nil
 }
 
 // Waiting returns nothing: New has shown all tries that are known.

@@ -73,7 +73,7 @@ func (r *Relay) Close() error {
 		return nil
 	}
 	err := r.closeSocket()
-	r.listeners.remove(address{r.proto, r.at}, r.own)
+	r.listeners.remove(model.Destination{Proto: r.proto, At: r.at}, r.own)
 	return err
 }
 
@@ -278,7 +278,7 @@ func (s *Server) Listen(proto model.Proto, at netip.AddrPort, p Policy) (*Relay,
 	if s.ballast == nil {
 		s.ballast = make([]byte, ballast)
 	}
-	r.own = s.listeners.add(address{proto, r.at})
+	r.own = s.listeners.add(model.Destination{Proto: proto, At: r.at})
 	s.work.Go(serve)
 	return r, nil
 }

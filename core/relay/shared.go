@@ -172,23 +172,18 @@ func (b *backoff) wait(ctx context.Context) {
 // concurrent use.
 type listeners struct {
 	mu sync.RWMutex
-	at map[address]*ownListener
-}
-
-type address struct {
-	proto model.Proto
-	at    netip.AddrPort
+	at map[model.Destination]*ownListener
 }
 
 // ownListener is a listener of this server. That a Service has it as an endpoint
 // is logged once.
 type ownListener struct{ logged atomic.Bool }
 
-func (l *listeners) add(a address) *ownListener {
+func (l *listeners) add(a model.Destination) *ownListener {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.at == nil {
-		l.at = map[address]*ownListener{}
+		l.at = map[model.Destination]*ownListener{}
 	}
 	own := &ownListener{}
 	l.at[a] = own
@@ -196,7 +191,7 @@ func (l *listeners) add(a address) *ownListener {
 }
 
 // remove leaves an address alone that another listener has by now.
-func (l *listeners) remove(a address, own *ownListener) {
+func (l *listeners) remove(a model.Destination, own *ownListener) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.at[a] == own {
@@ -213,7 +208,7 @@ var errLoop = errors.New("the endpoint is a listener of this proxy: forwarding l
 func (s *shared) checkLoop(proto model.Proto, endpoint netip.AddrPort) error {
 	endpoint = unmapped(endpoint)
 	s.listeners.mu.RLock()
-	own := s.listeners.at[address{proto, endpoint}]
+	own := s.listeners.at[model.Destination{Proto: proto, At: endpoint}]
 	s.listeners.mu.RUnlock()
 	if own == nil {
 		return nil

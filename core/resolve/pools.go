@@ -244,36 +244,16 @@ func eject(pool []endpoint) (kept, ejected []endpoint) {
 }
 
 // MarkUnanswered returns slices whose endpoints that are silent suspects have the state
-// model.Unanswered. It changes none: slices with a suspect are copied.
+// model.Unanswered.
 func MarkUnanswered(from []*model.Slice, suspects model.Suspects) []*model.Slice {
 	if len(suspects) == 0 {
 		return from
 	}
-	marked := from
-	for i, s := range from {
-		if !hasSuspect(s, suspects) {
-			continue
+	return model.MarkEndpoints(from, func(e model.SliceEndpoint) model.SliceEndpoint {
+		if back, is := suspects[e.Addr]; is && back.IsZero() {
+			e.State |= model.Unanswered
 		}
-		if &marked[0] == &from[0] {
-			marked = slices.Clone(from)
-		}
-		copied := *s
-		copied.Endpoints = slices.Clone(s.Endpoints)
-		for k := range copied.Endpoints {
-			if back, is := suspects[copied.Endpoints[k].Addr]; is && back.IsZero() {
-				copied.Endpoints[k].State |= model.Unanswered
-			}
-		}
-		marked[i] = &copied
-	}
-	return marked
-}
-
-// hasSuspect reports whether an endpoint of a slice is one of the suspects.
-func hasSuspect(s *model.Slice, suspects model.Suspects) bool {
-	return slices.ContainsFunc(s.Endpoints, func(e model.SliceEndpoint) bool {
-		_, is := suspects[e.Addr]
-		return is
+		return e
 	})
 }
 

@@ -191,8 +191,8 @@ func PlanHash(p dataplane.Plan) string {
 // text.
 func (f *File) Sort() {
 	slices.SortFunc(f.Services, func(a, b *model.Service) int { return a.Name.Compare(b.Name) })
-	slices.SortFunc(f.Slices, func(a, b *model.Slice) int { return model.ServiceName(a.Name).Compare(model.ServiceName(b.Name)) })
+	slices.SortFunc(f.Slices, func(a, b *model.Slice) int { return a.Name.Compare(b.Name) })
 	slices.SortFunc(f.CIDRs, func(a, b *model.ServiceCIDR) int { return cmp.Compare(a.Name, b.Name) })
 	slices.SortFunc(f.Routes, (*model.Route).Compare)
-	slices.SortFunc(f.Grants, func(a, b *model.Grant) int { return model.ServiceName(a.Name).Compare(model.ServiceName(b.Name)) })
+	slices.SortFunc(f.Grants, func(a, b *model.Grant) int { return a.Name.Compare(b.Name) })
 }

@@ -80,7 +80,7 @@ func (c *checker) value(n *yaml.Node, t reflect.Type, path string) {
 	case reflect.Map:
 		if c.is(n, yaml.MappingNode, path, "an object") {
 			for _, p := range c.pairs(n) {
-				c.value(p.value, t.Elem(), join(path, p.key))
+				c.value(p.value, t.Elem(), Join(path, p.key))
 			}
 		}
 	case reflect.Slice:
@@ -104,7 +104,7 @@ func (c *checker) object(n *yaml.Node, t reflect.Type, path string) {
 	fieldsOf(t, fields)
 	for _, p := range c.pairs(n) {
 		if ft, ok := fields[p.key]; ok {
-			c.value(p.value, ft, join(path, p.key))
+			c.value(p.value, ft, Join(path, p.key))
 			continue
 		}
 		hint := "unknown field"
@@ -113,7 +113,7 @@ func (c *checker) object(n *yaml.Node, t reflect.Type, path string) {
 				hint += ", did you mean " + name + "?"
 			}
 		}
-		c.fault(p.name, join(path, Printable(p.key)), hint)
+		c.fault(p.name, Join(path, Printable(p.key)), hint)
 		newer := config.Nearest(p.key, slices.Collect(maps.Keys(fields))) == ""
 		c.faults[len(c.faults)-1].Newer = newer // there is one: value ends at the limit
 		if len(c.faults) == c.limits.Faults {
@@ -188,7 +188,8 @@ func (c *checker) json(n *yaml.Node) []byte {
 	return e.out
 }
 
-func join(path, key string) string {
+// Join is the path of a field of what is at a path.
+func Join(path, key string) string {
 	if path == "" {
 		return key
 	}

@@ -235,7 +235,10 @@ func (t *Tracker) warmed(s *service, from []*model.Slice) []*model.Slice {
 		return from
 	}
 	t.warming[s] = w.next
-	return markWarm(from, w.steps)
+	return model.MarkEndpoints(from, func(e model.SliceEndpoint) model.SliceEndpoint {
+		e.Warm = w.steps[e.Addr]
+		return e
+	})
 }
 
 // warming is at which step endpoints are, and when the first is due for its next one.
@@ -335,22 +338,4 @@ func warmStep(age, window time.Duration) (step uint8, until time.Duration) {
 	}
 	n := age*(warmSteps-1)/window + 1
 	return uint8(n), (n*window + warmSteps - 2) / (warmSteps - 1)
-}
-
-// markWarm returns slices whose endpoints have their steps. It changes none.
-func markWarm(from []*model.Slice, steps map[netip.Addr]uint8) []*model.Slice {
-	marked := slices.Clone(from)
-	for i, s := range from {
-		isNew := func(e model.SliceEndpoint) bool { return steps[e.Addr] > 0 }
-		if !slices.ContainsFunc(s.Endpoints, isNew) {
-			continue
-		}
-		copied := *s
-		copied.Endpoints = slices.Clone(s.Endpoints)
-		for k := range copied.Endpoints {
-			copied.Endpoints[k].Warm = steps[copied.Endpoints[k].Addr]
-		}
-		marked[i] = &copied
-	}
-	return marked
 }

@@ -237,7 +237,7 @@ func (t *Tracker) setObject(s *service, object *model.Service) {
 // find returns a slice's place among the sorted ones.
 func (s *service) find(name model.SliceName) (i int, found bool) {
 	return slices.BinarySearchFunc(s.Slices, name, func(a *model.Slice, b model.SliceName) int {
-		return model.ServiceName(a.Name).Compare(model.ServiceName(b))
+		return a.Name.Compare(b)
 	})
 }
 
@@ -417,7 +417,7 @@ func (t *Tracker) Routes() []*model.Route {
 // Grants returns the grants there are, by name.
 func (t *Tracker) Grants() []*model.Grant {
 	return sorted(t.routes.grants, func(a, b *model.Grant) int {
-		return model.ServiceName(a.Name).Compare(model.ServiceName(b.Name))
+		return a.Name.Compare(b.Name)
 	})
 }
 

@@ -196,6 +196,12 @@ func ingressIPs(f *faults, ingress []corev1.LoadBalancerIngress) []netip.Addr {
 	return addrs.List()
 }
 
+// portKey is what ports of one object differ in.
+type portKey struct {
+	name  string
+	proto model.Proto
+}
+
 // servicePorts omits ports that cannot be served. Of two ports with the same name, or
 // the same number and protocol, only the first one is used.
 func servicePorts(f *faults, t model.ServiceType, list []corev1.ServicePort) []model.ServicePort {
@@ -204,11 +210,7 @@ func servicePorts(f *faults, t model.ServiceType, list []corev1.ServicePort) []m
 		port  uint16
 		proto model.Proto
 	}
-	type name struct {
-		name  string
-		proto model.Proto
-	}
-	numbers, names := make(map[number]bool, len(list)), make(map[name]bool, len(list))
+	numbers, names := make(map[number]bool, len(list)), make(map[portKey]bool, len(list))
 	ports := make([]model.ServicePort, 0, len(list))
 	for i := range list {
 		p := &list[i]
@@ -223,10 +225,10 @@ func servicePorts(f *faults, t model.ServiceType, list []corev1.ServicePort) []m
 			f.bad(model.WhyInvalid, at(path, i, "name"), p.Name, "not a DNS label, port ignored")
 		case numbers[number{port, proto}]:
 			f.bad(model.WhyInvalid, at(path, i, "port"), strconv.Itoa(int(port))+"/"+proto.String(), "duplicate, the first one is used")
-		case names[name{p.Name, proto}]:
+		case names[portKey{p.Name, proto}]:
 			f.bad(model.WhyInvalid, at(path, i, "name"), p.Name, "duplicate, the first one is used")
 		default:
-			numbers[number{port, proto}], names[name{p.Name, proto}] = true, true
+			numbers[number{port, proto}], names[portKey{p.Name, proto}] = true, true
 			ports = append(ports, model.ServicePort{
 				Name: intern(p.Name), Proto: proto, Port: port, NodePort: nodePort(f, t, i, p.NodePort),
 			})
@@ -307,17 +309,13 @@ func triggered(s string) time.Time {
 // slicePorts converts ports. A port without number would mean "all ports",
 // which no Service port can refer to.
 func slicePorts(f *faults, list []discoveryv1.EndpointPort) []model.SlicePort {
-	type name struct {
-		name  string
-		proto model.Proto
-	}
-	var names model.Unique[name]
+	var names model.Unique[portKey]
 	ports := make([]model.SlicePort, 0, len(list))
 	for i := range list {
 		p, ok := slicePort(f, i, &list[i])
 		switch {
 		case !ok:
-		case !names.Add(name{p.Name, p.Proto}):
+		case !names.Add(portKey{p.Name, p.Proto}):
 			f.bad(model.WhyInvalid, at("ports", i, "name"), p.Name, "duplicate, the first one is used")
 		default:
 			ports = append(ports, p)

@@ -19,7 +19,7 @@ func TestSyncedBetweenNodeAndItsBookmark(t *testing.T) {
 		for _, resource := range []string{"services", "endpointslices", "servicecidrs"} {
 			d.listed(&kind{resource: resource})
 		}
-		d.put(&nodes, name{name: "node-1"}, nodeIn("a"), false)
+		d.put(&nodes, name{Name: "node-1"}, nodeIn("a"), false)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go d.run(ctx)

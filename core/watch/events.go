@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tandem-proxy/tandem/core/events"
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/printable"
 )
 
@@ -107,7 +108,7 @@ func noNamespace(err error) bool {
 
 // uid returns the UID of an object: kubectl describe shows no Event without it. kubectl describe finds a
 // Node's Events by its name in place of its UID, as the kubelet writes them.
-func (w *EventWriter) uid(ctx context.Context, o events.Object) types.UID {
+func (w *EventWriter) uid(ctx context.Context, o model.Key) types.UID {
 	if o.Kind == "Node" {
 		return types.UID(o.Name)
 	}
@@ -115,10 +116,10 @@ func (w *EventWriter) uid(ctx context.Context, o events.Object) types.UID {
 	if w.uids == nil {
 		return ask()
 	}
-	return w.uids.get(objectKey{resourceOf(o), name{o.Namespace, o.Name}}, ask)
+	return w.uids.get(o, ask)
 }
 
-func resourceOf(o events.Object) string { return strings.ToLower(o.Kind) + "s" }
+func resourceOf(o model.Key) string { return strings.ToLower(o.Kind) + "s" }
 
 // onlyMetadata asks for a list without what objects are made of; a server that has no such
 // form sends all of them.
@@ -126,7 +127,7 @@ const onlyMetadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.i
 
 // askUID asks the server. The UID is empty where it does not tell, since an Event that only kubectl
 // events shows is better than none. It is kept, so that the answer must not come from a cache that is behind.
-func (w *EventWriter) askUID(ctx context.Context, o events.Object) types.UID {
+func (w *EventWriter) askUID(ctx context.Context, o model.Key) types.UID {
 	client := w.Objects[o.Kind]
 	if client == nil {
 		return ""
@@ -154,11 +155,11 @@ const maxUIDs = 1024
 // made again is asked for no more. It is safe for concurrent use.
 type uids struct {
 	mu sync.Mutex
-	of map[objectKey]types.UID // empty while the server is asked
+	of map[model.Key]types.UID // empty while the server is asked
 }
 
 // get returns the UID of an object, which it asks for unless it is known.
-func (u *uids) get(k objectKey, ask func() types.UID) types.UID {
+func (u *uids) get(k model.Key, ask func() types.UID) types.UID {
 	u.mu.Lock()
 	known := u.of[k]
 	if known == "" {
@@ -190,7 +191,7 @@ func (u *uids) get(k objectKey, ask func() types.UID) types.UID {
 }
 
 // seen notes the UID that an object has.
-func (u *uids) seen(k objectKey, uid types.UID) {
+func (u *uids) seen(k model.Key, uid types.UID) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if _, wanted := u.of[k]; wanted {
@@ -199,7 +200,7 @@ func (u *uids) seen(k objectKey, uid types.UID) {
 }
 
 // gone notes that there is no such object any more.
-func (u *uids) gone(k objectKey) {
+func (u *uids) gone(k model.Key) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	delete(u.of, k)
@@ -240,7 +241,7 @@ func seriesOf(r events.Record, least int) *eventsv1.EventSeries {
 }
 
 // regarding refers to an object.
-func regarding(o events.Object, uid types.UID) corev1.ObjectReference {
+func regarding(o model.Key, uid types.UID) corev1.ObjectReference {
 	ref := corev1.ObjectReference{APIVersion: "v1", Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, UID: uid}
 	if o.Kind == "EndpointSlice" {
 		ref.APIVersion = "discovery.k8s.io/v1"

@@ -26,6 +26,7 @@ import (
 
 	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/events"
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/watch"
 	"github.com/tandem-proxy/tandem/core/watch/apitest"
 )
@@ -109,7 +110,7 @@ func writer(t *testing.T, s *shelf, node string) *watch.EventWriter {
 func record(kind, namespace, name string) events.Record {
 	at := time.Unix(1000, 0)
 	return events.Record{
-		Event: events.Event{About: events.Object{Kind: kind, Namespace: namespace, Name: name}, Type: events.Warning, Reason: "R", Action: "A", Note: "x"},
+		Event: events.Event{About: model.Key{Kind: kind, Namespace: namespace, Name: name}, Type: events.Warning, Reason: "R", Action: "A", Note: "x"},
 		Count: 1, First: at, Last: at.Add(time.Minute),
 	}
 }

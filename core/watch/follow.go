@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -303,7 +302,7 @@ type version struct {
 // so marks it as seen.
 func (h *versions) same(n name, at string) bool {
 	m, ok := h.known[n]
-	if !ok || m.number == 0 || m.number != number(at) {
+	if !ok || m.number == 0 || m.number != versionNumber(at) {
 		return false
 	}
 	m.epoch = h.epoch
@@ -316,7 +315,7 @@ func (h *versions) set(n name, at string, served bool) {
 	if h.known == nil {
 		h.known = map[name]version{}
 	}
-	h.known[n] = version{number: number(at), epoch: h.epoch, served: served}
+	h.known[n] = version{number: versionNumber(at), epoch: h.epoch, served: served}
 }
 
 func (h *versions) served(n name) bool { return h.known[n].served }
@@ -325,7 +324,7 @@ func (h *versions) delete(n name) { delete(h.known, n) }
 
 // gone remembers at which version an object was deleted.
 func (h *versions) gone(n name, at string) {
-	if v := number(at); v > h.deleted.number {
+	if v := versionNumber(at); v > h.deleted.number {
 		h.deleted = last{name: n, number: v, deleted: true}
 	}
 }
@@ -338,14 +337,6 @@ func (h *versions) unseen() (ns []name) {
 		}
 	}
 	return ns
-}
-
-func number(at string) uint64 {
-	n, err := strconv.ParseUint(at, 10, 64)
-	if err != nil {
-		return 0
-	}
-	return n
 }
 
 // stream opens a watch and passes its events on until it ends. It returns nil if the
@@ -514,7 +505,7 @@ func (f *follower) put(o runtime.Object, m metav1.Object) {
 	if f.versions.same(n, m.GetResourceVersion()) {
 		return
 	}
-	f.uids.seen(objectKey{f.key(), n}, m.GetUID())
+	f.uids.seen(f.keyOf(n), m.GetUID())
 	served, known := f.dispatcher.put(&f.kind, n, o, f.versions.served(n))
 	if known {
 		f.versions.set(n, m.GetResourceVersion(), served)
@@ -526,7 +517,7 @@ func (f *follower) put(o runtime.Object, m metav1.Object) {
 
 // drop removes an object from the sink.
 func (f *follower) drop(n name) {
-	f.uids.gone(objectKey{f.key(), n})
+	f.uids.gone(f.keyOf(n))
 	f.dispatcher.drop(&f.kind, n, f.versions.served(n))
 	f.versions.delete(n)
 	f.status.objects(len(f.versions.known))
@@ -671,11 +662,11 @@ func (f *follower) foundAt(ctx context.Context, n name) (found uint64, err error
 	defer cancel()
 	ctx, _ = withByteCount(ctx) // one object is bounded as an event is
 	options := metav1.ListOptions{
-		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, n.name).String(),
+		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, n.Name).String(),
 		ResourceVersion: f.at, ResourceVersionMatch: metav1.ResourceVersionMatchExact,
 	}
-	_, err = f.eachItem(f.get(&options).Namespace(n.namespace).Do(ctx), func(_ runtime.Object, m metav1.Object) error {
-		found = number(m.GetResourceVersion())
+	_, err = f.eachItem(f.get(&options).Namespace(n.Namespace).Do(ctx), func(_ runtime.Object, m metav1.Object) error {
+		found = versionNumber(m.GetResourceVersion())
 		return nil
 	})
 	return found, err

@@ -25,7 +25,7 @@ import (
 )
 
 // name names an object of any kind.
-type name struct{ namespace, name string }
+type name struct{ Namespace, Name string }
 
 // kind is what differs between the kinds of objects that are followed.
 type kind struct {
@@ -64,6 +64,11 @@ func (k *kind) key() string {
 // typeName is the name of the type of its objects, as the API has it.
 func (k *kind) typeName() string { return reflect.TypeOf(k.object).Elem().Name() }
 
+// keyOf names an object of the kind among all.
+func (k *kind) keyOf(n name) model.Key {
+	return model.Key{Kind: k.typeName(), Namespace: n.Namespace, Name: n.Name}
+}
+
 // empty returns a new object without anything.
 func (k *kind) empty() runtime.Object {
 	return reflect.New(reflect.TypeOf(k.object).Elem()).Interface().(runtime.Object)
@@ -89,9 +94,7 @@ func services() kind {
 		label:  "!" + LabelProxyName,
 		newer:  "spec.clusterIP!=" + corev1.ClusterIPNone + ",spec.type!=" + string(corev1.ServiceTypeExternalName),
 		object: &corev1.Service{},
-		named: func(n name) model.Object {
-			return &model.Service{Name: model.ServiceName{Namespace: n.namespace, Name: n.name}}
-		},
+		named:  func(n name) model.Object { return &model.Service{Name: model.ServiceName(n)} },
 	}
 }
 
@@ -101,9 +104,7 @@ func endpointSlices() kind {
 		resource: "endpointslices", version: discoveryv1.SchemeGroupVersion,
 		label:  "!" + corev1.IsHeadlessService,
 		object: &discoveryv1.EndpointSlice{},
-		named: func(n name) model.Object {
-			return &model.Slice{Name: model.SliceName{Namespace: n.namespace, Name: n.name}}
-		},
+		named:  func(n name) model.Object { return &model.Slice{Name: model.SliceName(n)} },
 	}
 }
 
@@ -124,7 +125,7 @@ func otherNodes(nodeName string) kind {
 		resource: "nodes", version: corev1.SchemeGroupVersion, optional: true, others: true,
 		field:  "metadata.name!=" + nodeName,
 		object: &corev1.Node{},
-		named:  func(n name) model.Object { return &model.Node{Name: n.name} },
+		named:  func(n name) model.Object { return &model.Node{Name: n.Name} },
 	}
 }
 
@@ -135,7 +136,7 @@ func serviceCIDRs() kind {
 	return kind{
 		resource: "servicecidrs", version: networkingv1.SchemeGroupVersion, optional: true,
 		object: &networkingv1.ServiceCIDR{},
-		named:  func(n name) model.Object { return &model.ServiceCIDR{Name: n.name} },
+		named:  func(n name) model.Object { return &model.ServiceCIDR{Name: n.Name} },
 	}
 }
 
@@ -144,7 +145,7 @@ func serviceCIDRs() kind {
 func routes() []kind {
 	named := func(p model.Proto) func(name) model.Object {
 		return func(n name) model.Object {
-			return &model.Route{Name: model.RouteName{Proto: p, Namespace: n.namespace, Name: n.name}}
+			return &model.Route{Name: model.RouteName{Proto: p, Namespace: n.Namespace, Name: n.Name}}
 		}
 	}
 	versions, grants := gateway.RouteVersions(), gateway.GrantVersions()
@@ -152,9 +153,7 @@ func routes() []kind {
 		{
 			resource: "referencegrants", version: grants[0], fallbacks: grants[1:], optional: true, moot: true, // one grants nothing
 			object: &gateway.ReferenceGrant{},
-			named: func(n name) model.Object {
-				return &model.Grant{Name: model.GrantName{Namespace: n.namespace, Name: n.name}}
-			},
+			named:  func(n name) model.Object { return &model.Grant{Name: model.GrantName(n)} },
 		},
 		{
 			resource: "tcproutes", version: versions[0], fallbacks: versions[1:], optional: true, moot: true, // no Service of its namespace is its parent

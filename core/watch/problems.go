@@ -24,15 +24,9 @@ type problems struct {
 
 // namespaceProblems are those of the objects of one namespace, or of those that have none.
 type namespaceProblems struct {
-	objects map[objectKey][]model.Problem
+	objects map[model.Key][]model.Problem
 	kept    int                    // how many problems there are in it
-	waiting map[objectKey]omission // objects with problems none of which is kept: no more than followers know
-}
-
-// objectKey names an object, of any kind.
-type objectKey struct {
-	resource string
-	name     name
+	waiting map[model.Key]omission // objects with problems none of which is kept: no more than followers know
 }
 
 // omission is what is kept of the problems of an object that waits for room.
@@ -57,8 +51,8 @@ func (o omission) problem() model.Problem {
 }
 
 // has reports whether all of these, and no others, are known of an object.
-func (p *problems) has(s objectKey, all []model.Problem) bool {
-	n := p.of[s.name.namespace]
+func (p *problems) has(s model.Key, all []model.Problem) bool {
+	n := p.of[s.Namespace]
 	if n == nil {
 		return len(all) == 0
 	}
@@ -67,17 +61,17 @@ func (p *problems) has(s objectKey, all []model.Problem) bool {
 }
 
 // set replaces the problems of an object.
-func (p *problems) set(s objectKey, all []model.Problem) {
-	n := p.of[s.name.namespace]
+func (p *problems) set(s model.Key, all []model.Problem) {
+	n := p.of[s.Namespace]
 	if n == nil {
 		if len(all) == 0 {
 			return
 		}
-		n = &namespaceProblems{objects: map[objectKey][]model.Problem{}, waiting: map[objectKey]omission{}}
+		n = &namespaceProblems{objects: map[model.Key][]model.Problem{}, waiting: map[model.Key]omission{}}
 		if p.of == nil {
 			p.of = map[string]*namespaceProblems{}
 		}
-		p.of[s.name.namespace] = n
+		p.of[s.Namespace] = n
 	}
 	p.forget(n, s)
 	p.makeRoom(n, len(all))
@@ -91,21 +85,21 @@ func (p *problems) set(s objectKey, all []model.Problem) {
 	}
 	p.promote()
 	if len(n.objects)+len(n.waiting) == 0 {
-		delete(p.of, s.name.namespace)
+		delete(p.of, s.Namespace)
 	}
 }
 
-func (p *problems) keep(n *namespaceProblems, s objectKey, all []model.Problem) {
+func (p *problems) keep(n *namespaceProblems, s model.Key, all []model.Problem) {
 	n.objects[s] = all
 	n.kept, p.kept = n.kept+len(all), p.kept+len(all)
 }
 
-func (p *problems) wait(n *namespaceProblems, s objectKey, o omission) {
+func (p *problems) wait(n *namespaceProblems, s model.Key, o omission) {
 	n.waiting[s] = o
 	p.omitted += o.count
 }
 
-func (p *problems) forget(n *namespaceProblems, s objectKey) {
+func (p *problems) forget(n *namespaceProblems, s model.Key) {
 	had := len(n.objects[s])
 	n.kept, p.kept = n.kept-had, p.kept-had
 	p.omitted -= n.waiting[s].count

@@ -17,7 +17,7 @@ func TestProblemsOfManyObjectsAreBounded(t *testing.T) {
 	d := newDispatcher(nil, "here", defaultLimits())
 	d.own = &model.Node{}
 	const objects = 20 * mostProblems
-	key := func(n int) objectKey { return objectKey{"services", name{"ns", fmt.Sprint("s", n)}} }
+	key := func(n int) model.Key { return model.Key{Kind: "Service", Namespace: "ns", Name: fmt.Sprint("s", n)} }
 	invalid := func(n int) []model.Problem {
 		object := fmt.Sprint("Service ns/s", n)
 		return []model.Problem{{Object: object, Detail: "first"}, {Object: object, Detail: "second"}, {Object: object, Detail: "third"}}
@@ -71,12 +71,12 @@ func TestProblemsOfManyObjectsAreBounded(t *testing.T) {
 
 // A namespace with thousands of invalid objects leaves others their share of the places, whoever came first.
 func TestProblemsOfNamespacesShareThePlaces(t *testing.T) {
-	invalid := func(namespace string, n int) (objectKey, []model.Problem) {
+	invalid := func(namespace string, n int) (model.Key, []model.Problem) {
 		all := make([]model.Problem, 3)
 		for i := range all {
 			all[i] = model.Problem{Object: fmt.Sprintf("Service %s/s%d", namespace, n), Detail: fmt.Sprint(i)}
 		}
-		return objectKey{"services", name{namespace, fmt.Sprint("s", n)}}, all
+		return model.Key{Kind: "Service", Namespace: namespace, Name: fmt.Sprint("s", n)}, all
 	}
 	d := newDispatcher(nil, "here", defaultLimits())
 	set := func(namespace string, objects int) {
@@ -122,12 +122,12 @@ func TestProblemsOfNamespacesShareThePlaces(t *testing.T) {
 func TestNamesOfObjectsThatWaited(t *testing.T) {
 	d := newDispatcher(nil, "n", defaultLimits())
 	d.own = &model.Node{}
-	full := objectKey{"services", name{"ns", "full"}}
+	full := model.Key{Kind: "Service", Namespace: "ns", Name: "full"}
 	d.note(full, make([]model.Problem, mostProblems), false)
 	var want []model.Problem
 	for _, k := range append(routes(), services(), endpointSlices(), ownNode("n"), serviceCIDRs()) {
 		first := model.Problem{Object: k.typeName() + " ns/a", Of: model.ServiceName{Namespace: "ns", Name: "a"}, Why: model.WhyBadAddress, Detail: "address"}
-		d.note(objectKey{k.resource, name{"ns", "a"}}, []model.Problem{first}, false)
+		d.note(k.keyOf(name{"ns", "a"}), []model.Problem{first}, false)
 		first.Detail = "details omitted until the object changes"
 		want = append(want, first)
 	}

@@ -67,7 +67,7 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 	if kubeconfig := Path(c.API.Kubeconfig); c.API.Kubeconfig != "" && WorldWritable(kubeconfig) {
 		log.Warn("kubeconfig is world-writable; run chmod o-w", "kubeconfig", kubeconfig)
 	}
-	s := &Source{client: client, nodeName: c.NodeName, limits: defaultLimits(), allowed: c.ExternalIPs, external: newLatch(), uids: &uids{of: map[objectKey]types.UID{}}}
+	s := &Source{client: client, nodeName: c.NodeName, limits: defaultLimits(), allowed: c.ExternalIPs, external: newLatch(), uids: &uids{of: map[model.Key]types.UID{}}}
 	if s.reviews, err = client.rest(corev1.SchemeGroupVersion, flowcontrol.NewTokenBucketRateLimiter(reviewRate, reviewBurst)); err != nil {
 		return nil, err
 	}
@@ -205,7 +205,7 @@ type dispatcher struct {
 
 	mu         sync.Mutex // also held during calls of the sink
 	problems   problems
-	rejected   map[objectKey]bool   // objects without any usable version
+	rejected   map[model.Key]bool   // objects without any usable version
 	own        *model.Node          // this machine's; nil while there is none
 	nodeRead   bool                 // it is known whether there is one
 	lastSynced *bool                // the last Synced; nil before the first
@@ -245,7 +245,7 @@ func newDispatcher(sink model.Sink, nodeName string, l limits) *dispatcher {
 	return &dispatcher{
 		sink: sink, nodeName: nodeName, limits: l,
 		services: newLatch(), slices: newLatch(), node: newLatch(), optional: map[string]*latch{}, changed: make(chan struct{}, 1),
-		rejected: map[objectKey]bool{}, unread: map[string]readiness{},
+		rejected: map[model.Key]bool{}, unread: map[string]readiness{},
 	}
 }
 
@@ -265,7 +265,7 @@ func (d *dispatcher) put(k *kind, n name, o runtime.Object, before bool) (served
 		d.sink.Delete(k.named(n))
 	}
 	served = usable || before && rejected
-	d.note(objectKey{k.key(), n}, problems, rejected && !served)
+	d.note(k.keyOf(n), problems, rejected && !served)
 	if own, is := meaning.(*model.Node); is && !k.others {
 		if d.own == nil {
 			d.nodeRead = true
@@ -290,7 +290,7 @@ func (d *dispatcher) drop(k *kind, n name, served bool) {
 	case served:
 		d.sink.Delete(k.named(n))
 	}
-	d.note(objectKey{k.key(), n}, nil, false)
+	d.note(k.keyOf(n), nil, false)
 	if own {
 		d.own = nil
 		d.signal()
@@ -298,7 +298,7 @@ func (d *dispatcher) drop(k *kind, n name, served bool) {
 }
 
 // note replaces the problems of an object.
-func (d *dispatcher) note(s objectKey, all []model.Problem, rejected bool) {
+func (d *dispatcher) note(s model.Key, all []model.Problem, rejected bool) {
 	if d.problems.has(s, all) && d.rejected[s] == rejected {
 		return
 	}
@@ -354,8 +354,8 @@ func (d *dispatcher) ready(k *kind, r readiness) {
 // done without: that is an answer, and no later one is to be expected. ServiceCIDRs that are
 // forbidden stay unknown: what they decide can stay as it is.
 func (d *dispatcher) unknown() (u model.Unread) {
-	for object := range d.rejected {
-		u.Endpoints = u.Endpoints || object.resource == "endpointslices"
+	for o := range d.rejected {
+		u.Endpoints = u.Endpoints || o.Kind == "EndpointSlice"
 	}
 	u.Node = !d.nodeRead && d.unread["nodes"] == expected
 	for resource := range d.optional {

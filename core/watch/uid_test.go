@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/tandem-proxy/tandem/core/events"
+	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/core/watch/apitest"
 )
 
@@ -43,7 +44,7 @@ func TestUIDsAreAskedForOnce(t *testing.T) {
 	write := func(kind, name string) {
 		t.Helper()
 		notes++
-		r := events.Record{Event: events.Event{About: events.Object{Kind: kind, Namespace: "default", Name: name}, Type: events.Warning, Reason: "R", Action: "A", Note: fmt.Sprint(notes)}, Count: 1, First: time.Now(), Last: time.Now()}
+		r := events.Record{Event: events.Event{About: model.Key{Kind: kind, Namespace: "default", Name: name}, Type: events.Warning, Reason: "R", Action: "A", Note: fmt.Sprint(notes)}, Count: 1, First: time.Now(), Last: time.Now()}
 		if err := writer.Write(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
@@ -67,7 +68,7 @@ func TestUIDsAreAskedForOnce(t *testing.T) {
 	w.until("the new one is seen", func() bool {
 		w.source.uids.mu.Lock()
 		defer w.source.uids.mu.Unlock()
-		return w.source.uids.of[objectKey{"services", name{"default", "web"}}] == "u2"
+		return w.source.uids.of[model.Key{Kind: "Service", Namespace: "default", Name: "web"}] == "u2"
 	})
 	write("Service", "web")
 	expect("u2", 1)
@@ -89,8 +90,8 @@ func TestUIDsAreAskedForOnce(t *testing.T) {
 
 // What is known is bounded, whatever has Events.
 func TestUIDsAreBounded(t *testing.T) {
-	u := &uids{of: map[objectKey]types.UID{}}
-	key := func(i int) objectKey { return objectKey{"services", name{"ns", fmt.Sprint(i)}} }
+	u := &uids{of: map[model.Key]types.UID{}}
+	key := func(i int) model.Key { return model.Key{Kind: "Service", Namespace: "ns", Name: fmt.Sprint(i)} }
 	asked := 0
 	for i := range 3 * maxUIDs {
 		for range 2 {
@@ -107,7 +108,7 @@ func TestUIDsAreBounded(t *testing.T) {
 		t.Error("the UID of an object without Events is kept")
 	}
 	// What is followed is newer than an answer that was on its way.
-	u = &uids{of: map[objectKey]types.UID{}}
+	u = &uids{of: map[model.Key]types.UID{}}
 	if got := u.get(key(1), func() types.UID { u.seen(key(1), "new"); return "old" }); got != "new" || u.of[key(1)] != "new" {
 		t.Errorf("UID %s, kept %s", got, u.of[key(1)])
 	}

@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"runtime"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -202,31 +204,32 @@ func (f *Follower) States(ctx context.Context, flows []suspect.Flow, each func(i
 }
 
 // Prior returns endpoints that have answered connections of this node itself, as far as conntrack
-// still has them, for two minutes after their end. It dumps the table.
-func (f *Follower) Prior(ctx context.Context, local func(netip.Addr) bool, most int) (answered []netip.AddrPort, err error) {
+// still has them, for two minutes after their end, and what Waiting does. It dumps the table.
+func (f *Follower) Prior(ctx context.Context, local func(netip.Addr) bool, most int) (answered []netip.AddrPort, waiting []suspect.Flow, err error) {
 	defer f.account()()
 	seen := map[netip.AddrPort]bool{}
-	err = f.dump(ctx, filter{both: true, status: seenReply, mask: seenReply}, func(e *entry) {
+	err = f.dump(ctx, filter{both: true}, func(e *entry) {
+		waiting = f.appendWaiting(waiting, e, most)
 		if e.flow.Proto == model.TCP && e.flow.Answered && len(seen) < most && local(e.client.Addr()) && !local(e.flow.From.Addr()) {
 			seen[e.flow.From] = true
 		}
 	})
-	for at := range seen {
-		answered = append(answered, at)
-	}
-	return answered, err
+	return slices.Collect(maps.Keys(seen)), waiting, err
 }
 
 // Waiting returns the flows that wait for an answer, and of more than so many one more. It dumps the table; New comes
 // before it, so that no flow escapes both.
 func (f *Follower) Waiting(ctx context.Context, most int) (all []suspect.Flow, err error) {
 	defer f.account()()
-	err = f.dump(ctx, filter{both: true, mask: seenReply}, func(e *entry) {
-		if f.endpoint(e) && !e.flow.Answered && len(all) <= most {
-			all = append(all, e.seen())
-		}
-	})
+	err = f.dump(ctx, filter{both: true, unanswered: true}, func(e *entry) { all = f.appendWaiting(all, e, most) })
 	return all, err
+}
+
+func (f *Follower) appendWaiting(all []suspect.Flow, e *entry, most int) []suspect.Flow {
+	if f.endpoint(e) && !e.flow.Answered && len(all) <= most {
+		all = append(all, e.seen())
+	}
+	return all
 }
 
 // dump calls each for the entries that pass a filter, and perhaps others. One that a change of the

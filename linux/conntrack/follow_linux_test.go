@@ -180,25 +180,27 @@ func TestPrior(t *testing.T) {
 		}
 		createAll(t, handshakes[:3]...)
 		_, _ = news(t, f)
-		all, err := f.Prior(t.Context(), local, 100)
+		all, waiting, err := f.Prior(t.Context(), local, 100)
 		slices.SortFunc(all, netip.AddrPort.Compare)
 		if want := "[10.244.2.2:8080 10.244.2.3:8080 [fd00:2::2]:8080]"; fmt.Sprint(all) != want || err != nil {
 			t.Errorf("%v, %v; want %s", all, err, want)
 		}
-		waiting, err := f.Waiting(t.Context(), 100)
+		again, err := f.Waiting(t.Context(), 100)
 		if err != nil {
 			t.Fatal(err)
 		}
-		clients := []string{}
-		for _, w := range waiting {
-			clients = append(clients, w.Client.String())
+		for _, waiting := range [][]suspect.Flow{waiting, again} {
+			clients := []string{}
+			for _, w := range waiting {
+				clients = append(clients, w.Client.String())
+			}
+			slices.Sort(clients)
+			if want := "[10.244.1.10:1000 [fd00::1]:1000]"; fmt.Sprint(clients) != want {
+				t.Errorf("%v wait, want %s", clients, want)
+			}
 		}
-		slices.Sort(clients)
-		if want := "[10.244.1.10:1000 [fd00::1]:1000]"; fmt.Sprint(clients) != want {
-			t.Errorf("%v wait, want %s", clients, want)
-		}
-		if some, err := f.Prior(t.Context(), local, 1); len(some) != 1 || err != nil {
-			t.Errorf("%d have answered, of at most one: %v", len(some), err)
+		if some, waiting, err := f.Prior(t.Context(), local, 1); len(some) != 1 || len(waiting) != 2 || err != nil {
+			t.Errorf("%d have answered, of at most one, and %d wait, of more than one; want one more: %v", len(some), len(waiting), err)
 		}
 		if some, err := f.Waiting(t.Context(), 1); len(some) != 2 || err != nil {
 			t.Errorf("%d wait, of more than one; want one more: %v", len(some), err)

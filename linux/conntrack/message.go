@@ -65,9 +65,9 @@ type side struct {
 
 // write writes the attributes that limit a dump to entries matching the filter.
 func (f filter) write(w *netlink.Writer) {
-	if f.mask != 0 { // Linux 5.16; others send all
-		w.Uint32(ctaStatus, f.status)
-		w.Uint32(ctaStatusMask, f.mask)
+	if f.unanswered { // Linux 5.16; others send all
+		w.Uint32(ctaStatus, 0)
+		w.Uint32(ctaStatusMask, seenReply)
 	}
 	if f.proto == 0 || f.both {
 		return

@@ -14,12 +14,12 @@ import (
 // compared, nor are the ports of protocols other than TCP and UDP.
 type filter struct {
 	family model.Family
-	both   bool // entries of either family: only the status can be compared
+	both   bool // entries of either family: of all else only unanswered can be compared
 	proto  model.Proto
 	dst    netip.AddrPort // the original destination
 	from   netip.AddrPort // the source of the answers
 
-	status, mask uint32 // which bits of the status are compared, and with what
+	unanswered bool // only entries without an answer
 }
 
 // filterable returns the part of an address and port that a filter may hold.
@@ -78,10 +78,7 @@ func plan(matches []flows.Match, canFilter bool, entries int) []filter {
 	}
 	var dumps []filter
 	for _, g := range order {
-		wide := filter{family: g.family, proto: g.proto}
-		if g.proto == model.TCP {
-			wide.mask = seenReply // only those without an answer can be stale
-		}
+		wide := filter{family: g.family, proto: g.proto, unanswered: g.proto == model.TCP} // those of TCP with an answer cannot be stale
 		if !canFilter {
 			dumps = append(dumps, wide)
 			continue

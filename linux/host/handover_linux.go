@@ -145,13 +145,7 @@ type Handover struct {
 	inherited map[netip.AddrPort]*net.TCPListener // of the process before, not yet used
 	kept      map[netip.AddrPort]bool             // those that the service manager has of us
 	off       bool                                // it does not take them
-	used      map[address][]use                   // the latest last
-}
-
-// address is that of a socket.
-type address struct {
-	proto model.Proto
-	at    netip.AddrPort
+	used      map[model.Destination][]use         // the latest last
 }
 
 // use is a descriptor that a user has of the socket at an address.
@@ -177,7 +171,7 @@ const keepTimeout = time.Second
 // OpenHandover takes the sockets that the previous process left. It does so once: LISTEN_FDS
 // is removed from the environment.
 func OpenHandover(log *slog.Logger) *Handover {
-	h := &Handover{log: log, inherited: map[netip.AddrPort]*net.TCPListener{}, kept: map[netip.AddrPort]bool{}, off: os.Getenv("NOTIFY_SOCKET") == "", used: map[address][]use{}}
+	h := &Handover{log: log, inherited: map[netip.AddrPort]*net.TCPListener{}, kept: map[netip.AddrPort]bool{}, off: os.Getenv("NOTIFY_SOCKET") == "", used: map[model.Destination][]use{}}
 	all, err := activation.Listeners() // nil for those that are none
 	if err != nil {
 		log.Warn("taking the listening sockets of the previous process failed", "err", err)
@@ -207,7 +201,7 @@ func (u *user) Inherit(at netip.AddrPort) *net.TCPListener {
 		delete(u.inherited, at)
 		return l
 	}
-	f := u.duplicate(address{model.TCP, at})
+	f := u.duplicate(model.Destination{Proto: model.TCP, At: at})
 	if f == nil {
 		return nil
 	}
@@ -222,7 +216,7 @@ func (u *user) Inherit(at netip.AddrPort) *net.TCPListener {
 func (u *user) InheritUDP(at netip.AddrPort) *net.UDPConn {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	f := u.duplicate(address{model.UDP, at})
+	f := u.duplicate(model.Destination{Proto: model.UDP, At: at})
 	if f == nil {
 		return nil
 	}
@@ -236,7 +230,7 @@ func (u *user) InheritUDP(at netip.AddrPort) *net.UDPConn {
 
 // duplicate returns another descriptor of a socket that another user has; nil for none. Sockets
 // that were closed since, or that others have stopped, are none.
-func (u *user) duplicate(a address) *os.File {
+func (u *user) duplicate(a model.Destination) *os.File {
 	for _, other := range slices.Backward(u.used[a]) {
 		if other.by == u {
 			continue
@@ -245,7 +239,7 @@ func (u *user) duplicate(a address) *os.File {
 		raw, err := other.socket.SyscallConn()
 		if err == nil {
 			err = raw.Control(func(fd uintptr) {
-				if listens, _ := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ACCEPTCONN); a.proto == model.TCP && listens == 0 {
+				if listens, _ := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ACCEPTCONN); a.Proto == model.TCP && listens == 0 {
 					return
 				}
 				copied, _ = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
@@ -261,7 +255,7 @@ func (u *user) duplicate(a address) *os.File {
 func (u *user) Keep(proto model.Proto, at netip.AddrPort, socket syscall.Conn) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	a := address{proto, at}
+	a := model.Destination{Proto: proto, At: at}
 	u.used[a] = append(u.used[a], use{u, socket})
 	if proto != model.TCP || u.off || u.kept[at] || len(u.kept) >= mostKept {
 		return
@@ -286,7 +280,7 @@ func (u *user) Keep(proto model.Proto, at netip.AddrPort, socket syscall.Conn) {
 func (u *user) Forget(proto model.Proto, at netip.AddrPort, socket syscall.Conn) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	a := address{proto, at}
+	a := model.Destination{Proto: proto, At: at}
 	left := slices.DeleteFunc(u.used[a], func(o use) bool { return o == use{u, socket} })
 	if len(left) > 0 {
 		u.used[a] = left

@@ -126,10 +126,10 @@ func (d *decoder) section(n *yaml.Node, path string) {
 	for e := range strictyaml.Entries(n) {
 		name := e.Key.Value
 		if e.First != nil {
-			d.lapse(e.Key.Line, join(path, name), "duplicate key, first in line %d: the last one is used", e.First.Line)
+			d.lapse(e.Key.Line, strictyaml.Join(path, name), "duplicate key, first in line %d: the last one is used", e.First.Line)
 		}
 		if path != "" || name != "apiVersion" && name != "kind" { // else it was read by header
-			d.entry(e.Key, e.Value, path, join(path, name))
+			d.entry(e.Key, e.Value, path, strictyaml.Join(path, name))
 		}
 	}
 }
@@ -349,13 +349,6 @@ func printable(s string) string {
 		s = s[:longest] + "..."
 	}
 	return strictyaml.Printable(s)
-}
-
-func join(parent, name string) string {
-	if parent == "" {
-		return name
-	}
-	return parent + "." + name
 }
 
 func split(path string) (parent, name string) {
