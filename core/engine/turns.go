@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"iter"
 	"math"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -295,7 +294,7 @@ func (t *turns) end(took time.Duration, work dataplane.Work) {
 type backlog struct {
 	lots   []*lot
 	ports  map[model.PortID]*lot
-	fronts map[front]*lot
+	fronts map[model.Destination]*lot
 	served map[string]int // by namespace: where its next lot begins
 	clock  int            // where the last lot that was taken began
 	since  time.Time      // of the last sync; zero when nothing waits
@@ -309,12 +308,6 @@ type lot struct {
 	begin   int  // in the order of service
 	fresh   bool // of a turn that a sync has room for
 	gone    bool // to a sync, or into another lot
-}
-
-// front is what a lot is found by besides its ports: a frontend.
-type front struct {
-	proto model.Proto
-	at    netip.AddrPort
 }
 
 // next adds the changes of a turn, and returns those to program now, with how many entries they have: all
@@ -391,7 +384,7 @@ func (b *backlog) put(d model.Delta, fresh bool) {
 		for range frontsOf(d) {
 			room++
 		}
-		b.ports, b.fronts, b.served = map[model.PortID]*lot{}, make(map[front]*lot, room), map[string]int{}
+		b.ports, b.fronts, b.served = map[model.PortID]*lot{}, make(map[model.Destination]*lot, room), map[string]int{}
 	}
 	l := b.ports[id]
 	if l == nil || l.gone {
@@ -441,14 +434,14 @@ func (b *backlog) join(x, y *lot) *lot {
 }
 
 // frontsOf are the frontends of a change, before and after, those that stay twice.
-func frontsOf(d model.Delta) iter.Seq[front] {
-	return func(yield func(front) bool) {
+func frontsOf(d model.Delta) iter.Seq[model.Destination] {
+	return func(yield func(model.Destination) bool) {
 		for _, p := range []*model.Port{d.Old, d.New} {
 			if p == nil {
 				continue
 			}
 			for i := range p.Frontends {
-				if !yield(front{p.ID.Proto, p.Frontends[i].At}) {
+				if !yield(model.Destination{Proto: p.ID.Proto, At: p.Frontends[i].At}) {
 					return
 				}
 			}
