@@ -86,7 +86,7 @@ func (b bench) start(ctx context.Context, args []string) (err error) {
 	flags.StringVar(&o.mode, "mode", o.mode, "kubernetes: Tandem's mode; with iptables only kube-proxy's iptables mode is measured with it. scale: the mode; ipvs and kernelspace without their kernel")
 	only := flags.String("only", "", "measure these contenders alone, by names separated by commas")
 	flags.StringVar(&o.tandem, "tandem", os.Getenv("TANDEM_BIN"), "path of tandem")
-	flags.StringVar(&o.before, "before", os.Getenv("TANDEM_BEFORE"), "starts: path of another tandem, to be measured in turn")
+	flags.StringVar(&o.before, "before", os.Getenv("TANDEM_BEFORE"), "starts and round: path of another tandem, to be measured in turn")
 	flags.StringVar(&o.fleet, "fleet", os.Getenv("FLEET_BIN"), "fleet: path of ci/bench/fleet")
 	flags.StringVar(&o.kubeProxy, "kube-proxy", os.Getenv("KUBE_PROXY"), "ipvs: path of kube-proxy; without it Tandem runs alone")
 	if err := flags.Parse(args); err != nil {

@@ -84,6 +84,11 @@ func runRound(ctx context.Context, o options, f *figures) error {
 				all = append(all, contender{name: kind.name, round: func(ctx context.Context, s samples) error { return o.roundsOf(ctx, w, kind.args, s) }})
 			}
 		}
+		if name := w.String() + " before"; o.before != "" && o.chosen(name) {
+			other := o
+			other.tandem = o.before
+			all = append(all, contender{name: name, round: func(ctx context.Context, s samples) error { return other.roundsOf(ctx, w, nil, s) }})
+		}
 	}
 	return inRounds(ctx, cmp.Or(o.rounds, 1), all, f)
 }
