@@ -82,7 +82,7 @@ func TestNetworkComesAfterTheProxy(t *testing.T) {
 		}
 		return r.StatusCode, string(body)
 	}
-	const missing = "HNS has no l2bridge or overlay network yet; a CNI plug-in makes it"
+	const missing = "HNS has no l2bridge or overlay network yet; a CNI plug-in creates it"
 	eventually(n, "its health states what is missing", func() bool {
 		status, text := health("/healthz?verbose")
 		return status == http.StatusServiceUnavailable && strings.Contains(text, missing)

@@ -178,7 +178,7 @@ func sameActions(a, b [model.Origins]model.Action) bool {
 	return true
 }
 
-// externalRules are those of a KUBE-EXT- chain. Packets of origins that are not balanced
+// externalRules returns the rules of a KUBE-EXT- chain. Packets of origins that are not balanced
 // return, and the filter table rejects or drops them.
 func (p *portCompiler) externalRules(on [model.Origins]model.Action) (rules []xtables.Rule) {
 	last := on[model.FromOutside]
@@ -262,9 +262,9 @@ func (p *portCompiler) dropOutside(f *model.Frontend, reject bool) {
 	emitRule(at, r, p.emit)
 }
 
-// emitPools emits the chains that choose an endpoint. Only endpoints on this node,
-// which may be their own clients (hairpin) and do not have its address, and endpoints with session affinity have
-// chains of their own; for all others a rule is enough. A comment takes 288 bytes of
+// emitPools emits the chains that choose an endpoint. Only endpoints that may be their own
+// clients (hairpin: pods of this node without its address), and those with session affinity, have
+// chains of their own; all others are one rule. A comment takes 288 bytes of
 // kernel memory, which the legacy variant copies for each change: so a chain has one,
 // on its first rule, with the name and the endpoints. If that rule matches the
 // cluster IP, too, as usual, the rule that jumps here has no comment.
@@ -342,10 +342,10 @@ func (p *portCompiler) balanceRules(endpoints []model.Endpoint, add func(*xtable
 	}
 }
 
-// parts is the share of an endpoint beside the others'.
+// parts returns the weight of an endpoint, at least 1.
 func parts(e model.Endpoint) int { return max(int(e.Weight), 1) }
 
-// reportScheduler reports a scheduler that there is not.
+// reportScheduler reports a scheduler that is not supported.
 func (p *portCompiler) reportScheduler() {
 	if s := p.port.Scheduler; s != model.DefaultScheduler && s != model.Random {
 		p.gaps = append(p.gaps, model.Gap{Detail: "endpoints are chosen at random: iptables has no scheduler " + s.String()})

@@ -17,7 +17,7 @@ import (
 // Name is how --proxy-mode names this mode.
 const Name config.Mode = "iptables"
 
-// defaultMark is the bit of the packet mark that kube-proxy uses, too: bit 14.
+// defaultMark is kube-proxy's default fwmark bit for masquerade: bit 14.
 const defaultMark = 1 << 14
 
 // Options are the settings of this data plane.
@@ -30,8 +30,8 @@ type Options struct {
 	// NoRandomFully omits MASQUERADE --random-fully, for iptables before 1.6.2 and
 	// kernels before 3.13.
 	NoRandomFully bool
-	// Liberal keeps packets that connection tracking finds invalid; otherwise
-	// they are dropped, since some would reset connections (issue 74839 of
+	// Liberal passes packets that connection tracking finds invalid, which are dropped
+	// otherwise, since some would reset connections (issue 74839 of
 	// kubernetes/kubernetes).
 	Liberal bool
 }
@@ -337,7 +337,7 @@ func (p *portCompiler) reject(f *model.Frontend) {
 	}
 }
 
-// probeRules returns rules of all kinds that the compiler emits.
+// probeRules returns a rule of each kind that the compiler emits.
 func probeRules(f model.Family, t xtables.Table, randomFully bool) []xtables.Rule {
 	a := netip.MustParseAddr([...]string{model.IPv4: "192.0.2.1", model.IPv6: "2001:db8::1"}[f])
 	list := "TANDEM-PROBE"

@@ -25,13 +25,13 @@ import (
 type Driver struct {
 	dataplane.SimpleDriver[Key, Value]
 	tables  *xtables.Driver
-	liberal *host.Liberal // nil where it does not matter
+	liberal *host.Liberal // nil unless Options.Liberal
 
 	mu     sync.Mutex
 	shared sharedChains
 	counts ruleCounts
 
-	committed map[chainID]bool // since a running Observe began; nil if none is running
+	committed map[chainID]bool // shared chains written since a running Observe began; nil if none runs
 }
 
 var (
@@ -39,7 +39,7 @@ var (
 	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 )
 
-// open returns a driver for the network namespace that the calling thread is in, with
+// open returns a driver for the network namespace of the calling thread, with
 // the commands of a variant. The rules of the legacy variant are read again at
 // intervals of again, 0 for never. Close it after use; programmed objects stay.
 func open(t xtables.Tools, families []model.Family, again time.Duration) (*Driver, error) {
@@ -90,7 +90,7 @@ func (d *Driver) Commit(ctx context.Context, ops []op) []error {
 			if !locked {
 				err = d.commit(ctx, f, t, part)
 			}
-			_, locked = errors.AsType[ledger.BusyError](err) // then it is for the other tables, too
+			_, locked = errors.AsType[ledger.BusyError](err) // the lock covers all tables
 			if err == nil {
 				done++
 			} else {
@@ -150,7 +150,7 @@ func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 	if len(d.committed) == 0 {
 		d.counts.reset(objects)
 	}
-	for id := range d.committed { // what was written meanwhile is newer
+	for id := range d.committed { // chains written meanwhile are newer than the reading
 		delete(shared, id)
 		if es, ok := d.shared[id]; ok {
 			shared[id] = es
@@ -178,7 +178,7 @@ func (d *Driver) read(ctx context.Context) (objects map[Key]Value, shared shared
 
 func (d *Driver) Prune(ctx context.Context) error { return d.tables.Prune(ctx) }
 
-// rules counts those of each table, and those that were written since the last call.
+// rules returns the number of rules in each table, and of those written since the last call.
 func (d *Driver) rules() (counts []dataplane.Rules) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -210,7 +210,7 @@ func (d *Driver) Others(ctx context.Context) ([]string, error) {
 // ruleCounts are numbers of rules, by family and table.
 type ruleCounts struct{ total, written [2][2]int }
 
-// add counts what a script has changed.
+// add counts the changes of a script, which adds rules.
 func (t *ruleCounts) add(f model.Family, table xtables.Table, ops []op, rules int) {
 	for _, o := range ops {
 		t.total[f][table] -= o.Old.Len()
@@ -221,7 +221,7 @@ func (t *ruleCounts) add(f model.Family, table xtables.Table, ops []op, rules in
 	t.written[f][table] += rules
 }
 
-// reset counts what there is.
+// reset counts the rules of objects that were read back.
 func (t *ruleCounts) reset(objects map[Key]Value) {
 	t.total = [2][2]int{}
 	for k, v := range objects {
@@ -229,8 +229,8 @@ func (t *ruleCounts) reset(objects map[Key]Value) {
 	}
 }
 
-// Connections reads the counters that iptables has of each rule: only first packets of
-// connections meet the nat table. A chain that is written anew begins with none.
+// Connections reads the rules' counters in the nat table, which only first packets of
+// connections traverse. The counters of a rewritten chain begin at 0.
 func (b *backend) Connections(ctx context.Context, endpoints bool, found func(dataplane.Connections)) (counted bool, err error) {
 	if endpoints {
 		return false, nil

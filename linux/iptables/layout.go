@@ -43,19 +43,19 @@ const (
 // The prefixes of the names of chains that belong to one port.
 const (
 	prefixCluster  = "KUBE-SVC-" // chooses among the endpoints of the cluster
-	prefixLocal    = "KUBE-SVL-" // chooses among those on this node
+	prefixLocal    = "KUBE-SVL-" // chooses among the endpoints of this node
 	prefixExternal = "KUBE-EXT-" // by origin, to one of the two above
 	prefixFirewall = "KUBE-FW-"  // by source range, to KUBE-EXT-
 	prefixEndpoint = "KUBE-SEP-" // one endpoint
 )
 
-// jumps are our rules in built-in chains, in their order. They are inserted at the
-// top, as in kube-proxy.
+// jumps are the owned rules in built-in chains, in order. They are inserted at the top, as
+// in kube-proxy.
 var jumps = [...]struct {
 	table   xtables.Table
 	from    string
 	to      string
-	always  bool // not for new connections only
+	always  bool // for all packets, not only those of new connections
 	comment string
 }{
 	{xtables.NAT, xtables.PreRouting, chainServices, true, "kubernetes service portals"},
@@ -78,7 +78,7 @@ var jumps = [...]struct {
 type class uint8
 
 const (
-	unowned class = iota // not owned; in built-in chains we have single rules
+	unowned class = iota // not owned; single rules in built-in chains are
 	shared               // many ports contribute rules
 	whole                // all rules are one object
 )
@@ -189,8 +189,8 @@ func invalid() xtables.Rule {
 // tables lists the tables that have owned chains, in write order.
 func tables() []xtables.Table { return []xtables.Table{xtables.Filter, xtables.NAT} }
 
-// Key names an object: a whole chain, of one port or the same for all such as
-// KUBE-MARK-MASQ, or one rule of a shared chain. A shared chain's rules are its objects in the order of Position.
+// Key names an object: a whole chain, of one port or a constant one such as
+// KUBE-MARK-MASQ, or one rule of a shared chain. The rules of a shared chain are in the order of Position.
 type Key struct {
 	chainID
 	Position
@@ -200,8 +200,8 @@ type Key struct {
 // itself: with all its rules if it is written as a whole, without any if it is shared.
 type Position struct {
 	Rank     Rank
-	Index    uint32           // its index in the chain, of unexpected rules
-	Selector xtables.Selector // what it matches: unique within a rank
+	Index    uint32           // of an unexpected rule in its chain
+	Selector xtables.Selector // unique within a rank
 }
 
 // Rank orders the rules of a shared chain.
@@ -279,7 +279,7 @@ func rankOf(at chainID, r xtables.Rule) Rank {
 	return rankAddress
 }
 
-// jumpRank orders our rules in built-in chains.
+// jumpRank orders the owned rules in built-in chains.
 func jumpRank(at chainID, to string) Rank {
 	for i, j := range jumps {
 		if j.table == at.Table && j.from == at.Chain && j.to == to {
@@ -317,7 +317,7 @@ func (t *tree) addressBranch(prefix netip.Prefix, depth int, up *branch) *branch
 	return &b
 }
 
-// byPort does the same for a port.
+// byPort emits the branches from the root to the leaf of a port, and returns the leaf.
 func (t *tree) byPort(family model.Family, proto model.Proto, number uint16, emit func(Key, Value)) chainID {
 	at := chainID{Family: family, Table: t.table, Chain: t.root}
 	for depth, span := range portSpans {

@@ -29,8 +29,8 @@ func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Pla
 	return dataplane.PlanOf(NewCompiler(optionsOf(c)), host, ports, Script)
 }
 
-// Script renders objects as what iptables-restore --noflush reads, and after it
-// what ip6tables-restore does.
+// Script renders objects as the input of iptables-restore --noflush, followed by that of
+// ip6tables-restore.
 func Script(objects map[Key]Value) string {
 	var scripts [2][2]xtables.Script
 	keys := slices.SortedFunc(maps.Keys(objects), compareKeys)
@@ -70,8 +70,8 @@ func (*Compiler) Text(k Key, v Value) string {
 	return strings.TrimSpace(v.String())
 }
 
-// Opaque: rules with what tandem never writes match
-// nothing in Evaluate.
+// Opaque reports whether an object has unparsed rules, which match nothing in Evaluate, or is
+// a wrong order of rules.
 func (*Compiler) Opaque(k Key, v Value) bool {
 	if k.Rank == rankDisorder {
 		return true
@@ -91,8 +91,7 @@ type Sim struct {
 	host  *model.Host
 }
 
-// NewSim returns a simulator of the objects on a host. It keeps both and changes
-// neither.
+// NewSim returns a simulator of the objects on a host. It keeps both, unchanged.
 func NewSim(objects map[Key]Value, host *model.Host) *Sim {
 	keys := map[chainID][]Key{}
 	for k := range objects {
@@ -186,8 +185,8 @@ func dispatches(f model.Family, chain string, l xtables.Line) (at netip.AddrPort
 	return netip.AddrPortFrom(addr, r.Ports.First), r.Proto, true
 }
 
-// packetCounter sums up the packets that the rule for invalid ones has dropped in each family, also when
-// the rule is rewritten, which resets its counter. It is safe for concurrent use.
+// packetCounter sums up the packets that the rule for invalid packets has dropped, of all families and
+// across resets of the rule's counter. It is safe for concurrent use.
 type packetCounter struct {
 	families []model.Family
 	read     func(context.Context, chainID, xtables.Rule) (uint64, error)

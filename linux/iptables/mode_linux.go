@@ -72,8 +72,8 @@ func (b *backend) Remove(ctx context.Context) error {
 	return removeOwned(ctx, b.installed, b.driver.tables.Namespace)
 }
 
-// remove is Mode.Remove, with what killed probes of this mode and of userspace have left.
-// It does not open a backend, which would create tables of the legacy variant.
+// remove is Mode.Remove. It also deletes the chains that killed probes of this mode and of
+// userspace have left. It does not open a backend, which would create tables of the legacy variant.
 func remove(ctx context.Context, _ *config.Config) error {
 	return withInstalled(ctx, func(installed []xtables.Tools, here *host.Namespace) error {
 		return errors.Join(removeOwned(ctx, installed, here), xtables.RemoveScratch(ctx, installed))
@@ -96,10 +96,10 @@ func withInstalled(ctx context.Context, f func([]xtables.Tools, *host.Namespace)
 	return errors.Join(f(installed, here), here.Close())
 }
 
-// removeOwned deletes what Tandem has programmed in any variant. Most chains have
-// kube-proxy's names: without any chain that only Tandem creates, or where kube-proxy
-// has rewritten those that lead there, they are kube-proxy's, and stay. Tables in which
-// nothing is left then are deleted, too.
+// removeOwned deletes Tandem's rules in all variants. Most chains have
+// kube-proxy's names: without a chain that only Tandem creates, or if kube-proxy
+// has rewritten the chains that lead to it, they are kube-proxy's, and stay. Tables that are
+// empty then are deleted.
 func removeOwned(ctx context.Context, installed []xtables.Tools, ns *host.Namespace) error {
 	return eachInUse(ctx, installed, ns, func(d *Driver, have map[Key]Value) error {
 		if isTandem(have) {
@@ -128,7 +128,7 @@ func removeUnused(ctx context.Context, d *Driver) error {
 	return errors.Join(d.Commit(ctx, ops)...)
 }
 
-// eachInUse calls f for each variant and family that has objects with our names. It
+// eachInUse calls f for each variant and family that has objects with Tandem's names. It
 // creates no tables: of the legacy variant only existing ones are read. A variant that
 // cannot be read is skipped, since the kernel may lack nf_tables; it is an error if no
 // variant can be read, if the legacy variant fails, or if iptables cannot list an nft

@@ -15,8 +15,8 @@ import (
 // op is one difference between desired and installed state.
 type op = ledger.Op[Key, Value]
 
-// sharedChains is the installed content of shared chains, and of our rules in
-// built-in chains: a change of one rule rewrites all of them. A chain without entries
+// sharedChains is the installed content of shared chains, and of the owned rules in
+// built-in chains: a change of one rule rewrites all rules of its chain. A chain without entries
 // does not exist.
 type sharedChains map[chainID][]entry
 
@@ -102,8 +102,7 @@ func (b sharedChains) update(changed sharedChains) {
 	}
 }
 
-// replaceRules replaces our rules in a built-in chain and inserts them at its top;
-// other rules stay.
+// replaceRules replaces the owned rules in a built-in chain by others at its top.
 func replaceRules(s *xtables.Script, chain string, before, after []Value) {
 	for _, r := range before {
 		s.Delete(chain, r)
@@ -115,15 +114,15 @@ func replaceRules(s *xtables.Script, chain string, before, after []Value) {
 	}
 }
 
-// reading is what iptables-save lists of a family: owned objects, and the content of
-// shared chains.
+// reading is the owned objects of a family, and the content of its shared chains, as read from
+// iptables-save.
 type reading struct {
 	objects map[Key]Value
 	chains  sharedChains
 }
 
-// read parses the output of iptables-save. Unknown rules are skipped in built-in
-// chains; in our chains they are unexpected and will be removed.
+// read parses the output of iptables-save. Foreign rules are skipped in built-in
+// chains; in owned chains they are unexpected, and drift.
 func read(family model.Family, output string) (*reading, error) {
 	r := &reading{objects: map[Key]Value{}, chains: sharedChains{}}
 	saved, err := xtables.ParseSave(output)
@@ -160,7 +159,7 @@ func (r *reading) table(f model.Family, t xtables.Table, chains []xtables.SavedC
 	}
 }
 
-// ownJumps returns our rules of a built-in chain: jumps to our chains.
+// ownJumps returns the owned rules of a built-in chain: jumps to owned chains.
 func ownJumps(rules []xtables.Line) (owned []xtables.Line) {
 	for _, l := range rules {
 		if classOf(l.Rule().Chain()) != unowned {

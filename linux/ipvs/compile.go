@@ -26,11 +26,11 @@ type Options struct {
 	// Scheduler is the kernel's scheduler for all virtual servers of Services that
 	// choose none; empty is rr.
 	Scheduler string
-	// Schedulers are those that this kernel has for Services that choose one or have
+	// Schedulers are the schedulers that this kernel has, for Services that choose one or have
 	// weights; nil means all.
 	Schedulers []string
-	// Weighted has Services use a scheduler that looks at weights before they have any:
-	// while the kernel exchanges the scheduler of a virtual server it refuses connections.
+	// Weighted makes Services use a weighted scheduler even before endpoints have weights: while the
+	// kernel exchanges the scheduler of a virtual server, it refuses connections.
 	Weighted bool
 	// NoRandomFully is set if this iptables lacks MASQUERADE --random-fully.
 	NoRandomFully bool
@@ -67,9 +67,9 @@ func (c *Compiler) Equal(a, b Value) bool {
 
 // Rank: no packet is marked before its virtual server
 // exists, so chains and the jumps to them come last; and source ranges come before
-// the frontend that they restrict. Node ports are the exception: their addresses are the
-// node's, so that IPVS serves them without a mark, and their entry may deny that; and
-// before it come the entries of the node's own clients, who may have what it denies.
+// the frontend that they restrict. Node ports are the exception: IPVS serves their addresses, which are the
+// node's, without a mark, and an entry may deny that, so the entry comes before the server. Before it come
+// the entries for pods and the host, whose action may differ.
 func (c *Compiler) Rank(k Key) int {
 	switch k.Kind {
 	case kindLink, kindRule, kindRoute, KindSet:
@@ -105,7 +105,7 @@ func (c *Compiler) Rank(k Key) int {
 	return 10
 }
 
-// Admits: source ranges do, to a restricted frontend.
+// Admits returns, for a source range, the entry that restricts its frontend, and the range.
 func (*Compiler) Admits(k Key) (guard Key, clients netip.Prefix) {
 	if k.Kind != kindEntry || k.Set != SourceRanges {
 		return guard, clients
@@ -261,12 +261,12 @@ func (p *portCompiler) gap(f *model.Frontend, detail string) {
 	p.gaps = append(p.gaps, model.Gap{Frontend: f.At, Detail: detail})
 }
 
-// What a virtual server is for does not change with the endpoints that there are. The one by
-// address has those for packets from outside, or none. Packets of other origins whose endpoints
-// another policy chooses get an fwmark and go to the frontend's virtual server by fwmark, which
-// IPVS looks up first: also while both policies choose the same.
+// The purpose of a virtual server does not change with its endpoints. The one by
+// address has the endpoints for packets from outside, or none. Packets of other origins, if another
+// policy chooses their endpoints, get an fwmark that leads to the frontend's virtual server by fwmark, which
+// IPVS looks up first, also while both policies choose the same endpoints.
 
-// via is how packets of an origin that are balanced find their virtual server.
+// via returns how balanced packets of an origin find their virtual server.
 func (f *frontendAddr) via(o model.Origin) Via {
 	outside, act := f.On[model.FromOutside], f.On[o]
 	switch {
@@ -345,7 +345,7 @@ func (p *portCompiler) commonFor(common Mark, o model.Origin) Mark {
 	return common
 }
 
-// once notes a gap of the whole port, once.
+// once adds a gap of the whole port, unless it was added before.
 func (p *portCompiler) once(format string, args ...any) {
 	g := model.Gap{Detail: fmt.Sprintf(format, args...)}
 	if !slices.Contains(p.gaps, g) {
@@ -393,7 +393,7 @@ func (p *portCompiler) server(k Key, pool *model.Pool) Value {
 	case p.port.SessionAffinity > 0:
 		s.Flags, s.Timeout = virtualserver.Persistent, max(uint32(p.port.SessionAffinity.Seconds()), 1)
 	}
-	switch s.Scheduler { // a destination that drains has its clients still
+	switch s.Scheduler { // without Fallback, clients that hash to a draining destination are refused
 	case "mh":
 		s.Flags |= virtualserver.Fallback | virtualserver.MHPort
 	case "sh":
@@ -405,8 +405,8 @@ func (p *portCompiler) server(k Key, pool *model.Pool) Value {
 	return Value{Server: s, Weighted: isWeighted(s.Scheduler) && pool != nil && pool.Weighted()}
 }
 
-// counted is by what the namespace's virtual servers by mark are counted. Two namespaces that have the
-// same (two of 65,535) have one share together.
+// counted returns the number by which the namespace's virtual servers by mark are counted, a hash. Two
+// namespaces with the same number have one share together.
 func (p *portCompiler) counted() uint32 {
 	if p.tenant == 0 {
 		sum := p.host.Number("namespace", []byte(p.port.ID.Service.Namespace))
@@ -415,7 +415,7 @@ func (p *portCompiler) counted() uint32 {
 	return p.tenant
 }
 
-// tenant is by what a virtual server's namespace is counted; 0 where that is not known, as of one by address.
+// tenant returns the number by which a virtual server's namespace is counted; 0 if unknown, and for servers by address.
 func (v Value) tenant() uint32 { return v.Flags & tenantBits >> tenantShift }
 
 // The kernel's schedulers that Services can choose, and the weighted ones.
@@ -426,7 +426,7 @@ var (
 
 func isWeighted(scheduler string) bool { return scheduler == "wrr" || scheduler == "wlc" }
 
-// scheduler is the one for a pool. One that this kernel does not have is a gap.
+// scheduler returns the kernel's scheduler for a pool. If the kernel lacks the wanted one, that is a gap.
 func (p *portCompiler) scheduler(pool *model.Pool) string {
 	usual := p.options.scheduler()
 	name, known := chosen[p.port.Scheduler]

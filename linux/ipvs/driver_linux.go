@@ -25,8 +25,8 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// Driver applies objects to the kernel (dataplane.Driver). It touches only owned
-// objects: virtual servers with our flag, our sets and chains, kube-ipvs0. One
+// Driver applies objects to the kernel (dataplane.Driver). It changes only owned
+// objects: virtual servers with flagOwned, Tandem's sets and chains, kube-ipvs0. One
 // goroutine may use it at a time, and another one Observe, from any thread.
 //
 // For the ledger a deleted destination is gone; in the kernel it drains: see drains.
@@ -91,7 +91,7 @@ func (d *Driver) Others(ctx context.Context) ([]string, error) {
 	return d.tables.Others(ctx, func(chain string) bool { return strings.HasPrefix(chain, "KUBE-") })
 }
 
-// sweep deletes what a killed probe has left.
+// sweep deletes the scratch objects that a killed probe has left.
 func (d *Driver) sweep(ctx context.Context) error {
 	return d.tables.Namespace.Do(func() error {
 		lock, err := host.LockProbe(ctx)
@@ -192,7 +192,7 @@ func (c *commit) entries(ops []ledger.Op[Key, Value], errs []error) {
 	}
 	for i, err := range c.kernel.sets.Apply(c.ctx, changes) {
 		if changes[i].Delete && errors.Is(err, ipset.ErrNotFound) {
-			err = nil // the set is gone, and the entry with it
+			err = nil // the set no longer exists
 		}
 		errs[places[i]] = err
 	}
@@ -259,7 +259,7 @@ func (d *Driver) skipNewConnections(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// deleteIdle deletes our virtual servers that have no TCP connections and sets the
+// deleteIdle deletes owned virtual servers without TCP connections and sets the
 // weights of all others to 0. It returns how many there were, including those just
 // deleted: the next packet of a UDP flow must still reach IPVS, which then deletes
 // the flow (expire_nodest_conn).
@@ -305,8 +305,8 @@ func (d *Driver) drainServer(id virtualserver.ID) (bool, error) {
 	return true, nil
 }
 
-// Draining destinations are checked every drainCheck, or in a hundredth of the time where that takes
-// longer, but once a minute. They are deleted after drainLimit in any case: then IPVS itself expires an idle TCP connection.
+// Draining destinations are checked every drainCheck. A slow check takes at most 1/drainShare of the time, but is made
+// at least once a minute. They are deleted after drainLimit in any case, the time after which IPVS expires an idle TCP connection.
 const (
 	drainCheck = 2 * time.Second
 	drainShare = 100
@@ -391,8 +391,8 @@ func (d *drains) forget(server Key) {
 	delete(d.deadlines, server)
 }
 
-// check deletes destinations that are idle or past their deadline. A Commit waits until one of them is
-// deleted at most, however many drain. Failures are retried by the next check; only the first one is logged.
+// check deletes destinations that are idle or past their deadline. It delays a Commit by at most one
+// deletion, however many drain. Failures are retried by the next check; only the first one is logged.
 func (d *drains) check() {
 	d.mu.Lock()
 	servers := make([]Key, 0, len(d.deadlines))
@@ -447,13 +447,13 @@ func (d *drains) checkServer(server Key) (failed error) {
 			failed = err
 		}
 	}
-	for k, until := range draining { // gone, or in use again
+	for k, until := range draining { // deleted by another program, or in use again
 		_ = d.end(server, k, until, func() error { return nil })
 	}
 	return failed
 }
 
-// end ends the draining of a destination, unless a Commit has had it end, or begin again, since it was looked at.
+// end removes a destination and ends its drain, unless a Commit has ended or restarted the drain since the check read it.
 func (d *drains) end(server, dest Key, until time.Time, remove func() error) error {
 	runtime.Gosched() // where processors are few, a Commit that waits is next
 	d.mu.Lock()

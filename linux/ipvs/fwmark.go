@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/virtualserver"
 )
 
-// defaultMark is the bit of the packet mark that kube-proxy uses, too: bit 14.
+// defaultMark is kube-proxy's default fwmark bit for masquerade: bit 14.
 const defaultMark = 1 << 14
 
 // markBits are the fwmark bits that this mode uses, all near the one that the user
@@ -32,9 +32,9 @@ type markBits struct {
 	shift                       int // of the number
 }
 
-// maxNumber is how many virtual servers by mark a family can have, with SNAT and without. A namespace gets
-// another one while it has no more than are free: one alone has half of them at most, two have a third each. A port
-// that lacks one fails, and its packets find the virtual server by address.
+// maxNumber is the number of virtual servers by mark that a family can have, with SNAT and as many without. A namespace gets
+// another one while it has no more than are free: one alone gets half of them at most, two a third each. A port
+// without a number fails, and its packets find the virtual server by address.
 const maxNumber = 1<<12 - 1
 
 // bitsFor returns the bits for the user's masquerade bit: below it, or above it if
@@ -116,7 +116,7 @@ type fwmarks struct {
 // held is the fwmark of a virtual server, and which namespace has it (Value.tenant).
 type held struct{ fwmark, tenant uint32 }
 
-// taken is how much of a family is in use.
+// taken counts the fwmarks of a family that are in use.
 type taken struct {
 	marks   [2]int            // without SNAT, and with
 	tenants [2]map[uint32]int // of these, by namespace
@@ -137,8 +137,8 @@ func newFWMarks(b markBits) *fwmarks {
 	return m
 }
 
-// fwmarksOf numbers the virtual servers by fwmark of a set of objects, in their order, and those that others of them
-// belong to though they are not there: such objects have a number in the kernel, too.
+// fwmarksOf assigns numbers to the virtual servers by fwmark of a set of objects, in order, also to servers that
+// only destinations or entries of the set refer to.
 func fwmarksOf(b markBits, objects map[Key]Value) *fwmarks {
 	m, servers := newFWMarks(b), map[Key]struct{}{}
 	for k, v := range objects {
@@ -198,9 +198,9 @@ func (m *fwmarks) server(id virtualserver.ID) (Key, bool) {
 	return k, known && k.Via != Orphan
 }
 
-// allocate assigns a number that no server has. Where there is none left, it takes one that only a
-// server of the other Via has: earlier programs do not tell those two apart. It looks for one only where
-// there is one: a Service without may have thousands of ops.
+// allocate assigns a number that no server has or, if there is none left, one that only a
+// server of the other Via has: earlier versions of Tandem do not tell these two apart. It searches only if
+// a number is free: a Service without one may have thousands of ops.
 func (m *fwmarks) allocate(server Key, tenant uint32) error {
 	used, last, taken := m.used[server.Family], &m.last[server.Family], &m.taken[server.Family]
 	snat := m.snat(m.fwmark(0, server.Via))
@@ -269,8 +269,8 @@ func (m *fwmarks) belongs(server Key, tenant uint32) {
 	}
 }
 
-// orphans reserves the numbers of those that were read back, and of no others:
-// a server that was given one would be deleted with the orphan.
+// orphans reserves the numbers of the orphans that were read back, and frees those of others:
+// a server that got the number of an orphan would be deleted with it.
 func (m *fwmarks) orphans(found []Key) {
 	m.mu.Lock()
 	for k := range m.marks {

@@ -53,7 +53,7 @@ func (k *sockets) close() {
 	}
 }
 
-// ignore returns nil for an error that means that there is nothing to do.
+// ignore returns nil for the harmless errors, else err.
 func ignore(err error, harmless ...error) error {
 	var gone netlink.LinkNotFoundError
 	for _, f := range harmless {
@@ -71,7 +71,7 @@ func wrap(what string, err error) error {
 	return nil
 }
 
-// alias marks the device as owned: without it the device is kube-proxy's.
+// alias is the device's interface alias, which marks it as owned: without it the device is kube-proxy's.
 const alias = "kept by Tandem"
 
 // link creates the device, adopts kube-proxy's, or deletes it. It stays down, as in
@@ -111,8 +111,7 @@ func (k *sockets) address(verb ledger.Verb, a netip.Addr) error {
 	return ignore(wrap("address "+a.String(), k.links.AddrAdd(link, addr)), unix.EEXIST)
 }
 
-// rule creates or deletes the routing rule that selects our table for packets with a
-// mark.
+// rule creates or deletes the routing rule that selects routeTable for packets with a mark.
 func (k *sockets) rule(verb ledger.Verb, f model.Family, mark uint32) error {
 	rule := routeRule(f, mark)
 	if verb == ledger.Delete {
@@ -348,7 +347,7 @@ func (t *tables) apply(ctx context.Context, ops []ledger.Op[Key, Value], errs []
 	}
 }
 
-// observe reads our chains of a family.
+// observe reads the owned chains of a family.
 func (t *tables) observe(ctx context.Context, f model.Family, emit func(Key, Value)) error {
 	if !slices.Contains(t.Families, f) {
 		return nil
@@ -398,8 +397,8 @@ func (s *servers) begin(ops []ledger.Op[Key, Value]) *serverCommit {
 	return c
 }
 
-// end corrects the results of destinations that were to go with their servers: those whose server stays have
-// stayed, too.
+// end corrects the results of destinations that were to be deleted with their servers: if the deletion of a server failed, so
+// did theirs.
 func (c *serverCommit) end(errs []error) {
 	stay := map[Key]error{}
 	for i, op := range c.ops {
@@ -516,7 +515,7 @@ func (c *serverCommit) wants(server Key, to Peer) bool {
 }
 
 // dest creates a destination or drains it. An existing one, draining or not, is
-// reused. The last one stays while those that come instead cannot be created: see Last.
+// reused. The last one stays while others cannot be created: see Last.
 func (c *serverCommit) dest(op ledger.Op[Key, Value]) (err error) {
 	server := op.Key.serverOf()
 	if c.deleted[server] {

@@ -26,8 +26,8 @@ const Link = "kube-ipvs0"
 // ipvsadm does not show them.
 const flagOwned = 1 << 24
 
-// tenantBits are the flags of a virtual server by mark that tell the namespace it is counted by: a
-// hash, never 0. So a restart knows who has how many.
+// tenantBits are the flags of a virtual server by mark that hold a hash of its namespace, never 0. So
+// counts by namespace survive a restart.
 const tenantBits, tenantShift = 0xffff << tenantShift, 8
 
 // The routing rule that delivers service packets locally. External and load balancer
@@ -245,9 +245,9 @@ func (k Key) dest(to netip.AddrPort) Key {
 	return k
 }
 
-// Last reports whether a key is the only destination of its virtual server. Such a one is not deleted by
-// a Commit in which another one could not be created: the virtual server would have none until
-// that is tried again.
+// Last reports whether a key is the only destination of its virtual server. A Commit in which another
+// destination could not be created does not delete it: the virtual server would have none until the
+// retry.
 func Last(objects map[Key]Value, k Key) bool {
 	if k.Kind != kindDest {
 		return false
@@ -330,11 +330,11 @@ const (
 	Pods            // frontends with another action for this node's pods, with marks
 	Host            // frontends with another action for the host itself, with marks
 	Restricted      // frontends with source ranges
-	SourceRanges    // a restricted frontend and a range that may use it
-	loopBack        // endpoints of this node, twice: connections back to their sender
-	virtualIPs      // the cluster IPs: their other ports are rejected
-	nodePortRanges  // where node ports answer
-	ServiceCIDRs    // where cluster IPs are, and nothing else
+	SourceRanges    // pairs of a restricted frontend and a permitted range
+	loopBack        // endpoints of this node as destination and source: hairpins
+	virtualIPs      // the cluster IPs, whose unused ports are rejected
+	nodePortRanges  // the addresses of node ports
+	ServiceCIDRs    // the ranges of cluster IPs
 	healthCheckPort // healthCheckNodePorts
 	numSets
 )
@@ -365,7 +365,7 @@ func (s SetID) kind() string { return setTable[s].kind }
 
 func (s SetID) marks() bool { return setTable[s].marks }
 
-// maxSetName is what the kernel takes (IPSET_MAXNAMELEN without its zero).
+// maxSetName is the length of the longest name (IPSET_MAXNAMELEN without the terminating zero).
 const maxSetName = 31
 
 // maxEntries is more than any cluster needs. It costs nothing, since sets grow as
@@ -386,7 +386,7 @@ var setNames = func() (names [numSets][2]string) {
 // Name returns the name of the set in a family.
 func (s SetID) Name(f model.Family) string { return setNames[s][f] }
 
-// setNamed finds one of our sets by its name.
+// setNamed returns the set with a name, noSet if there is none.
 func setNamed(name string) (SetID, model.Family) {
 	for s := noSet + 1; s < numSets; s++ {
 		for _, f := range model.Families() {

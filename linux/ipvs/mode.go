@@ -129,7 +129,7 @@ type Sim struct {
 	host    *model.Host
 	marks   *fwmarks
 	servers virtualserver.Table
-	weights map[virtualserver.ID]map[netip.AddrPort]float64 // of those that are sent to by weight alone
+	weights map[virtualserver.ID]map[netip.AddrPort]float64 // of servers whose scheduler is rr or wrr
 	ranges  map[SetID][]Key
 	rules   *xtables.Sim
 }
@@ -335,8 +335,7 @@ func (*Compiler) Text(k Key, v Value) string {
 	return ""
 }
 
-// Opaque: rules with what tandem never writes match
-// nothing in Evaluate.
+// Opaque reports whether a chain has unparsed rules, which match nothing in Evaluate.
 func (*Compiler) Opaque(_ Key, v Value) bool {
 	for r := range v.Rules.All() {
 		if r.Unparsed != "" {

@@ -132,7 +132,7 @@ func Prepare(c *config.Config, log *slog.Logger) error {
 	return applySysctls(c.IPVS, log)
 }
 
-// tracking has conntrack see the connections of IPVS, which masquerading needs.
+// tracking is the sysctl that makes conntrack track connections of IPVS, which masquerading needs.
 func tracking() host.Setting {
 	return host.Setting{Path: "proc/sys/net/ipv4/vs/conntrack", Want: 1}
 }
@@ -253,7 +253,7 @@ func (f *followed) Sync(ctx context.Context) (dataplane.Work, error) {
 }
 
 // checkLoaded returns an error if the kernel has not loaded IPVS. It makes the kernel
-// load it only if our kube-ipvs0 shows that it was in use here.
+// load it only if an owned kube-ipvs0 shows that it was in use here.
 func checkLoaded() error {
 	if virtualserver.Loaded() {
 		return nil
@@ -303,8 +303,8 @@ func checkIPv6(ctx context.Context, commands *xtables.Commands) error {
 	return err
 }
 
-// What a probe makes, beside xtables.ScratchChain: one link, routing rule and set at a
-// time or family. No packet meets them.
+// The objects of a probe besides xtables.ScratchChain: a link, and in each family a routing
+// rule and sets. They affect no packet.
 const (
 	scratchLink  = "tandem-probe"
 	scratchTable = routeTable + 1 // without routes

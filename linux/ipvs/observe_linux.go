@@ -165,9 +165,9 @@ func (o *observation) frontend(exception Key) netip.AddrPort {
 	return netip.AddrPortFrom(exception.Family.Unspecified(), exception.Dst.Port())
 }
 
-// nameServers sets the names of virtual servers in the entries that select them. Of several
-// with one name, as where the entries of a node port select different ones, that with the lowest
-// mark has it. The others are orphans; entries that select them are as no entry should be.
+// nameServers sets the names of virtual servers in the entries that select them. If several have
+// one name, since the entries of a node port select different ones, the one with the lowest
+// mark gets it. The others are orphans, and entries that select them are drift.
 func (o *observation) nameServers(f model.Family) {
 	first := map[Key]uint32{}
 	for at, server := range o.byMark {
@@ -298,7 +298,7 @@ func (d *Driver) endpoints(ctx context.Context, found func(dataplane.Connections
 		}
 		err := c.CountsOf(s.id, func(at netip.AddrPort, n uint64) { s.count(dataplane.Connections{Endpoint: at, New: n}, found) })
 		if errors.Is(err, virtualserver.ErrNoServer) {
-			return nil // it went meanwhile
+			return nil // it was deleted meanwhile
 		}
 		return err
 	})
@@ -321,7 +321,8 @@ type countedServer struct {
 	node bool // at an address of this node
 }
 
-// eachCounted calls f for all of ours in the network namespace of the calling thread.
+// eachCounted calls f for the owned virtual servers that have had connections, in the network namespace of the
+// calling thread.
 func (d *Driver) eachCounted(f func(*virtualserver.Conn, countedServer) error) error {
 	own, err := nodeAddresses()
 	if err != nil {

@@ -99,8 +99,8 @@ type ruleMaker struct {
 	family model.Family
 }
 
-// forwarded are the packets that IPVS has sent on, until they leave the host: they have
-// no longer the bit of a Service, and a number. They are routed with it, so it has no bit
+// forwarded matches packets that IPVS has forwarded, until they leave the host: their mark has a fixed
+// number and not the service bit. They are routed with it, so it has no bit
 // that others route by: 0x80 (Amazon VPC CNI), 0x0f00 (Cilium), or 1 alone.
 func (r ruleMaker) forwarded() xtables.HasMark {
 	return xtables.HasMark{Value: 0x55 << r.shift, Mask: r.service | r.denied | r.numberMask()}
@@ -177,7 +177,7 @@ func (r ruleMaker) unallocated() xtables.Rule {
 	return rule(xtables.Drop, r.in(ServiceCIDRs, "dst"), xtables.DstLocal{Not: true}, isNew, xtables.State{Any: "DNAT", Not: true})
 }
 
-// ownedTables are the tables with our chains. Mangle is last: packets are marked only
+// ownedTables are the tables with owned chains. Mangle is last: packets are marked only
 // when the other tables handle the marks.
 var ownedTables = [...]xtables.Table{xtables.Filter, xtables.NAT, xtables.Mangle}
 

@@ -14,8 +14,8 @@ import (
 // Op is one change of a batch.
 type Op = ledger.Op[Key, Value]
 
-// batch turns ops into the messages of one transaction. Its memory is used
-// again for the next one.
+// batch turns ops into the messages of one transaction. The next transaction reuses its
+// memory.
 type batch struct {
 	encoder
 	table   *Table
@@ -28,9 +28,9 @@ type batch struct {
 
 // sent describes a message of the batch; its index gives the sequence number.
 type sent struct {
-	op     int32 // -1 when it is for several: see places
-	start  int32
-	places int32 // where its elements begin in batch.places
+	op     int32 // index; -1 for a list of elements: see places
+	start  int32 // in Buf
+	places int32 // of its elements, in batch.places
 }
 
 // place maps the offset of an element in a message to its op.
@@ -49,7 +49,7 @@ func newBatch(t *Table) *batch {
 	return b
 }
 
-// Encode returns ops as the messages of one transaction, the first of which has the
+// Encode returns ops as the messages of one transaction, whose first has the sequence
 // number seq.
 func (t *Table) Encode(ops []Op, seq uint32) []byte { return newBatch(t).encode(ops, seq) }
 
@@ -57,10 +57,10 @@ func (t *Table) Encode(ops []Op, seq uint32) []byte { return newBatch(t).encode(
 // bits.
 const maxElements = 60000
 
-// encode writes the ops as one transaction, in an order that the kernel accepts: old
-// rules and elements are deleted first, then every object is declared before it is
-// used, and objects that others referred to are deleted last. Only the last op is
-// acknowledged. The bytes are valid until the next call.
+// encode writes the ops as one transaction, in an order that the kernel accepts: first
+// old rules and elements are deleted, then sets and chains are declared before rules and elements use
+// them, and unused sets and chains are deleted last. Only the last message before
+// BATCH_END is acknowledged. The bytes are valid until the next call.
 func (b *batch) encode(ops []Op, seq uint32) []byte {
 	b.Buf, b.sent, b.places = b.Buf[:0], b.sent[:0], b.places[:0]
 	b.seq, b.next = seq, seq
@@ -82,21 +82,21 @@ func (b *batch) encode(ops []Op, seq uint32) []byte {
 	return b.Buf
 }
 
-// take records a message for an op and returns its sequence number.
+// take records a message for an op, or -1, and returns its sequence number.
 func (b *batch) take(op int) uint32 {
 	b.sent = append(b.sent, sent{op: int32(op), start: int32(len(b.Buf)), places: int32(len(b.places))})
 	b.next++
 	return b.next - 1
 }
 
-// message begins one for the op of a key, with the name of the table, as all have it.
+// message begins a message for the op of a key, with the name of the table.
 func (b *batch) message(kind, flags uint16, op int, k Key) {
 	b.family = k.Family
 	b.Begin(subsystem<<8|kind, flags, b.take(op), netlink.FamilyOf(k.Family), 0)
 	b.Text(attrTable, b.table.Name)
 }
 
-// named writes a message about a part of the table, by the attribute for its name.
+// named writes a message about a set or chain; attr is the attribute for its name.
 func (b *batch) named(kind uint16, op int, k Key, attr uint16) {
 	b.message(kind, 0, op, k)
 	b.Text(attr, k.Name())
@@ -125,8 +125,8 @@ func (b *batch) sort(ops []Op) {
 	}
 }
 
-// elements deletes or adds the elements of all sets. A replaced element is deleted
-// and added again, which no packet sees, as it is one transaction.
+// elements deletes or adds elements of all sets. A replaced element is deleted and
+// added again; no packet sees it missing, since that is one transaction.
 func (b *batch) elements(ops []Op, del bool) {
 	for f := range b.pending {
 		for s := range b.pending[f] {
@@ -162,9 +162,8 @@ func (b *batch) elementList(ops []Op, list []int32, del bool) (n int) {
 	return n
 }
 
-// remove deletes sets, then chains, then tables. No rule is left that refers to
-// them by now, but elements of sets that others put into our tables may refer to
-// chains.
+// remove deletes sets, then chains, then tables. No rule refers to them any more, but
+// elements of foreign sets in an owned table may refer to chains, so sets come first.
 func (b *batch) remove(ops []Op) {
 	for _, kind := range []Kind{KindSet, KindChain, KindTable} {
 		for i, o := range ops {
@@ -186,8 +185,9 @@ func (b *batch) remove(ops []Op) {
 // last is the sequence number of the message that is acknowledged.
 func (b *batch) last() uint32 { return b.next - 2 }
 
-// culprit finds the op that a failed message was for, given the offset of the
-// attribute that the kernel rejected, 0 if unknown.
+// culprit returns the op of a failed message, given the offset of the attribute that the
+// kernel rejected, 0 if unknown. Ok is false if the op is unknown; in a list of elements op
+// is then the first.
 func (b *batch) culprit(seq, offset uint32) (op int, ok bool) {
 	i := int(seq - b.seq)
 	if i <= 0 || i >= len(b.sent) {
@@ -211,8 +211,8 @@ func (b *batch) culprit(seq, offset uint32) (op int, ok bool) {
 	return int(places[at].op), found || offset > 0
 }
 
-// expression returns the name of the expression at an offset that the kernel rejected
-// as unknown, empty if it is something else.
+// expression returns the name of the expression at the offset that the kernel rejected,
+// empty if no expression begins there.
 func (b *batch) expression(seq, offset uint32) string {
 	i := int(seq - b.seq)
 	if i <= 0 || i >= len(b.sent) || offset == 0 || b.sent[i].op < 0 {
@@ -366,9 +366,9 @@ func (b *batch) rules(ops []Op) {
 // added ranges may overlap, and the kernel rejects overlapping ranges.
 
 // gathered returns the indices of ops in an order that keeps ranges that may overlap
-// together, deletions first. If ranges of the same frontend are added, deletions come
-// as early as those; else they stay behind the ops that need them. Those that are added after deletions
-// do not overlap these, and stay where they are: see ledger.Plan.
+// together, deletions first. Deletions of ranges move forward to additions in the same group that
+// come before them. Additions that come after deletions do not overlap these (ledger.Plan),
+// and stay in place.
 func gathered(ops []Op) (order []int) {
 	type run struct {
 		begin   int
@@ -393,20 +393,21 @@ func gathered(ops []Op) (order []int) {
 		at[i] = r.begin
 	}
 	slices.SortFunc(order, func(a, b int) int {
-		return cmp.Or(cmp.Compare(at[a], at[b]), cmp.Compare(stays(ops[a]), stays(ops[b])), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(at[a], at[b]), cmp.Compare(deletesFirst(ops[a]), deletesFirst(ops[b])), cmp.Compare(a, b))
 	})
 	return order
 }
 
-func stays(o Op) int {
+// deletesFirst is a sort key that puts deletions before other ops.
+func deletesFirst(o Op) int {
 	if o.Verb == ledger.Delete {
 		return 0
 	}
 	return 1
 }
 
-// overlapping returns the group in which ranges may overlap: the set, and the
-// frontend if that is in its keys. It is false for ops that are no range.
+// overlapping returns the group within which the op's range may overlap others: the set, with
+// the frontend if the keys have it. Ok is false if the op is not about a range.
 func overlapping(o Op) (group Key, ok bool) {
 	if _, ok = o.Key.Range(); !ok {
 		return group, false
@@ -419,8 +420,8 @@ func overlapping(o Op) (group Key, ok bool) {
 }
 
 // cut returns where gathered ops are split: as near to the middle as possible without
-// separating ranges that may overlap. If there is no such place, those are split:
-// some ranges may then be missing for a moment.
+// separating ranges that may overlap. If all may, it splits these: some ranges are then
+// missing until the second part is applied.
 func cut(ops []Op) int {
 	half := len(ops) / 2
 	for off := range len(ops) - half {

@@ -14,7 +14,7 @@ import (
 // Count is what a counter has counted.
 type Count struct{ Packets, Bytes uint64 }
 
-// counter writes the counter of an element, which begins with a count.
+// counter writes the counter of an element, with its initial count.
 func (e *encoder) counter(c Count) {
 	at := e.Nest(elemExpr)
 	e.Text(attrExprName, "counter")
@@ -45,24 +45,23 @@ func parseCounter(b []byte) (c Count, ok bool) {
 	return c, ok
 }
 
-// budget bounds the counters of elements: each takes memory of the kernel for every
-// possible CPU. It is safe for concurrent use. Elements that come when it is used up are written without a counter,
-// and count for as wanted, as they are, when they are read; those that follow when
-// there is room again have one. A restart finds the same: elements without a counter are
-// wanted as far as there is no room for theirs.
+// budget bounds the counters of elements: each takes kernel memory for every possible CPU. Elements
+// written when it is used up get no counter, and are reported as if they had one, so that they are no
+// drift; they stay without one until they are replaced. After a restart, elements without a counter
+// are drift only as far as there is room for their counters. It is safe for concurrent use.
 type budget struct {
-	most   int // counters; 0: nothing counts
-	counts map[*Set]bool
+	most   int           // counters; 0 for none
+	counts map[*Set]bool // sets whose elements have counters
 
 	mu     sync.Mutex
-	used   int // as of the last reading, and the transactions since
-	denied map[Key]struct{}
+	used   int              // as of the last reading and the transactions since
+	denied map[Key]struct{} // elements without a counter for lack of room
 }
 
 // counts reports whether a value has a counter.
 func counts(v Value) bool { return v.Body != nil && v.Body.Counter != nil }
 
-// uncounted is a value without its counter.
+// uncounted returns a value without its counter.
 func uncounted(v Value) Value {
 	body := *v.Body // it may be shared
 	if body.Counter = nil; body == (Body{}) {
@@ -73,8 +72,8 @@ func uncounted(v Value) Value {
 	return v
 }
 
-// room reports whether there is room for an element's counter beside used ones. Endpoints,
-// which come first and are more, may use half of it.
+// room reports whether there is room for an element's counter when used ones exist. Counters of
+// endpoints, which come first and are more, may use half of the budget.
 func (b *budget) room(used int, k Key) bool {
 	if k.Set.Data == DataEndpoint {
 		return used < b.most/2
@@ -82,7 +81,8 @@ func (b *budget) room(used int, k Key) bool {
 	return used < b.most
 }
 
-// admit returns ops with the counters that there is room for.
+// admit returns ops without the counters that there is no room for. It copies ops before it
+// changes them.
 func (b *budget) admit(ops []Op) []Op {
 	if b.most == 0 {
 		return ops
@@ -111,8 +111,8 @@ func (b *budget) admit(ops []Op) []Op {
 	return ops
 }
 
-// applied notes the ops of a transaction as they were sent, except those that failed.
-// Asked are the same ops with all counters that are wanted.
+// applied notes the ops of a transaction as sent, except those that failed. Asked are the
+// same ops before admit.
 func (b *budget) applied(asked, sent []Op, errs []error) {
 	if b.most == 0 {
 		return
@@ -137,15 +137,15 @@ func (b *budget) applied(asked, sent []Op, errs []error) {
 	}
 }
 
-// counted reports whether an element that is believed to be v has a counter. The caller has
-// the lock.
+// counted reports whether an element with the recorded value v has a counter. The caller
+// holds the lock.
 func (b *budget) counted(k Key, v Value) bool {
 	_, denied := b.denied[k]
 	return counts(v) && !denied
 }
 
-// reading passes what is read on, but for elements without a counter in sets that count:
-// whether there was room for theirs is known at its end.
+// reading passes on the objects that are read, except elements without a counter in sets
+// with counters: budget.end decides at the end of the reading whether they lack room.
 type reading struct {
 	found   func(Key, Value)
 	counts  map[*Set]bool
@@ -170,8 +170,8 @@ func (r *reading) add(k Key, v Value) {
 	r.found(k, v)
 }
 
-// end gives those elements a counter that have none for lack of room, in what was read.
-// Alone means that nothing was written meanwhile.
+// end adds a counter to the values of read elements that have none for lack of room. Alone
+// means that nothing was written during the reading.
 func (b *budget) end(r *reading, alone bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -190,7 +190,7 @@ func (b *budget) end(r *reading, alone bool) {
 	}
 }
 
-// counted is a value with a counter.
+// counted returns a value with a counter.
 func counted(v Value) Value {
 	body := Body{}
 	if v.Body != nil {

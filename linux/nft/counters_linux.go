@@ -15,8 +15,8 @@ import (
 )
 
 // Counts reads the counters of a table's elements, concurrently with drivers. It keeps its
-// socket: when one of netfilter is closed, the kernel waits with the lock of all transactions
-// until what the last of them have deleted is freed, some 10 ms (nft_rcv_nl_event). It is safe
+// socket open: when a netfilter socket is closed, the kernel holds the lock of all transactions
+// until objects that the last ones deleted are freed, some 10 ms (nft_rcv_nl_event). It is safe
 // for concurrent use.
 type Counts struct {
 	table *Table
@@ -25,7 +25,7 @@ type Counts struct {
 	sock *netlink.Socket // nil once it is closed
 }
 
-// OpenCounts opens them in the network namespace of the calling thread.
+// OpenCounts opens a socket in the network namespace of the calling thread.
 func OpenCounts(t *Table) (*Counts, error) {
 	sock, err := openSocket()
 	if err != nil {
@@ -34,7 +34,7 @@ func OpenCounts(t *Table) (*Counts, error) {
 	return &Counts{table: t, sock: sock}, nil
 }
 
-// Close closes the socket when it is not read from. A later Read fails.
+// Close waits for a Read, and closes the socket. A later Read fails.
 func (c *Counts) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -46,12 +46,12 @@ func (c *Counts) Close() error {
 	return err
 }
 
-// Read passes the counters of the elements of some sets, and the addresses that the elements lead to, to found, which
-// keeps neither. It allocates nothing for an element: there are 10,000 and more.
+// Read calls found for each element of the sets that has a counter, with the counter and the address that it leads to. Found must
+// not keep the value's Body. Nothing is allocated for an element: there are 10,000 and more.
 func (c *Counts) Read(ctx context.Context, f model.Family, found func(Key, Value), sets ...*Set) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.sock == nil { // its data plane is not in use any more
+	if c.sock == nil {
 		return fmt.Errorf("nftables: counters: %w", os.ErrClosed)
 	}
 	s, body := newSnapshot(c.table, f, nil), Body{Counter: &Count{}}
@@ -72,10 +72,9 @@ func (c *Counts) Read(ctx context.Context, f model.Family, found func(Key, Value
 	return nil
 }
 
-// keepCounts has elements that are replaced begin with what those before them have
-// counted, and returns how many it has read: these alone, however large their set is. What
-// cannot be read starts again: counts are no reason to hold up a change. The caller has the
-// lock.
+// keepCounts makes replaced elements begin with the counts of the old ones, and returns the number of
+// elements read: only the replaced ones, however large their set is. Counts that cannot be read
+// begin at 0: they must not delay a change. The caller holds the lock.
 func (d *Driver) keepCounts(ctx context.Context, ops []Op) (read int) {
 	at := map[Key]int{}
 	sets := map[model.Family]map[*Set][]Key{}
@@ -113,8 +112,8 @@ func (d *Driver) keepCounts(ctx context.Context, ops []Op) (read int) {
 	return read
 }
 
-// readSome reads those elements of one set that are there: the kernel's answer ends at the
-// first that is missing.
+// readSome reads those of some elements of one set that exist, one by one if one is missing: the
+// kernel's answer to a request for several ends there.
 func (d *Driver) readSome(ctx context.Context, s *snapshot, keys []Key) {
 	if whole, _ := requestKeys(ctx, d.sock, s, keys); whole {
 		return
@@ -126,7 +125,7 @@ func (d *Driver) readSome(ctx context.Context, s *snapshot, keys []Key) {
 	}
 }
 
-// requestElements reads an element of a set, or all.
+// requestElements reads one element of a set or, with nil, all.
 func (d *Driver) requestElements(ctx context.Context, sock *netlink.Socket, s *snapshot, set *Set, one *Key) error {
 	flags := uint16(netlink.FlagDump)
 	if one != nil {
@@ -143,8 +142,8 @@ func (d *Driver) requestElements(ctx context.Context, sock *netlink.Socket, s *s
 	}, s.add)
 }
 
-// Count bounds the counters in elements of some sets: those of frontends and endpoints.
-// It comes before anything else.
+// Count enables counters in elements of some sets, at most that many. It is called before any
+// other method.
 func (d *Driver) Count(most int, sets ...*Set) {
 	b := &d.budget
 	b.most, b.counts, b.denied = most, map[*Set]bool{}, map[Key]struct{}{}
@@ -153,15 +152,15 @@ func (d *Driver) Count(most int, sets ...*Set) {
 	}
 }
 
-// Uncounted reports whether there are elements without a counter, for lack of room.
+// Uncounted reports whether elements have no counter for lack of room.
 func (d *Driver) Uncounted() bool {
 	d.budget.mu.Lock()
 	defer d.budget.mu.Unlock()
 	return len(d.budget.denied) > 0
 }
 
-// asWanted passes single elements that were read, without a counter for lack of room, as
-// those that have one.
+// asWanted returns found for single elements: those without a counter for lack of room are
+// passed on as if they had one.
 func (d *Driver) asWanted(found func(Key, Value)) func(Key, Value) {
 	if d.budget.most == 0 {
 		return found

@@ -25,15 +25,15 @@ type snapshot struct {
 	hooks    map[string]Hook
 	rules    map[string][]uint64   // digests, in order
 	ranges   map[*Set][]rawElement // of the sets of ranges
-	chains   map[string]lead       // by name: that of thousands of elements is kept once
-	counts   map[*Set]int          // elements, where the kernel counts them
-	many     int                   // a set with more of them may be read by its keys
-	numbered map[*Set][]numbered   // what elements read so far lead to in those sets
+	chains   map[string]lead       // by name, which thousands of elements share
+	counts   map[*Set]int          // numbers of elements, if the kernel reports them (Linux 6.17)
+	many     int                   // a set with more elements may be read by its keys
+	numbered map[*Set][]numbered   // elements of such sets that those read so far lead to
 	damage   bool                  // the table must be re-created
 	hasTable bool
 	foreign  bool // the table is not owned
 
-	counters func(*Set, rawElement) // gets the elements that count, in place of found; nil for found
+	counters func(*Set, rawElement) // if not nil, called for elements with a counter instead of found
 }
 
 func newSnapshot(t *Table, f model.Family, found func(Key, Value)) *snapshot {
@@ -44,14 +44,14 @@ func newSnapshot(t *Table, f model.Family, found func(Key, Value)) *snapshot {
 	}
 }
 
-// part returns a snapshot that reads some of the elements of s, for a goroutine of its own.
+// part returns a snapshot for reading elements of s in another goroutine; see join.
 func (s *snapshot) part(found func(Key, Value)) *snapshot {
 	p := newSnapshot(s.table, s.family, found)
-	p.counts, p.many = s.counts, s.many // only read
+	p.counts, p.many = s.counts, s.many // shared for reading
 	return p
 }
 
-// join adds what a part has kept of the elements that it read.
+// join adds the elements that a part has collected.
 func (s *snapshot) join(p *snapshot) {
 	for set, raw := range p.ranges {
 		s.ranges[set] = append(s.ranges[set], raw...)
@@ -61,7 +61,7 @@ func (s *snapshot) join(p *snapshot) {
 	}
 }
 
-// lead is a chain, with what it looks up (Leads).
+// lead is a chain's name, and the elements that it looks up (Leads).
 type lead struct {
 	name  string
 	set   *Set
@@ -69,7 +69,7 @@ type lead struct {
 	n     int
 }
 
-// numbered are n elements of a set with rising numbers, the first of which is key's.
+// numbered are n elements of a set with consecutive numbers, the first of which is key.
 type numbered struct {
 	key Key
 	n   int
@@ -115,7 +115,7 @@ func (s *snapshot) addTable(m netlink.Message) {
 	}
 	s.hasTable = true
 	s.foreign = !strings.HasPrefix(comment, s.table.Owner)
-	// With a flag such as dormant no rule works.
+	// A flag such as dormant disables the rules.
 	s.damage = s.damage || flags != s.table.flags || comment != s.table.Comment
 	s.objects[TableKey(s.family)] = Value{Body: &Body{Comment: comment}}
 }
@@ -279,7 +279,7 @@ func (s *snapshot) element(set *Set, e rawElement) {
 	s.found(k, v)
 }
 
-// lead returns what is known of a chain.
+// lead returns a chain's lead, computed once.
 func (s *snapshot) lead(chain string) lead {
 	known, ok := s.chains[chain]
 	if !ok {
@@ -292,8 +292,8 @@ func (s *snapshot) lead(chain string) lead {
 	return known
 }
 
-// finish calls found for all other objects. A table that cannot be repaired in place
-// is reported alone: replacing it re-creates everything.
+// finish calls found for all objects but single elements. For a table that cannot be repaired
+// in place it reports the table only, as drift: its replacement re-creates everything.
 func (s *snapshot) finish() {
 	if !s.hasTable {
 		return
@@ -383,7 +383,8 @@ func constant(b []byte) []byte {
 	return nil
 }
 
-// foreign names an element by the attributes needed to delete it.
+// foreign returns the key of an element that Tandem did not write: the attributes needed to
+// delete it.
 func (e rawElement) foreign(f model.Family, set *Set) Key {
 	w := encoder{Writer: &netlink.Writer{}}
 	if e.end {
@@ -396,7 +397,7 @@ func (e rawElement) foreign(f model.Family, set *Set) Key {
 	return Key{Kind: KindForeign, Family: f, Set: set, Detail: detail(rawKey(w.Buf))}
 }
 
-// parse returns the object of an element; ok is false if we cannot have written it.
+// parse returns the object of an element; ok is false if Tandem cannot have written it.
 func (e *rawElement) parse(f model.Family, set *Set) (k Key, v Value, ok bool) {
 	if k, ok = e.keyOf(f, set); ok {
 		v, ok = e.value(f, set)
@@ -404,7 +405,7 @@ func (e *rawElement) parse(f model.Family, set *Set) (k Key, v Value, ok bool) {
 	return k, v, ok
 }
 
-// keyOf returns the key of an element; ok is false if we cannot have written it.
+// keyOf returns the key of an element; ok is false if Tandem cannot have written it.
 func (e *rawElement) keyOf(f model.Family, set *Set) (k Key, ok bool) {
 	k = Key{Kind: KindElement, Family: f, Set: set}
 	if e.strange || e.counts && set.Data != DataVerdict && set.Data != DataEndpoint || len(e.key) != keyLen(f, set.Key) || !k.parseKey(e.key) {
@@ -418,7 +419,7 @@ func (e *rawElement) keyOf(f model.Family, set *Set) (k Key, ok bool) {
 		k = k.withRange(Range{addressOf(e.key[first:]), addressOf(e.keyEnd[first:])})
 	}
 	var scratch [64]byte // an audit does this for every element: no allocation
-	// It must have exactly the bytes that we would write.
+	// It must have exactly the bytes that Tandem would write.
 	return k, slices.Equal(k.append(scratch[:0], false), e.key)
 }
 
@@ -454,7 +455,7 @@ func (k *Key) parseKey(b []byte) bool {
 	return true
 }
 
-// to returns the address that an element leads to, if it does; ok is false if we cannot have written it.
+// to returns the address that an element leads to, if any; ok is false if Tandem cannot have written it.
 func (e *rawElement) to(f model.Family, set *Set) (v Value, ok bool) {
 	n := addressLen(f)
 	switch set.Data {
@@ -503,7 +504,7 @@ func (e *rawElement) value(f model.Family, set *Set) (v Value, ok bool) {
 	return v, true
 }
 
-// ranges pairs the elements of a set of ranges, first addresses and ends in any
+// ranges pairs the elements of a set of ranges, which are beginnings and ends in any
 // order. Elements without a counterpart are foreign.
 func ranges(f model.Family, set *Set, raw []rawElement, put func(Key, Value)) {
 	n := addressLen(f)
@@ -535,7 +536,7 @@ func ranges(f model.Family, set *Set, raw []rawElement, put func(Key, Value)) {
 	}
 }
 
-// addressOf returns the address in some bytes of the right number.
+// addressOf returns the address in 4 or 16 bytes.
 func addressOf(b []byte) netip.Addr {
 	a, _ := netip.AddrFromSlice(b)
 	return a

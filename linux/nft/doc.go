@@ -25,17 +25,17 @@
 //	sim.go             objects and a packet to an outcome (Sim)
 //	message.go         numbers of nf_tables, and user data that the kernel keeps
 //	encode.go          expressions and elements to netlink
-//	batch.go           ops to one transaction, in an order that works (Encode), cut
-//	                   where it is too large
+//	batch.go           ops to one transaction, in an order that the kernel accepts (Encode);
+//	                   splits of too large ones
 //	decode.go          netlink back to objects (Decode)
-//	driver_linux.go    what is written to the kernel (Driver), and who owns a table; whether
-//	                   this kernel can do it (Try)
-//	read_linux.go      what is read back, over several sockets at a time, in parts, or,
-//	                   where there is very much, by its keys
+//	driver_linux.go    writing to the kernel (Driver); ownership of tables; probes of the
+//	                   kernel (Try)
+//	read_linux.go      reading back, over several sockets at once; very large sets by keys
 //	counters*.go       counters of elements, and their bound
 //	others_linux.go    other programs' chains on this node; small transactions on tables
 //	                   without a Table; temporary tables
 //	flowtable_linux.go flow offload
-//	follow_linux.go    the rules that one packet traverses (nft_trace); which other programs
+//	follow_linux.go    the rules that one packet traverses (nft_trace); other programs that
 //	                   write to nf_tables
+//	reject_linux.go    packets that rules reject (nft_trace)
 package nft

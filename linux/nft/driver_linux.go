@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,25 +21,25 @@ import (
 )
 
 // Driver applies objects to the kernel (dataplane.Driver). It
-// touches only its own tables, and writes nothing if a foreign table has the same
-// name. One goroutine may use it at a time, from any thread; another
+// changes only owned tables, and writes nothing if a foreign table has their
+// name. One goroutine may use it at a time, from any thread; a second
 // one may call Observe or Others.
 type Driver struct {
 	dataplane.SimpleDriver[Key, Value]
 	table    *Table
 	families []model.Family
-	readers  [2]*netlink.Socket // Observe's own, and those of Others
-	many     int                // elements from which on a set is read by its keys
-	byKeys   atomic.Int64       // sets that were
+	readers  [2]*netlink.Socket // of Observe and Others
+	many     int                // a set with more elements is read by its keys
+	byKeys   atomic.Int64       // number of sets read by their keys
 
-	mu    sync.Mutex // guards what follows; held during a transaction
+	mu    sync.Mutex // guards the fields below; held during a transaction
 	sock  *netlink.Socket
 	batch *batch
 
-	// generation is the kernel's expected count of transactions, if no other program
-	// made any.
+	// generation is the kernel's count of transactions if no other program has made any
+	// since the last reading.
 	generation uint32
-	lost       bool   // generation is not known
+	lost       bool   // generation is unknown
 	commits    uint32 // transactions made
 
 	budget budget
@@ -49,8 +48,8 @@ type Driver struct {
 var _ dataplane.Driver[Key, Value] = (*Driver)(nil)
 
 // Open returns a driver for the tables of some families, or all if none are given,
-// in the network namespace that the calling thread is in. Close it after use; what
-// it has programmed stays.
+// in the network namespace of the calling thread. Close it after use; programmed objects
+// stay.
 func Open(t *Table, families ...model.Family) (*Driver, error) {
 	sock, err := openSocket()
 	if err != nil {
@@ -65,7 +64,7 @@ func Open(t *Table, families ...model.Family) (*Driver, error) {
 	return d, nil
 }
 
-// The buffers asked for.
+// The sizes of socket buffers that are requested, in bytes.
 const (
 	sendBuffer    = 64 << 20
 	receiveBuffer = 8 << 20
@@ -99,14 +98,14 @@ func (d *Driver) Close() error {
 	return err
 }
 
-// MaxOps keeps a transaction short: the kernel holds a lock over all tables of
-// the namespace, some 2 microseconds for each op.
+// MaxOps bounds the ops of a transaction: the kernel holds a lock over all tables of
+// the namespace for some 2 microseconds per op.
 const MaxOps = 12000
 
 // roughOp is more bytes than most ops take on the wire.
 const roughOp = 512
 
-// Transactions is how many transactions the driver has made.
+// Transactions returns the number of transactions that the driver has made.
 func (d *Driver) Transactions() uint32 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -120,13 +119,12 @@ func (d *Driver) SetSendBuffer(size int) (got int) {
 	return d.sock.Limit()
 }
 
-// readLimit is how long a reading may take. The kernel lists a set in parts, each from its beginning: with the most
-// entries that a node may have in one set that takes some minutes, and nothing is written before a start has read them.
+// readLimit bounds the time of a reading. The kernel lists a set in parts, and skips from its beginning for each: for the largest
+// set of a node that takes some minutes, and at the start nothing is written before it is read.
 const readLimit = 20 * time.Minute
 
-// Limits: Commit splits what does not fit into the
-// socket's send buffer, which is small without privileges; batches are sized so that
-// only large ports are split.
+// Limits: Commit splits transactions that exceed the socket's send buffer, which is small
+// without privileges. Batch is chosen so that only large ports are split.
 func (d *Driver) Limits() dataplane.Limits {
 	return dataplane.Limits{Atomic: true, Get: true, Certain: true, Batch: min(MaxOps, max(d.sock.Limit()/roughOp, 64)), Read: readLimit}
 }
@@ -153,7 +151,7 @@ func (d *Driver) Commit(ctx context.Context, ops []Op) []error {
 	}
 	sent := d.budget.admit(ops)
 	d.keepCounts(ctx, sent)
-	_ = d.inTwo(ctx, sent, errs, unreachable(sent)) // in errs
+	_ = d.inTwo(ctx, sent, errs, unreachable(sent)) // the error is in errs
 	d.budget.applied(ops, sent, errs)
 	return errs
 }
@@ -197,8 +195,8 @@ func (d *Driver) inParts(ctx context.Context, ops []Op, errs []error) error {
 	return err
 }
 
-// transact applies ops and returns the first error: in one transaction if it fits
-// into one message, else in several.
+// transact applies ops and returns the first error: in one transaction if it fits into the
+// send buffer, else in several.
 func (d *Driver) transact(ctx context.Context, ops []Op, errs []error) error {
 	if len(ops) == 0 {
 		return nil
@@ -229,7 +227,7 @@ func (d *Driver) transact(ctx context.Context, ops []Op, errs []error) error {
 	return nil
 }
 
-// after is the generation after n more transactions; 0 is skipped.
+// after returns the generation after n more transactions; the kernel skips 0.
 func after(generation, n uint32) uint32 {
 	sum := generation + n
 	if sum < generation {
@@ -257,8 +255,8 @@ func (d *Driver) outcome(ctx context.Context, ops []Op, errs []error) error {
 			return fmt.Errorf("transaction not applied: %w", failed)
 		case errors.Is(err, netlink.ErrNoAnswer) && done:
 			return nil
-		case err != nil: // ENOBUFS: answers were lost
-			_ = d.sock.Drain(ctx) // or before the next request
+		case err != nil: // such as ENOBUFS: answers were lost
+			_ = d.sock.Drain(ctx) // if it fails, the next request drains
 			return fmt.Errorf("nftables: read the answer: %w: %w", err, ledger.ErrUnknown)
 		}
 		for m, err := range netlink.Messages(buf) {
@@ -280,10 +278,10 @@ func (d *Driver) outcome(ctx context.Context, ops []Op, errs []error) error {
 
 // answer reads an NLMSG_ERROR for a message of the batch.
 func (d *Driver) answer(m netlink.Message) (seq uint32, errno unix.Errno, ok bool) {
-	if m.Type != netlink.TypeError || len(m.Body) < 20 {
+	if m.Type != netlink.TypeError || len(m.Body) < unix.SizeofNlMsgerr {
 		return 0, 0, false
 	}
-	seq = binary.NativeEndian.Uint32(m.Body[12:]) // of the message that it is about
+	seq = binary.NativeEndian.Uint32(m.Body[12:]) // nlmsgerr.msg.nlmsg_seq
 	n, _ := m.Errno()
 	return seq, unix.Errno(n), seq-d.batch.seq < d.batch.next-d.batch.seq
 }
@@ -312,7 +310,7 @@ func details(m netlink.Message) (hint string, offset uint32) {
 	if m.Flags&netlink.FlagAckTLVs == 0 {
 		return "", 0
 	}
-	rest := m.Body[20:]
+	rest := m.Body[unix.SizeofNlMsgerr:]
 	if m.Flags&netlink.FlagCapped == 0 {
 		failed := int(binary.NativeEndian.Uint32(m.Body[4:]))
 		rest = m.Body[min((4+failed+3)&^3, len(m.Body)):]
@@ -328,11 +326,10 @@ func details(m netlink.Message) (hint string, offset uint32) {
 	return hint, offset
 }
 
-// Ownership is not by name, since any program may call a table "tandem". Owned tables
-// have a comment that begins with Table.Owner; the kernel keeps comments since Linux
-// 5.10.
+// A table is owned not by its name, since any program may call one "tandem", but by its
+// comment, which begins with Table.Owner. The kernel keeps comments since Linux 5.10.
 
-// ErrForeign means that a table with the name is not owned by Tandem.
+// ErrForeign means that a table with the name of an owned one is not owned.
 var ErrForeign = errors.New("is not owned by Tandem and left unchanged")
 
 func (t *Table) foreign(f model.Family) error {
@@ -358,8 +355,8 @@ func Check(ctx context.Context, t *Table, families ...model.Family) error {
 	return nil
 }
 
-// look begins a snapshot of a family's table by reading the table itself, if it
-// exists. A foreign table is an error.
+// look returns a snapshot of a family's table, with only the table itself read; if it does not
+// exist, hasTable is false. A foreign table is an error.
 func (d *Driver) look(ctx context.Context, sock *netlink.Socket, f model.Family, found func(Key, Value)) (*snapshot, error) {
 	s := newSnapshot(d.table, f, found)
 	err := request(ctx, sock, msgGetTable, 0, netlink.FamilyOf(f), func(w *netlink.Writer) { w.Text(attrTable, d.table.Name) }, s.add)
@@ -374,14 +371,14 @@ func (d *Driver) look(ctx context.Context, sock *netlink.Socket, f model.Family,
 	return s, nil
 }
 
-// Has reports whether there is the driver's table of a family.
+// Has reports whether the driver's table of a family exists.
 func (d *Driver) Has(ctx context.Context, f model.Family) (bool, error) {
 	s, err := d.look(ctx, d.readers[0], f, nil)
 	return err == nil && s.hasTable, err
 }
 
-// checkOwner makes sure that the tables of ops are owned or absent. Another program may
-// have created one since it was read.
+// checkOwner returns an error if a table of the ops is foreign: another program may have
+// created it since the last reading.
 func (d *Driver) checkOwner(ctx context.Context, ops []Op) error {
 	var seen [2]bool
 	for _, o := range ops {
@@ -396,7 +393,8 @@ func (d *Driver) checkOwner(ctx context.Context, ops []Op) error {
 	return nil
 }
 
-// Remove deletes the driver's tables, each on its own: the kernel may lack a family.
+// Remove deletes the driver's tables, each in its own transaction: the kernel may lack a
+// family.
 func (d *Driver) Remove(ctx context.Context) error {
 	var failed error
 	for _, f := range d.families {
@@ -416,9 +414,8 @@ func (d *Driver) Remove(ctx context.Context) error {
 	return failed
 }
 
-// absent adds dataplane.ErrAbsent to an error that means that the kernel has no
-// nf_tables: nfnetlink returns EINVAL for an unknown subsystem; the others come from
-// a kernel without nfnetlink.
+// absent adds dataplane.ErrAbsent to an error of a kernel without nf_tables (EINVAL, for an
+// unknown subsystem) or without nfnetlink.
 func absent(err error) error {
 	for _, missing := range []error{unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT, unix.EINVAL} {
 		if errors.Is(err, missing) {
@@ -428,11 +425,11 @@ func absent(err error) error {
 	return err
 }
 
-// Try finds out whether this kernel supports the objects of a table, by creating them
+// Try returns an error if this kernel does not support the objects of a table: it creates them
 // in a scratch table that no packet reaches. The error states what is missing and what
 // to do about it; a foreign table of the name is an error, too. Any number of
-// processes may try at once. Nothing is left, even if the process is killed; before
-// Linux 5.12 the next Sweep deletes what it left.
+// processes may try at once. If the process is killed, the kernel deletes the scratch table,
+// or before Linux 5.12 the next Sweep.
 func Try(ctx context.Context, t *Table, objects map[Key]Value, families ...model.Family) error {
 	if err := Check(ctx, t, families...); err != nil {
 		return Advise(err)
@@ -476,7 +473,7 @@ func try(ctx context.Context, t *Table, flags uint32, objects map[Key]Value, fam
 // written.
 var ErrAltered = errors.New("read back differs from what was written")
 
-// probeOps make objects, in chains that no packet enters.
+// probeOps returns ops that create objects, with rules that no packet passes.
 func (t *Table) probeOps(objects map[Key]Value) (ops []Op) {
 	for _, k := range t.Sorted(objects) {
 		v := objects[k]
@@ -488,8 +485,8 @@ func (t *Table) probeOps(objects map[Key]Value) (ops []Op) {
 	return ops
 }
 
-// shut puts a match in front of all rules that no packet satisfies: protocol 255 is
-// reserved.
+// shut returns a chain whose rules begin with a match that no packet satisfies: protocol 255
+// is reserved.
 func (t *Table) shut(f model.Family, c *Chain) *Chain {
 	var rules []Rule
 	for _, r := range c.Rules {
@@ -509,7 +506,7 @@ func Advise(err error) error {
 	case errors.Is(err, dataplane.ErrAbsent), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EAFNOSUPPORT):
 		advice = "the kernel has no nf_tables: load it with \"modprobe nf_tables\", or use a kernel built with CONFIG_NF_TABLES"
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP):
-		advice = "a kernel module is missing: " + strings.Join([]string{"nft_chain_nat", "nft_nat", "nft_masq", "nft_reject", "nft_fib", "nft_numgen", "nft_ct"}, ", ") + " are needed, and Linux 5.10 or later"
+		advice = "a kernel module is missing: Linux 5.10 or later is needed, with nft_chain_nat, nft_nat, nft_masq, nft_reject, nft_fib, nft_numgen, nft_ct"
 	default:
 		return err
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// encoder writes the expressions of a rule. Statements use registers from reg0
-// on and keep nothing in them.
+// encoder writes the expressions of a rule. Each statement uses registers from reg0 on, and
+// relies on none that an earlier statement has set.
 type encoder struct {
 	*netlink.Writer
 	family model.Family
@@ -86,7 +86,7 @@ const (
 	notEqual = 1 // NFT_CMP_NEQ
 )
 
-// equalOr is the comparison for equal or, with not, for the opposite.
+// equalOr returns the comparison equal, or with not its opposite.
 func equalOr(not bool) int {
 	if not {
 		return notEqual
@@ -143,8 +143,8 @@ func (e *encoder) verdict(code uint32, chain string) {
 	})
 }
 
-// lookup looks reg0 and what follows up in a set; dreg is where the data of a
-// map go, or -1.
+// lookup looks up the key in the registers from reg0 on in a set; dreg is the register for the
+// data of a map, or -1.
 func (e *encoder) lookup(set *Set, dreg int, not bool) {
 	e.expr("lookup", func() {
 		e.Text(lookupSet, set.Name)
@@ -158,8 +158,8 @@ func (e *encoder) lookup(set *Set, dreg int, not bool) {
 	})
 }
 
-// load puts a key into the registers from reg0 on. It stops before a
-// Number and returns the register for it.
+// load loads a key into the registers from reg0 on, up to a Number. It returns the next
+// register.
 func (e *encoder) load(key []Field) (reg int) {
 	reg = reg0
 	for _, k := range key {
@@ -201,7 +201,7 @@ func (e *encoder) field(reg int, k Field) {
 	}
 }
 
-// original loads what connection tracking has of the packet as it came.
+// original loads a field of the connection's original direction.
 func (e *encoder) original(reg int, key uint32) {
 	e.expr("ct", func() {
 		e.Uint32(ctDreg, uint32(reg))
@@ -210,7 +210,7 @@ func (e *encoder) original(reg int, key uint32) {
 	})
 }
 
-// regHashed is where they are loaded: behind the data that go with a key.
+// regHashed is the first register for fields to be hashed, behind those of a key and its data.
 const regHashed = reg0 + 7
 
 // jhash loads a hash of fields, scaled to be less than the modulus.
@@ -248,8 +248,8 @@ func (e *encoder) store(k Field) {
 	})
 }
 
-// dynset has a rule write to a set or, with the packet's destination as data, a
-// map; with an expression that each element has for itself, or nil.
+// dynset writes the packet's key to a set or, with the packet's destination as data, to a
+// map. Own, if not nil, writes an expression of the element.
 func (e *encoder) dynset(set *Set, op uint32, timeout time.Duration, own func()) {
 	data := e.load(set.loaded(e.family)) // behind the key
 	if set.Data != NoData {
@@ -271,7 +271,7 @@ func (e *encoder) dynset(set *Set, op uint32, timeout time.Duration, own func())
 	})
 }
 
-// offset is where an address is in the network header.
+// offset returns the offset of an address in the network header.
 func (e *encoder) offset(k Field) int {
 	if e.family == model.IPv4 {
 		return map[Field]int{Saddr: offsetIPSaddr, Daddr: offsetIPDaddr}[k]
@@ -279,8 +279,8 @@ func (e *encoder) offset(k Field) int {
 	return map[Field]int{Saddr: offsetIP6Saddr, Daddr: offsetIP6Daddr}[k]
 }
 
-// prefix compares an address with a prefix, the way nft does: whole bytes
-// without a mask.
+// prefix compares an address with a prefix, as nft does: without a mask if it is of whole
+// bytes.
 func (e *encoder) prefix(k Field, op int, p netip.Prefix) {
 	p = p.Masked()
 	b := p.Addr().AsSlice()
@@ -301,7 +301,7 @@ func (e *encoder) prefix(k Field, op int, p netip.Prefix) {
 
 func host32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
-// conntrack loads what connection tracking knows under a key, and of it a bit.
+// conntrack loads some bits of a field of connection tracking.
 func (e *encoder) conntrack(key, bit uint32) {
 	e.expr("ct", func() {
 		e.Uint32(ctDreg, reg0)
@@ -337,8 +337,8 @@ func (e *encoder) dnat(flags uint32) {
 	})
 }
 
-// element writes an element into the open list of its set. A deletion needs the key
-// only.
+// element writes an element into the open list of its set: whole, or for a deletion or a
+// request its key only.
 func (e *encoder) element(k Key, v Value, whole bool) {
 	switch {
 	case k.Kind == KindForeign:
@@ -396,7 +396,7 @@ func (e *encoder) elementData(k Key, v Value) {
 	}
 }
 
-// key writes a key; with end it is the last one of an element's range.
+// key writes a key; with end, that of the last address of an element's range.
 func (e *encoder) key(kind uint16, k Key, end bool) {
 	at := e.Nest(kind)
 	value := len(e.Buf)
@@ -407,8 +407,8 @@ func (e *encoder) key(kind uint16, k Key, end bool) {
 	e.NestEnd(at)
 }
 
-// append appends the bytes of a key as they are in the registers: numbers of
-// packets in network order, slots in that of the host.
+// append appends the bytes of a key as they are in registers: ports in network byte order,
+// slots in host byte order.
 func (k Key) append(b []byte, end bool) []byte {
 	n := addressLen(k.Family)
 	key := k.Set.Key
@@ -435,8 +435,8 @@ func (k Key) append(b []byte, end bool) []byte {
 	return b
 }
 
-// lastAddr is the address in the last field of a key with details: the first or the
-// last one of a range, or a second address.
+// lastAddr returns the address in the last field of a key with Detail: the first or, with
+// end, the last one of a range, or a second address.
 func (k Key) lastAddr(end bool) netip.Addr {
 	r, ok := k.Range()
 	switch {
@@ -448,9 +448,9 @@ func (k Key) lastAddr(end bool) netip.Addr {
 	return k.second()
 }
 
-// rangeElements writes a range of a set whose only field it is: as its first
-// address, and the first one behind it marked as an end. A range up to the last
-// address there is has no end.
+// rangeElements writes a range of a set whose only field it is: as its first address, and
+// the address after its last one, marked as an end. A range up to the last address of
+// the family has no end.
 func (e *encoder) rangeElements(k Key, whole bool) {
 	r, _ := k.Range()
 	behind := r.Last.Next()

@@ -16,17 +16,17 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// A flowtable forwards packets of connections that it knows before the stack sees
-// them. Ours is in a table of its own, for both families:
+// A flowtable forwards packets of its connections before the network stack sees
+// them. Tandem's is in a table of its own, for both families:
 //
 //	table inet tandem-offload {
 //	  flowtable services { hook ingress priority 0; devices = { ... }; counter }
 //	  chain forward { type filter hook forward priority 0; ct status dnat flow add @services counter }
 //	}
 //
-// The kernel looks a connection up for each packet: one that was deleted from
-// connection tracking leaves the flowtable at once, and one whose flowtable is deleted with
-// its next packet. Only TCP and UDP are taken, and TCP once it is
+// The kernel checks the connection for each packet: one deleted from connection tracking
+// leaves the flowtable at once; if the flowtable is deleted, connections return to the stack with
+// their next packet. Only UDP is offloaded, and TCP once it is
 // established in both directions.
 const (
 	offloadTable = "tandem-offload"
@@ -53,11 +53,11 @@ const (
 	flowtableCounter = 2 // NFT_FLOWTABLE_COUNTER: connections' counters stay exact
 )
 
-// maxDevices is how many devices go into one message; the kernel takes 256
+// maxDevices bounds the devices in one message; the kernel accepts 256
 // (NFT_NETDEVICE_MAX).
 const maxDevices = 200
 
-// offloadComment is that of our table.
+// offloadComment is the user data of the table, by which it is owned.
 func offloadComment() []byte {
 	var n notes
 	n.comment(Owner + " (offload 1)")
@@ -67,7 +67,7 @@ func offloadComment() []byte {
 // offloadBatch writes a transaction.
 type offloadBatch struct{ plainBatch }
 
-// create makes the table with a flowtable of no device.
+// create creates the table with a flowtable without devices.
 func (b *offloadBatch) create() {
 	b.message(msgNewTable, netlink.FlagCreate|netlink.FlagExclusive)
 	b.Bytes(attrTableUserdata, offloadComment())
@@ -81,7 +81,7 @@ func (b *offloadBatch) create() {
 	})
 }
 
-// addDevices adds devices to the flowtable, and makes it if there is none.
+// addDevices adds devices to the flowtable, which it creates if necessary.
 func (b *offloadBatch) addDevices(names []string) {
 	b.devices(msgNewFlowtable, netlink.FlagCreate, names)
 	b.Uint32(attrFlowtableFlags, flowtableCounter)
@@ -111,11 +111,12 @@ func (b *offloadBatch) devices(kind, flags uint16, names []string) {
 	b.NestEnd(hook)
 }
 
-// Offload keeps our flowtable in the network namespace that it was opened in. It is
+// Offload programs Tandem's flowtable in the network namespace that it was opened in. It is
 // used by one goroutine at a time.
 type Offload struct{ sock *netlink.Socket }
 
-// OpenOffload returns one. What it has programmed stays when it is closed.
+// OpenOffload returns an Offload for the network namespace of the calling thread. The flowtable
+// stays when it is closed.
 func OpenOffload() (*Offload, error) {
 	s, err := openSocket()
 	return &Offload{s}, err
@@ -124,14 +125,13 @@ func OpenOffload() (*Offload, error) {
 // Close closes the socket.
 func (o *Offload) Close() error { return o.sock.Close() }
 
-// Set makes the devices whose packets the flowtable takes those given. If another agent has
-// a flowtable it does nothing: connections would be in either of them, invisibly to both
-// agents.
+// Set sets the devices of the flowtable, and creates it if necessary. If another program has
+// a flowtable, Set returns an error and does nothing: connections would be in either of them.
 //
-// Before Linux 6.16 a device that is deleted leaves the flowtable, too. Since then its name stays, in case
-// another device of that name appears: pods have ever new ones, and some 1,800 fit into no message of the
-// kernel any more, which then lists no flowtable at all and makes every "nft list ruleset" fail. One that
-// is not listed is made anew.
+// Before Linux 6.16 a deleted device leaves the flowtable. Since then its name stays, for a later device
+// of that name: pods bring ever new names, and some 1,800 do not fit into a message of the
+// kernel, which then lists no flowtable at all and makes every "nft list ruleset" fail. A flowtable that
+// is not listed is re-created.
 func (o *Offload) Set(ctx context.Context, devices []string) error {
 	exists, listed, have, err := o.look(ctx)
 	if err != nil {
@@ -144,13 +144,13 @@ func (o *Offload) Set(ctx context.Context, devices []string) error {
 		exists = false
 	}
 	if !exists {
-		// On its own: after this, an object that does not exist is a device.
+		// In its own transaction: ENOENT of later ones can only mean a device.
 		if err := o.transact(ctx, (*offloadBatch).create); err != nil {
 			return adviseOffload(err)
 		}
 	}
 	err = o.each(ctx, without(have, devices), (*offloadBatch).removeDevices)
-	if err != nil && !errors.Is(err, unix.ENOENT) { // else one has left by itself: its notice brings the next call
+	if err != nil && !errors.Is(err, unix.ENOENT) { // ENOENT: a device was deleted; its notice causes the next call
 		return err
 	}
 	return o.each(ctx, without(devices, have), (*offloadBatch).addDevices)
@@ -173,16 +173,15 @@ func (o *Offload) each(ctx context.Context, devices []string, change func(*offlo
 	})
 }
 
-// adviseOffload adds to the error of a flowtable that could not be made what can be done
-// about it.
+// adviseOffload adds advice to the error of a flowtable that could not be created.
 func adviseOffload(err error) error {
 	if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EOPNOTSUPP) {
 		return err
 	}
-	return fmt.Errorf("this kernel has no flowtables: %w; nf_flow_table_inet and nft_flow_offload are needed: load them, or use a kernel built with them", err)
+	return fmt.Errorf("this kernel has no flowtables: %w; load the modules nf_flow_table_inet and nft_flow_offload, or use a kernel built with them", err)
 }
 
-// Remove deletes the flowtable, if it is there. Connections go on.
+// Remove deletes the flowtable, if it exists. Connections continue without it.
 func (o *Offload) Remove(ctx context.Context) error {
 	exists, err := o.owned(ctx)
 	if err != nil || !exists {
@@ -191,7 +190,7 @@ func (o *Offload) Remove(ctx context.Context) error {
 	return o.transact(ctx, (*offloadBatch).remove)
 }
 
-// Devices reports whether our table is there, and the devices of its flowtable.
+// Devices reports whether Tandem's table exists, and the devices of its flowtable.
 func (o *Offload) Devices(ctx context.Context) (exists bool, devices []string, err error) {
 	exists, _, devices, err = o.look(ctx)
 	return exists, devices, err
@@ -212,10 +211,10 @@ func (o *Offload) look(ctx context.Context) (exists, listed bool, devices []stri
 	return exists, listed, devices, err
 }
 
-// Flowtables lists those of all tables in the network namespace of the calling thread.
+// Flowtables lists the flowtables of all tables in the network namespace of the calling thread.
 func Flowtables(ctx context.Context) ([]diagnosis.Flowtable, error) { return once(ctx, flowtables) }
 
-// maxFlowtables bounds how many are listed: they are other programs'.
+// maxFlowtables bounds the list, since other programs create flowtables, too.
 const maxFlowtables = 100
 
 func flowtables(ctx context.Context, sock *netlink.Socket) (all []diagnosis.Flowtable, err error) {
@@ -259,7 +258,7 @@ func devicesOf(hook []byte) (names []string) {
 	return names
 }
 
-// owned reports whether our table is there; a foreign one of its name is an error.
+// owned reports whether Tandem's table exists; a foreign one of its name is an error.
 func (o *Offload) owned(ctx context.Context) (exists bool, err error) {
 	var comment []byte
 	err = request(ctx, o.sock, msgGetTable, 0, unix.NFPROTO_INET, func(w *netlink.Writer) { w.Text(attrTable, offloadTable) }, func(m netlink.Message) error {

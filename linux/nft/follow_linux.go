@@ -22,8 +22,8 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// The kernel reports each rule that a packet traverses once the packet is marked
-// (nft_trace). A table of our own marks it, before all other rules:
+// The kernel reports each rule that a marked packet traverses (nft_trace). A temporary table
+// marks packets, before all other rules:
 //
 //	table ip tandem-trace-PORT-RANDOM {
 //	  chain mark { type filter hook output priority -350; ip daddr ... tcp dport ... meta nftrace set 1 }
@@ -35,7 +35,7 @@ const (
 	followPriority = -350 // before raw, -300
 )
 
-// Followed are the packets that are traced: first ones of connections.
+// Followed selects the packets to trace: the first ones of connections.
 type Followed struct {
 	Proto model.Proto
 	Src   netip.Addr // not valid: any
@@ -44,10 +44,10 @@ type Followed struct {
 	Local bool // sent by this host
 }
 
-// family is that of the packets.
+// family returns the family of the packets.
 func (f Followed) family() model.Family { return model.FamilyOf(f.Dst.Addr()) }
 
-// create makes the table that marks packets.
+// create creates the table that marks packets.
 func (f Followed) create(b *plainBatch, flags uint32) {
 	b.family = f.family()
 	b.message(msgNewTable, netlink.FlagCreate|netlink.FlagExclusive)
@@ -66,7 +66,7 @@ func (f Followed) create(b *plainBatch, flags uint32) {
 	b.rule(followChain, func() { f.match(&b.encoder) })
 }
 
-// match is the rule.
+// match writes the rule that marks packets.
 func (f Followed) match(e *encoder) {
 	if f.Src.IsValid() {
 		SourceIn{netip.PrefixFrom(f.Src, f.Src.BitLen())}.encode(e)
@@ -99,7 +99,7 @@ type Step struct {
 	Verdict string // continue, accept, drop, goto CHAIN, jump CHAIN, return; reject where the rule does
 	Rule    string // its text, as nft lists it; empty where it is not known, and for the end of a chain
 
-	Client netip.Addr // that the packet came from, before any rule; not valid where the kernel did not say
+	Client netip.Addr // the packet's source before any rule; not valid if the kernel did not report it
 }
 
 // String returns a step as people read it.
@@ -119,7 +119,7 @@ func (s Step) String() string {
 // Final reports whether the packet goes no further.
 func (s Step) Final() bool { return s.Verdict == "drop" || s.Verdict == "reject" }
 
-// traceStep reads a notice.
+// traceStep reads a step from the kernel's trace message.
 func traceStep(m netlink.Message) (s Step, ok bool) {
 	if messageOf(m) != unix.NFT_MSG_TRACE {
 		return s, false
@@ -153,7 +153,7 @@ func traceStep(m netlink.Message) (s Step, ok bool) {
 	return s, s.ID != 0 && s.Verdict != ""
 }
 
-// netfilterName is a family of tables as nft spells it.
+// netfilterName returns nft's name of a family of tables.
 func netfilterName(family byte) string {
 	switch family {
 	case unix.NFPROTO_IPV4:
@@ -170,7 +170,7 @@ func netfilterName(family byte) string {
 	return fmt.Sprint(family)
 }
 
-// sender is the source address of a packet that begins with an IP header.
+// sender returns the source address in an IP header.
 func sender(header []byte) (a netip.Addr) {
 	switch {
 	case len(header) >= 20 && header[0]>>4 == 4:
@@ -181,8 +181,8 @@ func sender(header []byte) (a netip.Addr) {
 	return a
 }
 
-// Follower has the kernel report the rules that the first packet of some connections traverses, in
-// the network namespace of the thread that opens it. Close removes its objects, and
+// Follower makes the kernel report the rules that first packets of connections traverse, in
+// the network namespace of the thread that opens it. Close removes its table, and
 // since Linux 5.12 so does the end of the process.
 type Follower struct {
 	sock     *netlink.Socket // owns the table
@@ -230,8 +230,8 @@ func (f *Follower) Close() error {
 // maxSteps bounds the steps of a packet.
 const maxSteps = 1000
 
-// Each calls handle for the steps of the first packet that is reported, except those in our
-// own table, until ctx ends, or handle returns done.
+// Each calls handle for the steps of the first reported packet, except those in the Follower's
+// table, until ctx ends, handle returns done, or after maxSteps.
 func (f *Follower) Each(ctx context.Context, handle func(Step) (done bool)) error {
 	var packet uint32
 	var client netip.Addr
@@ -264,7 +264,7 @@ func (f *Follower) Each(ctx context.Context, handle func(Step) (done bool)) erro
 	})
 }
 
-// ruleOf returns the text of the rule of a step, and whether it rejects what it drops. Without an answer the text is empty.
+// ruleOf reads the text of a step's rule, and whether the rule rejects the packets that it drops. If reading fails the text is empty.
 func ruleOf(ctx context.Context, sock *netlink.Socket, m netlink.Message, s Step) (text string, rejects bool) {
 	_, table, _ := strings.Cut(s.Table, " ")
 	fill := func(w *netlink.Writer) {
@@ -287,7 +287,7 @@ func ruleOf(ctx context.Context, sock *netlink.Socket, m netlink.Message, s Step
 	return text, rejects
 }
 
-// isReject reports whether an expression rejects: that of nft, or iptables' target.
+// isReject reports whether an expression is nft's reject, or iptables' target REJECT.
 func isReject(expression []byte) (is bool) {
 	for kind, v := range netlink.Attrs(expression) {
 		switch kind {
@@ -305,18 +305,18 @@ func isReject(expression []byte) (is bool) {
 // Writers records which programs commit to nf_tables in one network namespace, other than this
 // process and its children.
 //
-// While any socket is in the kernel's multicast group, the kernel makes a notice of each object of
-// each commit. So our own commits are made outside of it: see Mute.
+// While any socket is in the kernel's multicast group, the kernel creates a notice for each object of
+// each commit. So Tandem leaves the group for its own commits (Mute). It is safe for concurrent use.
 type Writers struct {
 	file *os.File
 	mu   sync.Mutex         // also held from the receipt of a notice until it is judged
-	ring []dataplane.Writer // the latest, oldest first
-	lost time.Time          // until when commits may be missing: forgotten, or lost by the socket
-	told func()             // after notices
-	own  map[int]string     // children of this process, by process id, and their names: see Child
+	ring []dataplane.Writer // the latest commits, oldest first
+	lost time.Time          // commits up to then may be missing: forgotten, or lost by the socket
+	told func()             // called after notices
+	own  map[int]string     // programs run by children of this process (Child), by process id
 }
 
-// maxWriters is how many commits are remembered.
+// maxWriters bounds the commits that are remembered.
 const maxWriters = 64
 
 // OpenWriters opens the socket in the network namespace of the calling thread. From then
@@ -337,10 +337,9 @@ func OpenWriters() (*Writers, error) {
 	return w, nil
 }
 
-// Mute leaves the kernel's group, or joins it again: a commit in between
-// costs nothing more, and is not recorded, whichever program makes it. It takes about a microsecond.
-// Since does not count that as missing: it would have to say so after each change of ours,
-// for the moment of our commit.
+// Mute leaves the kernel's multicast group, or joins it again: commits in between
+// cause no notices and are not recorded, whichever program makes them. It takes about a microsecond.
+// Since does not report them as missing: it would have to after each of Tandem's own commits.
 func (w *Writers) Mute(on bool) error {
 	option := unix.NETLINK_ADD_MEMBERSHIP
 	if on {
@@ -360,8 +359,8 @@ func (w *Writers) control(f func(fd int) error) error {
 	return errors.Join(err, failed)
 }
 
-// generationsOnly lets notices of new generations pass, and not those of each object,
-// which the kernel sends to the same group.
+// generationsOnly is a socket filter that passes notices of new generations, and drops those
+// of objects, which the kernel sends to the same group.
 func generationsOnly() *unix.SockFprog {
 	var kind [2]byte
 	binary.NativeEndian.PutUint16(kind[:], subsystem<<8|unix.NFT_MSG_NEWGEN)
@@ -374,7 +373,7 @@ func generationsOnly() *unix.SockFprog {
 	return &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
 }
 
-// Listen receives until ctx ends, and calls told, which must not block, after notices. It is called once.
+// Listen receives notices until ctx ends, and calls told, which must not block, after them. It is called once.
 func (w *Writers) Listen(ctx context.Context, told func()) error {
 	w.mu.Lock()
 	w.told = told
@@ -398,10 +397,10 @@ func (w *Writers) Listen(ctx context.Context, told func()) error {
 	return nil
 }
 
-// noticeSize is more than a notice of a new generation has.
+// noticeSize is the buffer for a notice of a new generation, which is far smaller.
 const noticeSize = 4096
 
-// receive takes all that waits in the socket.
+// receive reads all notices that wait in the socket.
 func (w *Writers) receive(fd int) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -425,8 +424,8 @@ func (w *Writers) receive(fd int) error {
 	}
 }
 
-// drain takes what waits in the socket, so that what was committed before a call is known
-// after it, however busy the machine is. A socket that is closed or broken is Listen's to report.
+// drain reads the notices that wait in the socket, so that commits made before the call are
+// known after it, however busy the machine is. Listen reports errors of the socket.
 func (w *Writers) drain() { _ = w.control(w.receive) }
 
 func (w *Writers) notes(b []byte) {
@@ -452,7 +451,7 @@ func (w *Writers) note(m netlink.Message) {
 	}
 }
 
-// add remembers a commit of another program. The oldest is forgotten first.
+// add records a commit of another program, and forgets the oldest beyond maxWriters.
 func (w *Writers) add(one dataplane.Writer) {
 	w.ring = append(w.ring, one)
 	if more := len(w.ring) - maxWriters; more > 0 {
@@ -463,8 +462,8 @@ func (w *Writers) add(one dataplane.Writer) {
 	}
 }
 
-// isOwn reports whether a writer is a thread of this process or a child of it. Where the
-// process ids are another namespace's, or the writer has ended, its name decides.
+// isOwn reports whether a writer is a thread of this process or a child of it. If its process
+// id is of another namespace, or it has ended, its name decides.
 func (w *Writers) isOwn(one dataplane.Writer) bool {
 	if _, ok := w.own[one.PID]; ok {
 		return true
@@ -488,7 +487,7 @@ func (w *Writers) isOwn(one dataplane.Writer) bool {
 	return false
 }
 
-// isNamed reports whether there is a process or thread in a folder of /proc that has the name.
+// isNamed reports whether the process or thread of a folder in /proc exists and has the name.
 func isNamed(folder, name string) bool {
 	comm, err := os.ReadFile(folder + "/comm")
 	return err == nil && strings.TrimSuffix(string(comm), "\n") == name
@@ -497,21 +496,20 @@ func isNamed(folder, name string) bool {
 // ownKey is the key of the Writers of a context.
 type ownKey struct{}
 
-// Own returns a context for the work of this process: w learns from Child of the commands
-// that are run in it.
+// Own returns a context for which Child tells w of commands that this process runs.
 func (w *Writers) Own(ctx context.Context) context.Context {
 	return context.WithValue(ctx, ownKey{}, w)
 }
 
-// Child notes in the Writers of a context that a child of this process runs a program. Ended is
-// to be called once it has ended. What it has committed is known as its own after that, however late the
-// notice is read.
+// Child tells the Writers of a context, if any, that a child of this process runs a program. The
+// caller calls ended once the child has ended; its commits are recognised as own until then, also those
+// whose notices still wait.
 func Child(ctx context.Context, pid int, program string) (ended func()) {
 	w, ok := ctx.Value(ownKey{}).(*Writers)
 	if !ok {
 		return func() {}
 	}
-	const nameSize = 15 // TASK_COMM_LEN without its end
+	const nameSize = 15 // TASK_COMM_LEN without the terminating zero
 	name := filepath.Base(program)
 	w.mu.Lock()
 	w.own[pid] = name[:min(len(name), nameSize)]
@@ -524,8 +522,8 @@ func Child(ctx context.Context, pid int, program string) (ended func()) {
 	}
 }
 
-// Since returns the programs that have written since a time, oldest first: all of them, but for commits while it was
-// mute, unless Incomplete.
+// Since returns the commits of other programs since a time, oldest first, except those made while
+// muted. Incomplete means that more may be missing.
 func (w *Writers) Since(t time.Time) (found dataplane.Candidates) {
 	w.drain()
 	w.mu.Lock()
@@ -539,5 +537,5 @@ func (w *Writers) Since(t time.Time) (found dataplane.Candidates) {
 	return found
 }
 
-// Close ends it.
+// Close closes the socket, which ends Listen.
 func (w *Writers) Close() error { return w.file.Close() }

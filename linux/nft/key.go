@@ -24,8 +24,8 @@ const (
 	KindForeign      // an element that Tandem did not write
 )
 
-// Key names an object. It is small because there is one for every endpoint of
-// every frontend: 40 bytes, without memory of its own for the common kinds.
+// Key names an object. It is small, 40 bytes without allocations for the common kinds, since
+// every endpoint of every frontend has one.
 type Key struct {
 	Port   uint16
 	Slot   uint16
@@ -37,8 +37,8 @@ type Key struct {
 	Detail Detail
 }
 
-// Detail is the part of a key that few keys have: the name of a set or chain; for an
-// element a Range, or a second address other than Addr; for a foreign element its
+// Detail is the part of a key that is rarely needed: the name of a set or chain; of an
+// element a Range, or a second address other than Addr; of a foreign element its
 // rawKey.
 type Detail struct{ handle unique.Handle[any] }
 
@@ -87,7 +87,7 @@ func (k Key) Name() string {
 	return string(n)
 }
 
-// Single reports whether an object can be read by its key alone.
+// Single reports whether a key is of an element that can be read by the key alone.
 func (k Key) Single() bool { return k.Kind == KindElement && !k.Set.Interval && !k.Set.Dynamic() }
 
 // Range returns the range of addresses of an element of a set with ranges; ok is false for all others.
@@ -124,7 +124,7 @@ func (k Key) withRange(r Range) Key {
 	return k
 }
 
-// Prefix is what Within was given; the zero value for other keys.
+// Prefix returns the prefix given to Within; the zero value for other keys.
 func (k Key) Prefix() netip.Prefix {
 	if r, has := k.Range(); has {
 		return r.prefix()
@@ -132,7 +132,7 @@ func (k Key) Prefix() netip.Prefix {
 	return netip.Prefix{}
 }
 
-// prefix returns the prefix that a range is; the zero value where it is none.
+// prefix returns a range as a prefix; the zero value if it is not one.
 func (r Range) prefix() netip.Prefix {
 	for bits := r.First.BitLen(); bits >= 0; bits-- {
 		if p := netip.PrefixFrom(r.First, bits); p.Masked() == p && model.Last(p) == r.Last {
@@ -160,7 +160,7 @@ func AddrPortKey(set *Set, proto model.Proto, at netip.AddrPort) Key {
 	return Key{Kind: KindElement, Family: model.FamilyOf(at.Addr()), Set: set, Proto: proto, Port: at.Port(), Addr: packed(at.Addr())}
 }
 
-// AddrPort is the address and port that the key of AddrPortKey has.
+// AddrPort returns the address and port given to AddrPortKey.
 func (k Key) AddrPort() netip.AddrPort { return netip.AddrPortFrom(unpacked(k.Family, k.Addr), k.Port) }
 
 // PortKey names the element for a port without address.
@@ -191,7 +191,7 @@ func unpacked(f model.Family, b [16]byte) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// FamilyName is a family's name in nft.
+// FamilyName returns a family's name in nft.
 func FamilyName(f model.Family) string {
 	if f == model.IPv4 {
 		return "ip"
@@ -253,8 +253,8 @@ func Describe(k Key, v Value) string {
 	return strings.Join(parts, "\n")
 }
 
-// Opaque reports whether an object is a chain, of which only a digest is known, or
-// an element that we cannot have written.
+// Opaque reports whether an object is a chain of which only a digest is known, or a foreign
+// element.
 func Opaque(k Key, v Value) bool {
 	switch k.Kind {
 	case KindForeign:
@@ -265,7 +265,7 @@ func Opaque(k Key, v Value) bool {
 	return false
 }
 
-// keyRecord is a Key in JSON. Of the last four one is set at most: they are the Detail.
+// keyRecord is a Key in JSON. At most one of the last four is set: the Detail.
 type keyRecord struct {
 	Kind   Kind
 	Family model.Family
@@ -281,7 +281,7 @@ type keyRecord struct {
 	Second netip.Addr `json:",omitzero"`
 }
 
-// MarshalJSON writes what Table.DecodeKey reads.
+// MarshalJSON writes the form that Table.DecodeKey reads.
 func (k Key) MarshalJSON() ([]byte, error) {
 	r := keyRecord{Kind: k.Kind, Family: k.Family, Proto: k.Proto, Port: k.Port, Slot: k.Slot, Addr: k.Addr}
 	if k.Set != nil {

@@ -9,9 +9,8 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// Messages of nf_tables (include/uapi/linux/netfilter/nf_tables.h) and of
-// the batches around it. They are spelled out here so that this file and everything that
-// builds on it compile on any system.
+// Messages of nf_tables (include/uapi/linux/netfilter/nf_tables.h) and of batches
+// (nfnetlink.h). They are copied here so that the package compiles on any system.
 const (
 	msgNewTable = iota
 	msgGetTable
@@ -44,7 +43,7 @@ const (
 	attrTableFlags    = 2
 	attrTableUserdata = 6
 
-	tableOwner = 2 // NFT_TABLE_F_OWNER in attrTableFlags: the table goes with the socket that made it
+	tableOwner = 2 // NFT_TABLE_F_OWNER in attrTableFlags: the kernel deletes the table with the socket that created it
 
 	attrChainName   = 3
 	attrChainHook   = 4
@@ -83,11 +82,11 @@ const (
 
 	attrDataValue    = 1 // of a constant, or of an element's data
 	attrDataVerdict  = 2 // NFTA_DATA_VERDICT
-	attrVerdictCode  = 1 // in the other kind of data
+	attrVerdictCode  = 1 // in attrDataVerdict
 	attrVerdictChain = 2
 )
 
-// Attributes of elements, and of expressions (enum nft_set_elem_attributes and so on), as
+// Attributes of elements, and of expressions (enum nft_set_elem_attributes and others). The kernel's
 // NFTA_PAYLOAD_DREG is payloadDreg here.
 const (
 	elemKey = iota + 1
@@ -222,7 +221,7 @@ const (
 	rangeToData
 )
 
-// Extensions of iptables; those of targets have the same numbers.
+// Attributes of iptables' matches (NFTA_MATCH_NAME, NFTA_MATCH_INFO); targets have the same numbers.
 const (
 	matchName = 1
 	matchInfo = 3
@@ -233,7 +232,7 @@ const (
 	offloadTableName = 1 // NFTA_FLOW_TABLE_NAME
 )
 
-// Values of these attributes: of the kernel's NFT_CT_STATE, ctKeyState is the name here.
+// Values of these attributes. The kernel's NFT_CT_STATE is ctKeyState here.
 const (
 	dirOriginal = 0 // IP_CT_DIR_ORIGINAL, of ctDirection
 
@@ -269,16 +268,19 @@ const (
 	natSNAT = 0 // enum nft_nat_types
 	natDNAT = 1
 
+	natSpecified   = 1 << 1 // NF_NAT_RANGE_PROTO_SPECIFIED, of natFlags
+	natRandomFully = 1 << 4 // NF_NAT_RANGE_PROTO_RANDOM_FULLY, of masqFlags
+
 	rejectUnreachable = 0 // NFT_REJECT_ICMP_UNREACH
 
 	csumInet   = 1 // NFT_PAYLOAD_CSUM_INET
 	csumPseudo = 1 // NFT_PAYLOAD_L4CSUM_PSEUDOHDR
 
-	chainBinding = 4 // NFT_CHAIN_BINDING: a chain without a name, which is part of a rule
+	chainBinding = 4 // NFT_CHAIN_BINDING: an anonymous chain, which is part of a rule
 	setAnonymous = 1 // NFT_SET_ANONYMOUS: a set that is part of a rule
 )
 
-// Places in headers, in bytes from their beginning, and what is there.
+// Offsets in headers, in bytes, and values of fields.
 const (
 	offsetSport    = 0
 	offsetDport    = 2
@@ -298,7 +300,7 @@ const (
 	icmpv6PortUnreach = 4 // ICMPV6_PORT_UNREACH
 )
 
-// messageOf returns a message's kind within nf_tables, or -1.
+// messageOf returns a message's type within nf_tables, or -1.
 func messageOf(m netlink.Message) int {
 	if m.Type>>8 != subsystem {
 		return -1
@@ -307,19 +309,19 @@ func messageOf(m netlink.Message) int {
 }
 
 // Tables, sets, rules and elements carry user data that the kernel keeps and does not
-// interpret. nft stores notes there as type, length, value; so do we, so that
-// listings are as readable as if nft had written them.
+// interpret. nft stores notes there as type, length, value. Tandem does the same, so that
+// nft lists comments and types.
 const (
 	noteComment = 0 // of tables, rules and elements
 	noteFlags   = 1 // of elements
 	noteOpen    = 1 // in noteFlags: a range with no end
 
-	// noteDigest is Tandem's, on rules, and noteRest, on elements, for the part of a comment that
-	// is too long for nft. nft skips types that it does not know.
+	// Tandem's own, which nft skips: the digest of a rule, and the rest of a comment that is
+	// too long for nft.
 	noteDigest = 0x74
 	noteRest   = 0x75
 
-	// Of sets: what their types are made of ("typeof").
+	// Of sets: their types ("typeof").
 	noteKeyOrder     = 0
 	noteDataOrder    = 1
 	noteKeyTypeof    = 3
@@ -338,7 +340,7 @@ func (n *notes) num(kind byte, v uint32) {
 	n.add(kind, binary.NativeEndian.AppendUint32(nil, v))
 }
 
-// maxComment is the longest comment: the kernel keeps 256 bytes of notes.
+// maxComment is the length of the longest comment in bytes: the kernel keeps 256 bytes of notes.
 const maxComment = 251
 
 func (n *notes) comment(s string) {
@@ -352,12 +354,12 @@ func (n *notes) comment(s string) {
 	}
 }
 
-// comment reads what notes.comment wrote.
+// comment reads a comment that notes.comment wrote.
 func comment(notes []byte) string {
 	return netlink.Text(note(notes, noteComment)) + string(note(notes, noteRest))
 }
 
-// note finds a note; nil when there is none.
+// note returns the value of a note; nil if there is none.
 func note(b []byte, kind byte) []byte {
 	for len(b) >= 2 {
 		size := int(b[1])
@@ -388,8 +390,8 @@ func ruleDigest(b []byte) uint64 {
 	return 0
 }
 
-// The numbers that nft has for kinds of expression, for protocols and for their
-// header fields. They are part of stored notes and therefore stable.
+// nft's numbers of expressions and protocols (enum expr_types, enum proto_desc_id). They are
+// part of stored notes and therefore stable.
 const (
 	exprVerdict = 1
 	exprPayload = 7
@@ -425,8 +427,8 @@ func setNotes(f model.Family, s *Set) []byte {
 	return n
 }
 
-// byteOrder is that of the host (1), of the network (2) or, for several fields,
-// none.
+// byteOrder returns nft's number of a key's byte order: 1 for the host's, 2 for the
+// network's, 0 for several fields.
 func byteOrder(key []Field) uint32 {
 	switch {
 	case len(key) > 1:

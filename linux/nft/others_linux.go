@@ -22,11 +22,11 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// maxBaseChains bounds how many are listed: they are another program's.
+// maxBaseChains bounds the list, since other programs create chains, too.
 const maxBaseChains = 1000
 
-// BaseChains lists the chains of all tables in the network namespace of the calling
-// thread that packets reach by themselves. Tables of iptables-nft are among them.
+// BaseChains lists the chains with a hook of all tables in the network namespace of the
+// calling thread, also those of iptables-nft.
 func BaseChains(ctx context.Context) ([]diagnosis.BaseChain, error) { return once(ctx, baseChains) }
 
 // once calls read with a socket of its own, in the network namespace of the calling thread.
@@ -53,7 +53,7 @@ func baseChains(ctx context.Context, sock *netlink.Socket) (all []diagnosis.Base
 	return all, absent(err)
 }
 
-// baseChain reads a chain; it is false for one without a hook.
+// baseChain reads a chain; ok is false without a hook, or in a family other than ip, ip6 and inet.
 func baseChain(m netlink.Message) (c diagnosis.BaseChain, ok bool) {
 	var h Hook
 	h.Policy = PolicyAccept
@@ -76,24 +76,24 @@ func baseChain(m netlink.Message) (c diagnosis.BaseChain, ok bool) {
 	}
 	names := [...]string{"prerouting", "input", "forward", "output", "postrouting"}
 	if int(h.Point) >= len(names) {
-		return c, false // of bridges and devices
+		return c, false // of family bridge or netdev
 	}
-	c.Family, c.Hook, c.Priority, c.Drop = netfilterName(m.Family()), names[h.Point], int(h.Priority), h.Policy == 0
+	c.Family, c.Hook, c.Priority, c.Drop = netfilterName(m.Family()), names[h.Point], int(h.Priority), h.Policy == codeDrop
 	return c, ok && slices.Contains([]string{"inet", "ip", "ip6"}, c.Family)
 }
 
-// Others works over a socket of Observe: to close one of its own
-// would hold up changes (Counts).
+// Others uses a socket of Observe: to close one of its own would delay
+// transactions (Counts).
 func (d *Driver) Others(ctx context.Context) ([]string, error) {
 	all, err := baseChains(ctx, d.readers[0])
 	return others(all, d.table.Name), err
 }
 
-// maxOthers bounds how many chains are reported.
+// maxOthers bounds the chains that are reported.
 const maxOthers = 20
 
-// Others reports the BaseChains that have rules, or drop by policy, and are in none of
-// some tables, nor in those by which packets are followed.
+// Others describes the BaseChains that have rules or policy drop, except those of the tables
+// own and of Tandem's traces and monitors.
 func Others(ctx context.Context, own ...string) ([]string, error) {
 	all, err := BaseChains(ctx)
 	return others(all, own...), err
@@ -122,8 +122,7 @@ func others(all []diagnosis.BaseChain, own ...string) (texts []string) {
 	return texts
 }
 
-// plainBatch writes a transaction about one small table that is no Table: it is made and
-// deleted as a whole.
+// plainBatch writes a transaction about one small table without a Table.
 type plainBatch struct {
 	encoder
 	netfilter byte // family, such as unix.NFPROTO_INET
@@ -149,7 +148,7 @@ func (b *plainBatch) message(kind, flags uint16) {
 	b.Text(attrTable, b.table)
 }
 
-// chain makes a chain at a hook, whose policy is to accept.
+// chain creates a chain at a hook, with policy accept.
 func (b *plainBatch) chain(name string, h Hook) {
 	b.message(msgNewChain, netlink.FlagCreate|netlink.FlagExclusive)
 	b.Text(attrChainName, name)
@@ -174,8 +173,8 @@ func (b *plainBatch) remove() {
 	b.End()
 }
 
-// end closes the transaction and returns it, with the number of the message that is
-// acknowledged.
+// end ends the transaction and returns its messages, with the sequence number of the one
+// that is acknowledged.
 func (b *plainBatch) end() (text []byte, last uint32) {
 	b.Acknowledge()
 	last = b.seq + b.n - 1
@@ -210,9 +209,9 @@ func (b *plainBatch) commit(ctx context.Context, sock *netlink.Socket) error {
 	}
 }
 
-// KeepTables notes which of some tables are there, and returns a function that deletes
-// those that have come since and hold nothing: the iptables command of nftables makes
-// the tables that it looks at, and leaves them.
+// KeepTables notes which of the tables exist, and returns a function that deletes the others
+// if they are empty by then: iptables-nft creates the tables that it only lists, and leaves
+// them. The caller must call deleteNew once.
 func KeepTables(ctx context.Context, f model.Family, names ...string) (deleteNew func(context.Context) error, err error) {
 	sock, err := openSocket()
 	if err != nil {
@@ -233,9 +232,9 @@ func KeepTables(ctx context.Context, f model.Family, names ...string) (deleteNew
 	}, nil
 }
 
-// DeleteBare deletes those of some tables that hold nothing but chains of the kernel
-// without rules, by which every packet is accepted, in the network namespace of the
-// calling thread. iptables-nft makes such tables again when it needs them.
+// DeleteBare deletes those of the tables that hold nothing but base chains without rules and
+// with policy accept, in the network namespace of the calling thread. iptables-nft creates
+// such tables again when it needs them.
 func DeleteBare(ctx context.Context, f model.Family, names ...string) error {
 	sock, err := openSocket()
 	if err != nil {
@@ -290,10 +289,10 @@ func deleteTable(ctx context.Context, sock *netlink.Socket, family byte, name st
 	return nil
 }
 
-// Temporary tables are there for as long as the process that has made them: those of probes, of monitors and of traces.
-// Since Linux 5.12 the kernel deletes them with the socket that made them. Before, a process that is killed leaves
-// them, and those of monitors and traces go on to mark packets: Sweep deletes them. Each has the port of a socket of its process in
-// its name, by which the kernel tells whether the process still runs. A process id would not do: two containers on
+// Temporary tables of probes, monitors and traces exist as long as the process that created them.
+// Since Linux 5.12 the kernel deletes them with the socket that created them. Before, a killed process leaves
+// them, and those of monitors and traces keep marking packets: Sweep deletes them. Their names have the port of a netlink socket of
+// the process; while the socket exists, the process runs. A process id would not do: two containers on
 // one network may both be process 1.
 const (
 	probeTable   = "tandem-probe-"
@@ -301,8 +300,8 @@ const (
 	traceTable   = "tandem-trace-"
 )
 
-// temporaryName names a table that is deleted with its socket. The random number tells it from one that an earlier socket
-// of that port has left.
+// temporaryName returns the name of a temporary table. The random number tells it from a table that an earlier socket
+// with the same port has left.
 func temporaryName(prefix string, sock *netlink.Socket) (string, error) {
 	port, err := sock.Port()
 	if err != nil {
@@ -323,8 +322,8 @@ func portOf(name string) (port uint32, ok bool) {
 	return 0, false
 }
 
-// withOwner calls create with the flags of a table that is deleted with its socket, and without
-// them on kernels before 5.12, which know no owner.
+// withOwner calls create with the flag of a table that the kernel deletes with its socket, and
+// without it if the kernel rejects the flag (before Linux 5.12).
 func withOwner(create func(flags uint32) error) error {
 	err := create(tableOwner)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
@@ -333,7 +332,7 @@ func withOwner(create func(flags uint32) error) error {
 	return err
 }
 
-// Sweep deletes the temporary tables in the network namespace of this thread whose process is gone, and no other table.
+// Sweep deletes the temporary tables of processes that no longer run, in the network namespace of this thread.
 func Sweep(ctx context.Context) error {
 	sock, err := openSocket()
 	if err != nil {
@@ -353,13 +352,13 @@ func Sweep(ctx context.Context) error {
 		}
 		return nil
 	})
-	if err != nil && !errors.Is(err, dataplane.ErrInterrupted) { // the next one deletes the rest
+	if err != nil && !errors.Is(err, dataplane.ErrInterrupted) { // then the next Sweep deletes the rest
 		return fmt.Errorf("nftables: list tables: %w", err)
 	}
 	if len(tables) == 0 {
 		return nil
 	}
-	live, err := netfilterPorts() // read later: a process has its socket before its table
+	live, err := netfilterPorts() // read after the tables: a process opens its socket first
 	if err != nil {
 		return fmt.Errorf("nftables: list sockets: %w", err)
 	}
@@ -377,7 +376,7 @@ func Sweep(ctx context.Context) error {
 	return failed
 }
 
-// netfilterPorts are the ports of the netlink sockets to netfilter in the network namespace of this thread.
+// netfilterPorts returns the ports of NETLINK_NETFILTER sockets in the network namespace of this thread.
 func netfilterPorts() (map[uint32]bool, error) {
 	f, err := os.Open("/proc/thread-self/net/netlink")
 	if err != nil {

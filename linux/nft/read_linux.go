@@ -47,7 +47,8 @@ func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 	return nil
 }
 
-// observed notes a reading that began at a generation and a count of transactions.
+// observed notes the end of a reading that began at a generation and a count of own
+// transactions.
 func (d *Driver) observed(r *reading, generation, commits uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -55,8 +56,8 @@ func (d *Driver) observed(r *reading, generation, commits uint32) {
 	d.generation, d.lost = after(generation, d.commits-commits), false
 }
 
-// begin returns the kernel's generation and our count of transactions at the same
-// moment.
+// begin returns the kernel's generation and the count of own transactions at the same
+// time.
 func (d *Driver) begin(ctx context.Context) (generation, commits uint32, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -64,11 +65,11 @@ func (d *Driver) begin(ctx context.Context) (generation, commits uint32, err err
 	return generation, d.commits, err
 }
 
-// ObserveSome is Observe, but of objects that can be read one by one it passes those of the keys
-// alone. It is no news to Disturbed.
+// ObserveSome is Observe, except that it reads only those elements with a Single key that are in
+// keys. Disturbed still compares with the last Observe.
 func (d *Driver) ObserveSome(ctx context.Context, keys []Key, found func(Key, Value)) error {
 	if keys == nil {
-		keys = []Key{} // which is not everything
+		keys = []Key{} // nil would read all
 	}
 	for _, f := range d.families {
 		if err := d.observeFamily(ctx, f, keys, d.asWanted(found)); err != nil {
@@ -78,8 +79,8 @@ func (d *Driver) ObserveSome(ctx context.Context, keys []Key, found func(Key, Va
 	return nil
 }
 
-// observeFamily reads a family's table. Where keys are given, even none, it reads
-// those of them alone of the elements that can be read one by one.
+// observeFamily reads a family's table. If keys is not nil, it reads only those elements with
+// a Single key that are in it.
 func (d *Driver) observeFamily(ctx context.Context, f model.Family, keys []Key, found func(Key, Value)) error {
 	s, err := d.look(ctx, d.readers[0], f, found)
 	if err != nil || !s.hasTable {
@@ -116,8 +117,8 @@ func (d *Driver) observeFamily(ctx context.Context, f model.Family, keys []Key, 
 	return nil
 }
 
-// Filled passes on what rules have put into a set whose key is an address. Without the set, which
-// exists only while a rule needs it, there is nothing.
+// Filled calls found for the elements that rules have added to a set of addresses. If the set
+// does not exist, there are none.
 func (d *Driver) Filled(ctx context.Context, f model.Family, set *Set, found func(netip.Addr)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -140,14 +141,15 @@ func (d *Driver) Filled(ctx context.Context, f model.Family, set *Set, found fun
 	return nil
 }
 
-// ReadSet passes on the elements of a set that the driver fills, over the socket of Commit.
+// ReadSet calls found for the elements of a set that the driver fills. It uses the socket of
+// Commit, and waits for it.
 func (d *Driver) ReadSet(ctx context.Context, f model.Family, set *Set, found func(Key, Value)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.readSet(ctx, d.sock, newSnapshot(d.table, f, found), set)
 }
 
-// part names a part of the table in a request, by the attribute for it.
+// part fills a request about a part of the table; attr is the attribute for its name.
 func (t *Table) part(attr uint16, name string) func(*netlink.Writer) {
 	return func(w *netlink.Writer) {
 		w.Text(attrTable, t.Name)
@@ -166,8 +168,8 @@ func (d *Driver) dump(ctx context.Context, sock *netlink.Socket, kind uint16, fi
 	return err
 }
 
-// Get works over the socket of Commit, as it may come
-// while Observe has the other one. Each object is read between two transactions.
+// Get uses the socket of Commit, since it may be called during Observe. Transactions may come
+// between the objects that it reads.
 func (d *Driver) Get(ctx context.Context, keys []Key, found func(Key, Value)) error {
 	asked := make(map[Key]bool, len(keys))
 	for _, k := range keys {
@@ -190,7 +192,7 @@ func (d *Driver) getFamily(ctx context.Context, f model.Family, keys []Key, foun
 	if err != nil || !s.hasTable {
 		return err
 	}
-	read := map[*Set]bool{} // sets that were read as a whole
+	read := map[*Set]bool{} // sets read as a whole
 	for _, k := range keys {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -207,7 +209,8 @@ func (d *Driver) getFamily(ctx context.Context, f model.Family, keys []Key, foun
 	return nil
 }
 
-// lookInto reads the table and its sets, which show whether the table is damaged.
+// lookInto reads the table and the definitions of its sets, which show whether the table is
+// damaged.
 func (d *Driver) lookInto(ctx context.Context, f model.Family, found func(Key, Value)) (*snapshot, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -221,8 +224,7 @@ func (d *Driver) lookInto(ctx context.Context, f model.Family, found func(Key, V
 // whole reports whether an object cannot be read by its key alone.
 func (k Key) whole() bool { return k.Kind == KindForeign || k.Kind == KindElement && k.Set.ranges() }
 
-// getOne reads the object of a key into a snapshot; ENOENT means that there is
-// none.
+// getOne reads the object of a key into a snapshot; ENOENT means that it does not exist.
 func (d *Driver) getOne(ctx context.Context, k Key, s *snapshot) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -241,9 +243,8 @@ func (d *Driver) getOne(ctx context.Context, k Key, s *snapshot) error {
 	return nil // the table and its sets are read already
 }
 
-// Disturbed: the kernel counts transactions of
-// all tables of the namespace, so others' changes to their own tables are seen,
-// too.
+// Disturbed is also true after other programs' transactions on their own tables: the
+// kernel counts those of all tables in the namespace.
 func (d *Driver) Disturbed(ctx context.Context) (bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -269,12 +270,12 @@ func (d *Driver) currentGeneration(ctx context.Context) (generation uint32, err 
 	return generation, nil
 }
 
-// Large sets are read over several sockets at a time, as the kernel takes most of the time:
-// it reads sets without a lock (NFNL_CB_RCU), one for each socket.
+// Sets are read over several sockets at once, since the kernel takes most of the time: it
+// reads them without a lock (NFNL_CB_RCU), one per socket.
 
 // readSets reads the elements of sets.
 func (d *Driver) readSets(ctx context.Context, s *snapshot, sets []*Set) error {
-	var last []*Set // those whose keys others lead to
+	var last []*Set // very large ones, whose keys follow from elements of the others
 	sets = slices.DeleteFunc(sets, func(set *Set) bool {
 		follows := s.counts[set] > s.many && slices.Contains(set.Key, Number)
 		if follows {
@@ -314,11 +315,11 @@ func (d *Driver) readSet(ctx context.Context, sock *netlink.Socket, s *snapshot,
 	return d.dump(ctx, sock, msgGetSetElem, d.table.part(attrElementsSet, set.Name), s)
 }
 
-// foundAtOnce is how many elements are passed on together.
+// foundAtOnce is the number of elements that are passed on together.
 const foundAtOnce = 256
 
-// together calls read for each of the readers, at the same time, with a part of a snapshot,
-// and waits until all have returned. What they find is passed on by one of them at a time.
+// together calls read concurrently for each of the readers, with a part of a snapshot, and
+// waits for all. One at a time passes on its elements.
 func (d *Driver) together(s *snapshot, read func(*netlink.Socket, *snapshot) error) error {
 	var (
 		reading sync.WaitGroup
@@ -353,29 +354,28 @@ func (d *Driver) together(s *snapshot, read func(*netlink.Socket, *snapshot) err
 	return errors.Join(errs[:]...)
 }
 
-// The kernel returns a set in parts of 32 KB, and begins each at the first element to skip
-// those that it returned before (nf_tables_dump_set): 250,000 elements are 46 million steps.
-// An element by its key takes the same time in any set. From manyElements on that is less,
-// and there is a way to know that none was missed: the kernel's own count of elements, which
-// it reports since Linux 6.17. Where it does not, or where the count is another, the set is
+// The kernel returns a set in parts of 32 KB, and for each skips all elements that it returned
+// before (nf_tables_dump_set): 250,000 elements take 46 million steps.
+// Reading an element by its key takes the same time in any set, which from manyElements on is
+// less in total. The kernel's count of elements, which it reports since Linux 6.17, shows that none
+// was missed. Without the count, or if it differs, the set is
 // read in parts.
 
 const (
 	manyElements = 100_000
-	atOnce       = 64 // elements of a request; the answers fit into any socket's buffer
+	atOnce       = 64 // elements per request: the answers fit into any socket's buffer
 )
 
-// SetMany sets how many elements a set has at least if it is read by its keys; before the
-// first Observe.
+// SetMany sets the number of elements from which on a set is read by its keys, instead of
+// manyElements. It is called before the first Observe.
 func (d *Driver) SetMany(n int) { d.many = n - 1 }
 
-// ReadByKeys is how many sets were read by their keys.
+// ReadByKeys returns the number of sets that were read by their keys.
 func (d *Driver) ReadByKeys() int { return int(d.byKeys.Load()) }
 
-// readNumbered reads the elements of a set that those read so far lead to, if it has very
-// many, and reports whether these are all. Elements that are added and deleted meanwhile
-// may hide, by the sum, as many that nothing leads to; no packet finds those, and the next
-// reading does.
+// readNumbered reads by their keys the elements of a set that those read so far lead to, and
+// reports whether these are all. Elements that nothing leads to can be missed, if as many were
+// deleted meanwhile; no packet finds them, and the next reading does.
 func (d *Driver) readNumbered(ctx context.Context, s *snapshot, set *Set) (whole bool, err error) {
 	all := distinct(s.numbered[set])
 	delete(s.numbered, set) // it can be large
@@ -413,8 +413,7 @@ func (d *Driver) readNumbered(ctx context.Context, s *snapshot, set *Set) (whole
 	return whole, err
 }
 
-// numberedKeys are the keys of elements that are still to be read. It is safe for concurrent
-// use.
+// numberedKeys holds the keys that are still to be read. It is safe for concurrent use.
 type numberedKeys struct {
 	mu      sync.Mutex
 	all     []numbered
@@ -438,15 +437,15 @@ func (q *numberedKeys) take(keys []Key) []Key {
 	return keys
 }
 
-// stop drops what is left, since it will not be all.
+// stop drops the remaining keys.
 func (q *numberedKeys) stop() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.all, q.stopped = nil, true
 }
 
-// distinct returns what is left when several elements lead to the same ones, as those of one
-// frontend for several origins do.
+// distinct drops duplicates: several elements, such as those of one frontend for several
+// origins, lead to the same ones.
 func distinct(all []numbered) []numbered {
 	slices.SortFunc(all, func(a, b numbered) int {
 		return cmp.Or(bytes.Compare(a.key.Addr[:], b.key.Addr[:]), cmp.Compare(a.key.Port, b.key.Port), cmp.Compare(a.key.Proto, b.key.Proto),
@@ -455,7 +454,7 @@ func distinct(all []numbered) []numbered {
 	return slices.CompactFunc(all, func(a, b numbered) bool { return a.key == b.key })
 }
 
-// requestKeys reads elements of one set by their keys, and reports whether all are there.
+// requestKeys reads elements of one set by their keys, and reports whether all exist.
 func requestKeys(ctx context.Context, sock *netlink.Socket, s *snapshot, keys []Key) (whole bool, err error) {
 	err = sock.RequestMany(ctx, subsystem<<8|msgGetSetElem, netlink.FamilyOf(s.family), func(w *netlink.Writer) {
 		w.Text(attrTable, s.table.Name)

@@ -21,8 +21,8 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// Which packets the kernel rejects is asked of it: a table of our own has it report the rules that the first packets to some
-// frontends meet, in each family, so many packets a second of each tenant:
+// To see which packets the kernel rejects, a temporary table in each family traces first packets to some
+// frontends, at a limited rate for each tenant:
 //
 //	table ip tandem-monitor-PORT-RANDOM {
 //	  map frontends { type ipv4_addr . inet_proto . inet_service : verdict; elements = { 10.96.0.11 . tcp . 5432 : goto of-0 } }
@@ -33,13 +33,14 @@ import (
 //	  chain of-0 { limit rate 10/second burst 10 packets meta nftrace set 1 }
 //	}
 //
-// Where not only rules of nf_tables decide, it has the ends of packets be reported, too: what has none was rejected.
+// If IPVS or iptables-legacy decide, too, the table also reports packets that leave or are delivered: all others were
+// rejected.
 //
 //	chain delivered { type filter hook input priority 1000; }
 //	chain sent { type filter hook postrouting priority -1000; }
 //
-// Rules of iptables-legacy report nothing, or into the kernel's log. They meet no packet that is to be reported: the
-// connection is remembered in place of that.
+// Rules of iptables-legacy would log traced packets to the kernel's log. So the trace is off while a packet traverses them:
+// the set begun remembers its connection, and the end of its way turns the trace on again.
 //
 //	set begun { type integer; size 8192; flags dynamic,timeout }
 //	chain delivered, sent { ct state new ct id @begun meta nftrace set 1; ct id @begun meta nftrace set 0 }
@@ -50,21 +51,21 @@ const (
 	chooseChain    = "choose"
 	deliveredChain = "delivered"
 	sentChain      = "sent"
-	rejectPriority = -190 // behind conntrack, -200, and before all NAT
-	farPriority    = 1000 // behind, or before, all that others have at a hook
-	begunSize      = 8192 // connections, more than what begins in begunFor
+	rejectPriority = -190 // after conntrack, -200, and before all NAT
+	farPriority    = 1000 // after, or negative before, all other chains of a hook
+	begunSize      = 8192 // connections, more than begin in begunFor
 	begunFor       = 5 * time.Second
 
-	// TracedEach is how many packets of a tenant are reported a second, and MostTenants how many tenants are told apart: the
-	// others are like one.
+	// TracedEach is the number of packets per second traced for each tenant (namespace). Tenants beyond MostTenants share
+	// the rate of the last one.
 	TracedEach  = 10
 	MostTenants = 32
 
-	// MostTraced bounds the frontends.
+	// MostTraced bounds the frontends that are traced.
 	MostTraced = 10_000
 )
 
-// some matches so many packets a second.
+// some matches at most Rate packets per second.
 type some struct{ Rate uint64 }
 
 func (s some) text(model.Family) string {
@@ -82,7 +83,7 @@ func (s some) encode(e *encoder) {
 
 func (s some) eval(_ *Sim, p *step) []step { return p.match(true) }
 
-// report has the rule itself, and those that the packet meets from here on, be reported, or no longer.
+// report turns the trace of a packet on or, with Not, off, from this rule on.
 type report struct{ Not bool }
 
 func (s report) value() byte {
@@ -101,41 +102,41 @@ func (s report) encode(e *encoder) {
 
 func (s report) eval(_ *Sim, p *step) []step { return p.match(true) }
 
-// Reporting is what reports the packets that it rejects.
+// Reporting states which parts of the data plane report the packets that they reject.
 type Reporting uint8
 
 const (
-	AllReport  Reporting = iota // rules of nf_tables alone decide, which do
-	RulesDo                     // IPVS decides, too
-	NoneReport                  // rules of iptables-legacy decide
+	AllReport  Reporting = iota // only rules of nf_tables decide, and are reported
+	RulesDo                     // IPVS decides, too, without a report
+	NoneReport                  // rules of iptables-legacy decide, without a report
 )
 
-// Rejected is a packet that went no further.
+// Rejected is a packet that was rejected or dropped.
 type Rejected struct {
 	Proto   model.Proto
 	Src     netip.AddrPort
 	Dst     netip.AddrPort
-	Iface   uint32 // that it came by; 0 for packets of this host
-	Verdict string // reject or drop; empty where it is not known which
-	Rule    string // that did it; empty where that is not known
+	Iface   uint32 // index of the interface that it came in by; 0 for packets of this host
+	Verdict string // reject or drop; empty if unknown
+	Rule    string // that rejected it; empty if unknown
 
-	look   int    // at which it began
-	number uint64 // of those that began
+	look   int    // number of the Look in which its trace began
+	number uint64 // in the order of beginnings
 }
 
-// Rejections shows them, in the network namespace of the thread that opens it. It is used by one goroutine at a time.
+// Rejections traces rejected packets, in the network namespace of the thread that opens it. It is used by one goroutine at a time.
 type Rejections struct {
 	driver               *Driver
 	events, asks         *netlink.Socket
 	table                *Table
 	frontends, nodePorts *Set
-	ends                 bool // are reported
-	begun                *Set // nil where rules report what they do
+	ends                 bool // ends of packets' ways are reported
+	begun                *Set // nil if rules are traced
 
 	looks   int
 	begins  uint64
 	have    map[Key]Value
-	packets map[uint32]*Rejected // under way, by the kernel's number
+	packets map[uint32]*Rejected // in flight, by the kernel's trace id
 	rejects map[ruleKey]bool     // rules that reject, not drop
 }
 
@@ -145,13 +146,13 @@ type ruleKey struct {
 	handle       uint64
 }
 
-// The bounds of what is remembered.
+// The bounds of Rejections' maps; a full one is cleared.
 const (
 	mostPackets = 4096
 	mostRules   = 1024
 )
 
-// OpenRejections opens it. Nothing is reported before Trace.
+// OpenRejections creates the tables. Nothing is traced before Trace.
 func OpenRejections(by Reporting) (r *Rejections, err error) {
 	r = &Rejections{
 		ends:      by != AllReport,
@@ -189,7 +190,7 @@ func OpenRejections(by Reporting) (r *Rejections, err error) {
 	return r, nil
 }
 
-// Close removes what it has programmed.
+// Close deletes the tables and closes the sockets.
 func (r *Rejections) Close() error {
 	var errs []error
 	if len(r.have) > 0 {
@@ -203,12 +204,12 @@ func (r *Rejections) Close() error {
 	return errors.Join(append(errs, r.driver.Close())...)
 }
 
-// Trace sets the frontends whose packets are reported; those beyond MostTraced are left out.
+// Trace sets the frontends whose packets are traced; those beyond MostTraced are left out.
 func (r *Rejections) Trace(ctx context.Context, all []monitor.Frontend) error {
 	return r.commit(ctx, r.objects(all[:min(len(all), MostTraced)]))
 }
 
-// objects are those of the tables for some frontends.
+// objects returns the objects of the tables for some frontends.
 func (r *Rejections) objects(all []monitor.Frontend) map[Key]Value {
 	want := map[Key]Value{}
 	put := func(k Key, v Value) { want[k] = v }
@@ -253,7 +254,7 @@ func (r *Rejections) objects(all []monitor.Frontend) map[Key]Value {
 
 func tenantChain(n int) string { return fmt.Sprintf("of-%d", n) }
 
-// commit makes the kernel's objects those that are wanted: what is missing is created in the order in which objects need each other.
+// commit makes the kernel's objects the wanted ones.
 func (r *Rejections) commit(ctx context.Context, want map[Key]Value) error {
 	var ops []Op
 	for k, v := range r.have {
@@ -268,12 +269,14 @@ func (r *Rejections) commit(ctx context.Context, want map[Key]Value) error {
 			ops = append(ops, Op{Verb: ledger.Replace, Key: k, Old: old, New: v})
 		}
 	}
-	if len(want) == 0 { // tables go with all they have
+	if len(want) == 0 { // deleting a table deletes its contents
 		ops = slices.DeleteFunc(ops, func(o Op) bool { return o.Key.Kind != KindTable })
 	}
-	slices.SortFunc(ops, func(a, b Op) int { return cmp.Or(cmp.Compare(stays(a), stays(b)), cmp.Compare(rank(a), rank(b))) })
+	slices.SortFunc(ops, func(a, b Op) int {
+		return cmp.Or(cmp.Compare(deletesFirst(a), deletesFirst(b)), cmp.Compare(rank(a), rank(b)))
+	})
 	for _, err := range r.driver.Commit(ctx, ops) {
-		if err != nil { // nothing of it was done
+		if err != nil { // the transaction was not applied
 			return err
 		}
 	}
@@ -296,8 +299,8 @@ func rank(o Op) int {
 	return 2
 }
 
-// Look calls each for the packets that were rejected since the last call. So many reports are read at most: the others wait. Lost are
-// those that did not fit into the queue.
+// Look calls each for the packets that were rejected since the last call. It reads at most that many reports of rules; the others
+// wait. Lost means that reports were lost since they did not fit into the socket's queue.
 func (r *Rejections) Look(ctx context.Context, most int, each func(Rejected)) (lost bool, err error) {
 	var caughtUp bool
 	r.looks++
@@ -310,7 +313,7 @@ func (r *Rejections) Look(ctx context.Context, most int, each func(Rejected)) (l
 	case err != nil:
 		return lost, fmt.Errorf("nftables traces: %w", err)
 	case !r.ends:
-	case lost: // maybe ends
+	case lost: // maybe reports of ends
 		clear(r.packets)
 	case caughtUp:
 		r.endless(each)
@@ -318,7 +321,7 @@ func (r *Rejections) Look(ctx context.Context, most int, each func(Rejected)) (l
 	return lost, nil
 }
 
-// endless calls each for the packets that began before this look, and have no end.
+// endless calls each for the packets whose trace began before this Look and has no end.
 func (r *Rejections) endless(each func(Rejected)) {
 	var all []*Rejected
 	for id, p := range r.packets {
@@ -333,7 +336,7 @@ func (r *Rejections) endless(each func(Rejected)) {
 	}
 }
 
-// step follows a packet from the rule of ours that has it reported to its end.
+// step handles a report: the beginning of a packet's trace, a drop, or the end of its way.
 func (r *Rejections) step(ctx context.Context, m netlink.Message, s Step, each func(Rejected)) {
 	if strings.HasSuffix(s.Table, " "+r.table.Name) {
 		if s.Chain == deliveredChain || s.Chain == sentChain {
@@ -379,7 +382,7 @@ func (r *Rejections) isReject(ctx context.Context, m netlink.Message, s Step) (r
 	return rejects
 }
 
-// tracedPacket reads the packet that the first notice about it has.
+// tracedPacket reads the packet's headers in its first trace message.
 func tracedPacket(m netlink.Message) (p Rejected, ok bool) {
 	var src, dst netip.Addr
 	var ports []byte

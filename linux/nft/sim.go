@@ -12,8 +12,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
-// NewSim returns a simulator of the objects on a host. It keeps both and
-// changes neither.
+// NewSim returns a simulator of the objects on a host. It keeps both, unchanged.
 func NewSim(objects map[Key]Value, host *model.Host) *Sim {
 	s := &Sim{objects: objects, host: host, ranges: map[*Set][]Key{}, hooks: hooks(objects)}
 	for k := range objects {
@@ -24,8 +23,8 @@ func NewSim(objects map[Key]Value, host *model.Host) *Sim {
 	return s
 }
 
-// Lookups returns the keys of the elements that a packet is looked up by, whether there are
-// such or not: those of sets whose elements can be read one by one.
+// Lookups returns the Single keys that rules look up for a packet, whether the elements exist
+// or not.
 func (s *Sim) Lookups(p oracle.Packet) []Key {
 	seen := map[Key]struct{}{}
 	s.asked = func(k Key) { seen[k] = struct{}{} }
@@ -64,8 +63,8 @@ func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 	return out
 }
 
-// Statements returns how many statements a packet meets, lookups of elements among them,
-// until it leaves or is delivered, except for source NAT: on the longest of its ways.
+// Statements returns the number of statements that a packet meets on the longest of its ways,
+// before source NAT.
 func (s *Sim) Statements(p oracle.Packet) (most int) {
 	for _, end := range s.routed(first(p)) {
 		most = max(most, end.met)
@@ -73,7 +72,7 @@ func (s *Sim) Statements(p oracle.Packet) (most int) {
 	return most
 }
 
-// first is a packet before the first of its statements.
+// first returns a packet before its first statement.
 func first(p oracle.Packet) packet {
 	return packet{Packet: p, family: model.FamilyOf(p.Dst.Addr()), origin: &p, chance: 1}
 }
@@ -81,7 +80,7 @@ func first(p oracle.Packet) packet {
 // maxDepth is the kernel's limit of nested jumps.
 const maxDepth = 16
 
-// chain returns how a packet may leave a chain.
+// chain returns the ways in which a packet may leave a chain.
 func (s *Sim) chain(name string, p packet, depth int) []step {
 	v, ok := s.objects[ChainKey(p.family, name)]
 	if !ok || depth > maxDepth {
@@ -90,7 +89,7 @@ func (s *Sim) chain(name string, p packet, depth int) []step {
 	return s.rules(nil, v.Body.Chain.Rules, p, depth)
 }
 
-// rules returns how a packet may leave a chain of which some statements are left, and the rules after them.
+// rules returns the ways in which a packet may leave a chain, of whose current rule the statements ss are left, and the rules rest.
 func (s *Sim) rules(ss []Statement, rest []Rule, p packet, depth int) (ends []step) {
 	one := []step{{packet: p}} // mostly there is no other
 	at := &one[0]
@@ -121,7 +120,7 @@ func (s *Sim) rules(ss []Statement, rest []Rule, p packet, depth int) (ends []st
 	}
 }
 
-// after returns how a packet may leave a chain after a step, with the statements and rules that follow it.
+// after returns the ways in which a packet may leave a chain after a step, which ss and rest follow.
 func (s *Sim) after(one []step, ss []Statement, rest []Rule, depth int) (ends []step) {
 	switch st := &one[0]; st.to {
 	case onward:
@@ -144,8 +143,8 @@ func (s *Sim) after(one []step, ss []Statement, rest []Rule, depth int) (ends []
 	return one
 }
 
-// join returns the steps of two lists, both of which belong to the caller, with room for those that
-// further ones bring.
+// join returns the concatenation of two lists, which it may reuse, with capacity for further
+// lists.
 func join(a, b []step, further int) []step {
 	if len(a) == 0 && further == 0 {
 		return b
@@ -153,10 +152,10 @@ func join(a, b []step, further int) []step {
 	return append(slices.Grow(a, len(b)+further), b...)
 }
 
-// element finds what a set or map has for a packet.
+// element returns the element of a set or map for a packet.
 func (s *Sim) element(set *Set, p *packet, number uint32) (Value, bool) {
 	k := Key{Kind: KindElement, Family: p.family, Set: set}
-	for i, f := range set.loaded(model.IPv4) { // which has fields in place of hashes
+	for i, f := range set.loaded(model.IPv4) { // IPv4: fields instead of hashes
 		switch {
 		case f == L4Proto, f == CtProto:
 			k.Proto = p.Proto
@@ -184,7 +183,7 @@ func (s *Sim) element(set *Set, p *packet, number uint32) (Value, bool) {
 	return v, ok && !(set.Dynamic() && p.forgot)
 }
 
-// address is one of a packet's addresses.
+// address returns one of a packet's addresses.
 func (p *packet) address(f Field) netip.Addr {
 	switch f {
 	case Saddr:
@@ -197,7 +196,7 @@ func (p *packet) address(f Field) netip.Addr {
 	return p.Dst.Addr()
 }
 
-// within looks for a range that has the packet's address.
+// within reports whether a range of the set contains the packet's address.
 func (s *Sim) within(k Key, p *packet) (Value, bool) {
 	a := p.Src
 	alone := k.Set.ranges()

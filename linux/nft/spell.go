@@ -17,13 +17,13 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// A rule of any program is spelled as nft lists it, as far as its expressions are known here; of others the name is
-// shown. Each expression loads registers, or uses what earlier ones loaded: registers are kept as texts.
+// A rule of any program is spelled as nft lists it, as far as its expressions are known here; unknown ones are
+// spelled as their name. Expressions load registers, and use those that earlier ones loaded: registers hold texts.
 
 // maxSpelled bounds the text of a rule, in bytes.
 const maxSpelled = 400
 
-// spell returns the text of a rule in an answer of the kernel.
+// spell returns the text of the rule in a message of the kernel.
 func spell(m netlink.Message) string {
 	s := speller{family: m.Family(), registers: map[uint32]operand{}, compared: map[uint32]operand{}}
 	comment := ""
@@ -51,11 +51,11 @@ func spell(m netlink.Message) string {
 type speller struct {
 	family    byte // of the table
 	registers map[uint32]operand
-	compared  map[uint32]operand // that are in no register for others, but for one more comparison
+	compared  map[uint32]operand // operands of comparisons, for a second one of the register
 	parts     []string
 }
 
-// operand is what a register holds.
+// operand is the content of a register.
 type operand struct {
 	text string
 	kind operandKind
@@ -79,12 +79,13 @@ func (s *speller) say(format string, args ...any) {
 	s.parts = append(s.parts, fmt.Sprintf(format, args...))
 }
 
-// attributes are those of an expression, by kind.
+// attributes are the attributes of an expression, by type.
 type attributes map[uint16][]byte
 
 func (a attributes) number(kind uint16) uint32 { return netlink.Uint32(a[kind]) }
 
-// register is one of four bytes. The kernel numbers every fourth as one of sixteen bytes.
+// register returns a register of four bytes. The registers 1 to 4 of sixteen bytes (NFT_REG_1 to
+// NFT_REG_4) share the memory of every fourth one.
 func (a attributes) register(kind uint16) uint32 {
 	r := a.number(kind)
 	if 1 <= r && r <= 4 {
@@ -93,7 +94,7 @@ func (a attributes) register(kind uint16) uint32 {
 	return r
 }
 
-// value is a constant.
+// value returns a constant.
 func (a attributes) value(kind uint16) []byte { return constant(a[kind]) }
 
 func (s *speller) expression(b []byte) {
@@ -116,7 +117,7 @@ func (s *speller) expression(b []byte) {
 	case "ct":
 		s.conntrack(a)
 	case "fib":
-		of := "fib" // the route of something else
+		of := "fib" // a lookup that is not spelled out
 		if a.number(fibResult) == fibAddrType && a.number(fibFlags) == fibDaddrFlag {
 			of = fibDaddrType
 		}
@@ -153,7 +154,7 @@ func (s *speller) expression(b []byte) {
 		s.say("redirect")
 	case "match", "target":
 		s.extension(name, a)
-	default: // counter, log, limit, reject and what else there is
+	default: // such as counter, log, limit, reject
 		s.say("%s", printable(name))
 	}
 }
@@ -167,7 +168,7 @@ func offsetText(n uint32) string {
 
 func (s *speller) load(register uint32, o operand) { s.registers[register] = o }
 
-// operand is what a comparison is with. A range is two comparisons of one register.
+// operand returns the register's operand for a comparison. A range is two comparisons of one register.
 func (s *speller) operand(register uint32) operand {
 	o, ok := s.registers[register]
 	if !ok {
@@ -178,7 +179,8 @@ func (s *speller) operand(register uint32) operand {
 	return o
 }
 
-// move sets an operand to what is in a source register, or loads it into another one.
+// move spells an expression that writes a source register to a field, or loads the field into a
+// register.
 func (s *speller) move(a attributes, source, destination uint16, o operand) {
 	if _, is := a[source]; is {
 		s.say("%s set %s", o.text, s.from(a.register(source)))
@@ -187,7 +189,7 @@ func (s *speller) move(a attributes, source, destination uint16, o operand) {
 	s.load(a.register(destination), o)
 }
 
-// from joins what was loaded from a register on, and forgets it.
+// from joins the registers from one on, and empties them.
 func (s *speller) from(register uint32) string {
 	var parts []string
 	for _, r := range slices.Sorted(maps.Keys(s.registers)) {
@@ -272,10 +274,10 @@ func (s *speller) bitwise(a attributes) {
 	s.load(a.register(bitwiseDreg), o)
 }
 
-// fibDaddrType is the text of the type of a destination address.
+// fibDaddrType is the text for the type of a destination address.
 const fibDaddrType = "fib daddr type"
 
-// comparison is an operator of cmp (enum nft_cmp_ops), as it is written between its sides.
+// comparison returns the text of an operator of cmp (enum nft_cmp_ops).
 func comparison(op uint32) string {
 	const known = 6
 	if op >= known {
@@ -315,7 +317,7 @@ func (s *speller) compare(a attributes) {
 	}
 }
 
-// prefixOf is an address that is compared, of which there may be only the first bytes, or those of a mask.
+// prefixOf returns the prefix that an operand is compared with: the first bytes of an address, or one under a mask.
 func prefixOf(value []byte, o operand) string {
 	whole := make([]byte, o.size)
 	n := 8 * copy(whole, value)
@@ -341,7 +343,7 @@ func constantText(kind operandKind, b []byte) string {
 	case kind == aName:
 		name, _, ended := bytes.Cut(b, []byte{0})
 		if !ended {
-			name = append(slices.Clone(name), '*') // what begins so
+			name = append(slices.Clone(name), '*') // a prefix
 		}
 		return `"` + printable(string(name)) + `"`
 	case kind == aNumber && len(b) == 4:
@@ -379,14 +381,14 @@ func (s *speller) lookup(a attributes) {
 		s.say("%s vmap %s", of, set)
 	case mapped:
 		s.load(a.register(lookupDreg), operand{text: of + " map " + set})
-	case a.number(lookupFlags)&1 != 0:
+	case a.number(lookupFlags)&lookupInverse != 0:
 		s.say("%s != %s", of, set)
 	default:
 		s.say("%s %s", of, set)
 	}
 }
 
-// extension is one of iptables, in a rule of iptables-nft. The text of its match "comment" is the only one that is shown.
+// extension spells a match or target of iptables-nft. Of its data only the text of a comment is shown.
 func (s *speller) extension(what string, a attributes) {
 	extension := printable(netlink.Text(a[matchName]))
 	switch {

@@ -15,8 +15,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/oracle"
 )
 
-// Rule is one rule: statements from left to right, where a match that fails
-// ends it.
+// Rule is a list of statements, applied from left to right until a match fails.
 type Rule struct {
 	Statements []Statement
 	Comment    string
@@ -25,13 +24,13 @@ type Rule struct {
 // NewRule makes a rule without a comment.
 func NewRule(s ...Statement) Rule { return Rule{Statements: s} }
 
-// Statement is one part of a rule. There is one description of rules, as values of
-// the types below: text, netlink messages and evaluation are all derived from it.
+// Statement is one part of a rule: a value of one of the types below, from which text,
+// netlink messages and evaluation are derived.
 type Statement interface {
 	text(model.Family) string // as nft spells it
 	encode(*encoder)          // as netlink expressions
-	// eval changes a packet as the statement does, and where it goes; or returns the steps it may take,
-	// where there may be several.
+	// eval applies the statement to the step, and returns nil; or it returns all steps that are possible, if
+	// there may be several.
 	eval(*Sim, *step) []step
 }
 
@@ -62,8 +61,8 @@ type (
 	// FibLocal matches packets to an address of this host: "fib daddr type local".
 	FibLocal struct{ Not bool }
 
-	// IifName matches packets that came in by an interface, or by any whose name
-	// starts so.
+	// IifName matches packets that came in by an interface or, with Prefix, by any
+	// whose name has the prefix.
 	IifName struct {
 		Name   string
 		Prefix bool
@@ -81,11 +80,11 @@ type (
 	// CtState matches packets in one of the states.
 	CtState struct{ States CtStates }
 
-	// CtDNAT matches connections whose destination was rewritten, by us or by
-	// others: "ct status dnat".
+	// CtDNAT matches connections with DNAT, by Tandem or another program: "ct
+	// status dnat".
 	CtDNAT struct{ Not bool }
 
-	// NotSYN matches TCP packets that open no connection: "tcp flags ! syn".
+	// NotSYN matches TCP packets without the flag SYN: "tcp flags ! syn".
 	NotSYN struct{}
 
 	// Lookup matches packets whose key is in a set: "@set".
@@ -101,27 +100,26 @@ type (
 	SetMark   struct{ Bit uint32 }
 	ClearMark struct{ Bit uint32 }
 
-	// SetAddr writes what a map has for the packet, if it has anything, over one of
-	// the packet's addresses, Saddr or Daddr: "ip daddr set ... map @map".
+	// SetAddr sets the packet's Saddr or Daddr to the address that a map has for the
+	// packet, if any: "ip daddr set ... map @map".
 	SetAddr struct {
 		Field  Field
 		Map    *Set
 		Number Numgen
 	}
 
-	// RestoreSource gives the packet the source again that it came with: "ip saddr
+	// RestoreSource sets the packet's source to that of the connection's first packet: "ip saddr
 	// set ct original ip saddr".
 	RestoreSource struct{}
 
-	// Update has a set or map keep the packet's key, for a time that restarts when
-	// it does already. A map stores the destination with it, the first one that it is
-	// given. It matches, unless there is no room.
+	// Update adds the packet's key to a set or map, or restarts its timeout. A map stores the
+	// destination of the first packet with it. It matches, unless the set is full.
 	Update struct {
 		Set     *Set
 		Timeout time.Duration
 	}
 
-	// Delete ends what Update did.
+	// Delete removes the packet's key from a set or map.
 	Delete struct{ Set *Set }
 
 	// Over counts packets by their key in a set, and matches those beyond Burst and, since
@@ -136,32 +134,32 @@ type (
 
 // Verdicts, and NAT.
 type (
-	// Vmap does what a verdict map has for the packet, if it has anything.
+	// Vmap applies the verdict that a verdict map has for the packet, if any.
 	Vmap struct{ Map *Set }
 
-	// Goto continues in another chain and does not come back.
+	// Goto continues in another chain and does not return.
 	Goto struct{ Chain string }
 
-	// Jump comes back when the other chain has not decided.
+	// Jump continues in another chain, and returns if that does not decide.
 	Jump struct{ Chain string }
 
-	// Return goes back to where the chain was jumped to from.
+	// Return ends the chain, and continues after the Jump to it.
 	Return struct{}
 
-	// Reject answers with "port unreachable".
+	// Reject drops the packet and answers with ICMP port unreachable.
 	Reject struct{}
 
-	// Accept lets a packet pass the hook.
+	// Accept ends the hook's chain, and the packet passes.
 	Accept struct{}
 
-	// Drop does not answer.
+	// Drop drops the packet without an answer.
 	Drop struct{}
 
 	// DNAT rewrites the destination.
 	DNAT struct{ To netip.AddrPort }
 
-	// DNATMap rewrites the destination to what a map has for the packet, if it has
-	// anything: "dnat ip addr . port to ... map @map".
+	// DNATMap rewrites the destination to the endpoint that a map has for the packet,
+	// if any: "dnat ip addr . port to ... map @map".
 	DNATMap struct {
 		Map    *Set
 		Number Numgen
@@ -178,7 +176,7 @@ type Sim struct {
 	host    *model.Host
 	ranges  map[*Set][]Key
 	hooks   map[attachment][]Key // chains in the order in which packets meet them
-	asked   func(Key)            // of each element that a packet is looked up by; may be nil
+	asked   func(Key)            // called for each Single key that is looked up; may be nil
 }
 
 // packet is a packet in flight.
@@ -187,11 +185,11 @@ type packet struct {
 	family model.Family
 	mark   uint32
 	dnat   bool           // Dst is an endpoint's
-	origin *oracle.Packet // as it came
+	origin *oracle.Packet // before any rewrite
 	kept   netip.Addr     // written to a map by Update
 	forgot bool           // the client was removed from the map by Delete
-	chance float64        // how likely it gets here
-	met    int            // statements on its way
+	chance float64        // probability of this step
+	met    int            // statements met so far
 }
 
 // step is one possible effect of a statement on a packet.
@@ -215,7 +213,7 @@ const (
 	dropped
 )
 
-// Numgen is a number in a key: Offset <= number < Offset+Mod. Zero is none.
+// Numgen generates the Number of a key: Offset <= number < Offset+Mod. The zero value is none.
 type Numgen struct {
 	Mod, Offset uint32
 	By          Generator
@@ -230,7 +228,7 @@ const (
 	ByJenkins                  // "jhash" of clientFields, the same on all hosts of one byte order
 )
 
-// clientFields are what ByJenkins takes the hash of.
+// clientFields are the fields that ByJenkins hashes.
 var clientFields = []Field{Saddr, Sport}
 
 func (n Numgen) text(f model.Family) string {
@@ -283,7 +281,7 @@ func (n Numgen) eval(p packet) iter.Seq[uint32] {
 	}
 }
 
-// chances is how many numbers eval gives.
+// chances returns the number of numbers that eval yields.
 func (n Numgen) chances(p packet) float64 {
 	if n.By == ByJenkins && p.Sport != 0 {
 		return 1
@@ -291,8 +289,7 @@ func (n Numgen) chances(p packet) float64 {
 	return float64(max(n.Mod, 1))
 }
 
-// The texts are those that nft 1.0.6 itself lists, as far as it can load them
-// again.
+// The texts are as nft 1.0.6 lists them, unless it cannot load its own listing.
 
 // Text spells the rule.
 func (r Rule) Text(f model.Family) string {
@@ -392,7 +389,7 @@ func (s Delete) text(f model.Family) string {
 	return fmt.Sprintf("delete @%s { %s%s }", s.Set, keyText(f, s.Set.loaded(f), ""), keptText(f, s.Set))
 }
 
-// keptText spells what a rule has a map keep.
+// keptText spells the data that Update and Delete write to a map.
 func keptText(f model.Family, s *Set) string {
 	if s.Data == NoData {
 		return ""
@@ -461,8 +458,8 @@ func timeText(d time.Duration) string {
 	return b.String()
 }
 
-// printable makes any string safe between the quotes of nft, which knows no
-// escapes: what is not printable ASCII, and quotes and backslashes, become '?'.
+// printable makes any string safe between the quotes of nft, which has no escapes: quotes,
+// backslashes and all that is not printable ASCII become '?'.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' || r == '"' || r == '\\' {
@@ -472,8 +469,8 @@ func printable(s string) string {
 	}, s)
 }
 
-// CommentText makes a comment of any string: plain and at most 127 bytes, as
-// the kernel keeps 128 with the zero at its end.
+// CommentText makes a comment that nft accepts of any string: printable and at most 127
+// bytes (NFTNL_UDATA_COMMENT_MAXLEN is 128 with the terminating zero).
 func CommentText(s string) string {
 	if len(s) > 512 {
 		s = s[:512]
@@ -604,7 +601,7 @@ func (s DNAT) encode(e *encoder) {
 	port := reg0 + addressLen(e.family)/4
 	e.immediate(reg0, addr)
 	e.immediate(port, binary.BigEndian.AppendUint16(nil, s.To.Port()))
-	e.dnat(2) // NF_NAT_RANGE_PROTO_SPECIFIED, as nft writes it
+	e.dnat(natSpecified) // as nft writes it
 }
 
 func (s DNATMap) encode(e *encoder) {
@@ -622,10 +619,10 @@ func (e *encoder) lookupNumber(s *Set, n Numgen) {
 }
 
 func (Masquerade) encode(e *encoder) {
-	e.expr("masq", func() { e.Uint32(masqFlags, 0x10) }) // NF_NAT_RANGE_PROTO_RANDOM_FULLY
+	e.expr("masq", func() { e.Uint32(masqFlags, natRandomFully) })
 }
 
-// match sends a packet to the next statement, or to the next rule.
+// match continues with the next statement, or if not ok with the next rule.
 func (p *step) match(ok bool) []step {
 	if ok {
 		return p.end(onward)
@@ -633,7 +630,7 @@ func (p *step) match(ok bool) []step {
 	return p.end(nowhere)
 }
 
-// end sends a packet in one direction.
+// end sets the direction of a step.
 func (p *step) end(to direction) []step {
 	p.to = to
 	return nil
@@ -660,7 +657,7 @@ func (st L4ProtoIs) eval(_ *Sim, p *step) []step { return p.match(p.Proto == st.
 
 func (st MarkHas) eval(_ *Sim, p *step) []step { return p.match((p.mark&st.Bit != 0) != st.Not) }
 
-// eval knows that all packets here are the first of a connection.
+// eval: a simulated packet is the first of its connection.
 func (st CtState) eval(_ *Sim, p *step) []step { return p.match(st.States&CtNew != 0) }
 
 // eval: see CtState.
@@ -683,8 +680,8 @@ func (st ClearMark) eval(_ *Sim, p *step) []step {
 	return p.match(true)
 }
 
-// eval knows the clients in the objects; the next packet sees no others. There
-// is always room.
+// eval changes the packet only, not the objects: later packets do not see the element. The
+// set is never full.
 func (st Update) eval(s *Sim, p *step) []step {
 	if _, known := s.element(st.Set, &p.packet, 0); !known {
 		p.kept = p.Dst.Addr()
@@ -692,7 +689,7 @@ func (st Update) eval(s *Sim, p *step) []step {
 	return p.match(true)
 }
 
-// eval knows no earlier packets: none is beyond a limit.
+// eval: there are no earlier packets, so none is over the limit.
 func (Over) eval(_ *Sim, p *step) []step { return p.match(false) }
 
 func (Delete) eval(_ *Sim, p *step) []step {
@@ -756,8 +753,8 @@ func (st DNAT) eval(_ *Sim, p *step) []step {
 	return p.end(accepted)
 }
 
-// eval makes one step of all numbers that lead to one endpoint: a table of hashes has
-// a thousand of them.
+// eval joins the steps of all numbers that lead to one endpoint: a lookup table of hashes
+// has a thousand numbers.
 func (st DNATMap) eval(s *Sim, p *step) []step {
 	ends := []step{}
 	known := map[netip.AddrPort]int{}

@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Owner is what the comments of all tables of Tandem begin with.
+// Owner is the prefix of the comments of all of Tandem's tables.
 const Owner = "Kubernetes Services, kept by Tandem"
 
 // Table is a table of one name in each of the families ip and ip6, with the sets
@@ -19,12 +19,12 @@ const Owner = "Kubernetes Services, kept by Tandem"
 type Table struct {
 	Name string
 
-	// Owner is what the comment of the table begins with, whatever its version. A
-	// table of that name without it is foreign: it is neither adopted nor written to.
+	// Owner is the prefix of the table's comment in all layout versions. A table of that
+	// name without it is foreign: it is neither adopted nor changed.
 	Owner string
 
-	// Comment is visible to users and has the layout version. An owned table with
-	// another one is re-created, so it must change whenever the meaning of a set, a
+	// Comment is visible to users and has the layout version. An owned table with another
+	// comment is re-created, so the version must change when the meaning of a set, a
 	// map or a rule does.
 	Comment string
 
@@ -34,20 +34,20 @@ type Table struct {
 	leads Leads
 }
 
-// Leads states what a packet looks up in a chain that an element of a verdict map sends it
-// to: elements of another set with the same address, protocol and port, and with n numbers
-// from first on. N is 0 for chains that look up nothing like that. So elements that are
-// there by the hundred thousand can be read by their keys.
+// Leads returns the elements that a chain looks up for a packet that an element of a verdict
+// map sends to it: elements of set with the same address, protocol and port, and with n numbers
+// from first on; n is 0 for other chains. By them very large sets can be read by their
+// keys.
 type Leads func(chain string) (set *Set, first uint16, n int)
 
-// Lead returns the table with leads. The sets that lead to one come before it.
+// Lead sets leads and returns the table. In NewTable, verdict maps come before the sets that
+// they lead to.
 func (t *Table) Lead(leads Leads) *Table {
 	t.leads = leads
 	return t
 }
 
-// NewTable returns a table with sets, which are listed in that order. A set is of
-// one table.
+// NewTable returns a table with sets, in the order of listings. A Set belongs to one Table.
 func NewTable(name, owner, comment string, sets ...*Set) *Table {
 	t := &Table{Name: name, Owner: owner, Comment: comment, sets: sets, named: map[string]*Set{}}
 	for i, s := range sets {
@@ -83,9 +83,8 @@ func (t *Table) newChain(f model.Family, h Hook, rules []Rule) *Chain {
 	return &Chain{Hook: h, Rules: rules, Digest: chainDigest(h, digests)}
 }
 
-// digest is a hash of a rule, stored with the rule in the kernel. It reports whether
-// the rule is the one that we would write now: the kernel does not return a rule byte
-// for byte as written.
+// digest returns a hash of a rule, which is stored with the rule in the kernel and compared
+// when it is read: the kernel does not return rules byte for byte as written.
 func (t *Table) digest(f model.Family, r Rule) uint64 {
 	return digestOf(t.Comment + "\n" + r.Text(f))
 }
@@ -108,7 +107,7 @@ const (
 	L4Proto
 	Dport
 	Sport
-	Number // any number that a rule makes, 16 bits of it
+	Number // a number that a rule generates, of at most 16 bits
 
 	// Only for rules' lookups: the original addresses, the protocol and the kernel's number of the
 	// packet's connection, and hashes of the client and of Saddr.
@@ -120,11 +119,11 @@ const (
 	hash2
 )
 
-// Data is what a map gives for a key.
+// Data is the type of a map's data.
 type Data uint8
 
 const (
-	NoData       Data = iota // a set, no map
+	NoData       Data = iota // a set
 	DataVerdict              // goto a chain, or drop
 	DataEndpoint             // address . port
 	DataAddress
@@ -135,16 +134,16 @@ var (
 	addressFields  = []Field{Daddr}
 )
 
-// Set is the definition of a set or map: of one Table, and known by its address.
-// It is never changed once it is in a Table.
+// Set is the definition of a set or map of one Table, identified by its pointer. It is not
+// changed once it is in a Table.
 type Set struct {
 	Name     string
 	Key      []Field
 	Data     Data
 	Interval bool    // the last field is a range of addresses
-	Size     int     // capacity of a set that rules fill, with timeouts; 0: the driver fills it
+	Size     int     // capacity of a set that rules fill, with timeouts; 0 for sets that the driver fills
 	Unread   bool    // elements added by rules are not read back
-	Loads    []Field // the fields that a rule looks up, if other than Key
+	Loads    []Field // the fields that rules look up, if other than Key
 
 	order int // among the sets of its table
 }
@@ -160,25 +159,24 @@ func (s *Set) String() string {
 // Dynamic reports whether rules fill the set, not the driver.
 func (s *Set) Dynamic() bool { return s.Size > 0 }
 
-// ranges reports whether elements of the set are ranges and nothing else.
+// ranges reports whether a range is the only field of the set's keys.
 func (s *Set) ranges() bool { return s.Interval && len(s.Key) == 1 }
 
-// rangeBehind reports whether elements of the set are ranges behind other fields.
+// rangeBehind reports whether the set's keys have a range after other fields.
 func (s *Set) rangeBehind() bool { return s.Interval && len(s.Key) > 1 }
 
-// hashed reports whether addresses in the set's key are kept as hashes. nft 1.0.6
-// aborts where a rule updates a map with more than 16 bytes of key in several fields:
-// for IPv6 such a key has hashes of the addresses (64 bits together, so that
-// collisions are practically impossible).
+// hashed reports whether the set's keys have hashes instead of addresses: for IPv6, since
+// nft 1.0.6 aborts on rules that update a map with more than 16 bytes of key in several
+// fields. Two hashes of 32 bits make collisions practically impossible.
 func (s *Set) hashed(f model.Family) bool { return f == model.IPv6 && s.Dynamic() && len(s.Key) > 1 }
 
-// hashedFields are what a hash in a key is of.
+// hashedFields are the fields that the hashes in a key are of.
 var hashedFields = []Field{CtSaddr, Saddr}
 
-// hashValues keeps as many bits of a hash as nft can express.
+// hashValues is the modulus of hashes, the largest that nft accepts.
 const hashValues = 1<<32 - 1
 
-// stored are the fields of a set's key as the kernel keeps it.
+// stored returns the fields of a set's key as the kernel keeps it.
 func (s *Set) stored(f model.Family) []Field {
 	if s.hashed(f) {
 		return []Field{Number, Number, L4Proto}
@@ -186,7 +184,7 @@ func (s *Set) stored(f model.Family) []Field {
 	return s.Key
 }
 
-// loaded are the fields that a rule looks up in the set.
+// loaded returns the fields that rules look up in the set.
 func (s *Set) loaded(f model.Family) []Field {
 	switch {
 	case s.hashed(f):
@@ -197,13 +195,13 @@ func (s *Set) loaded(f model.Family) []Field {
 	return s.Key
 }
 
-// shape is a set's definition as the kernel keeps it. None of it can be changed
-// while the set exists.
+// shape is a set's definition as the kernel keeps it. It cannot be changed while the set
+// exists.
 type shape struct {
 	flags, keyType, keyLen, dataType, dataLen, size uint32
 }
 
-// Flags of sets.
+// Flags of sets (enum nft_set_flags).
 const (
 	setInterval = 0x4
 	setMap      = 0x8
@@ -215,7 +213,7 @@ const (
 // dataVerdict is the data type of verdicts (NFT_DATA_VERDICT).
 const dataVerdict = 0xffffff00
 
-// nft's numbers for the types of fields; the kernel only keeps them.
+// nft's numbers of data types (enum datatypes), which the kernel keeps uninterpreted.
 const (
 	typeInteger = 4
 	typeIP      = 7
@@ -251,7 +249,7 @@ func shapeOf(f model.Family, s *Set) shape {
 	return sh
 }
 
-// keyType puts the types of the fields together, six bits for each.
+// keyType returns nft's number of a concatenation of types, six bits for each.
 func keyType(f model.Family, key []Field) (t uint32) {
 	ip := uint32(typeIP)
 	if f == model.IPv6 {
@@ -263,7 +261,7 @@ func keyType(f model.Family, key []Field) (t uint32) {
 	return t
 }
 
-// fieldLen is the length of a field alone.
+// fieldLen returns the length of a field in bytes, without padding.
 func fieldLen(f model.Family, k Field) int {
 	switch k {
 	case L4Proto, CtProto:
@@ -276,8 +274,8 @@ func fieldLen(f model.Family, k Field) int {
 	return addressLen(f)
 }
 
-// keyLen is the length of a key. In a key of several fields each takes a
-// multiple of four bytes.
+// keyLen returns the length of a key in bytes. In a key of several fields each is padded to
+// a multiple of four.
 func keyLen(f model.Family, key []Field) (n int) {
 	if len(key) == 1 {
 		return fieldLen(f, key[0])
@@ -292,42 +290,42 @@ func addressLen(f model.Family) int { return f.Bits() / 8 }
 
 // Value is the content of an object.
 type Value struct {
-	// To and Port are the endpoint that an element of slots gives.
+	// To and Port are the data of an element of DataEndpoint or DataAddress.
 	To   [16]byte
 	Port uint16
-	// Body is the content of all other objects; nil for elements of slots that do not
-	// count, and of plain sets. It is never changed once it is in a Value.
+	// Body is the rest of an object's content; nil for elements of sets, and for endpoints without
+	// counter and comment. It is not changed once it is in a Value.
 	Body *Body
 }
 
-// Body is the content of an object that is no endpoint.
+// Body is an object's content except an endpoint.
 type Body struct {
 	Comment string  // of tables and of elements
 	Verdict Verdict // of elements of verdict maps
-	Goto    string  // the chain it goes to
+	Goto    string  // the chain of VerdictGoto
 	Set     shape   // of sets
 	Chain   *Chain  // of chains
 
-	// Counter is that of an element of a map: where it begins, or has come to when it was
-	// read; nil for none. Values that differ in its count alone are equal.
+	// Counter is the counter of a map's element: its initial count, or the count that was read;
+	// nil for none. Values that differ only in the count are equal.
 	Counter *Count
 }
 
-// Verdict is the answer of an element of a verdict map.
+// Verdict is the verdict of an element of a verdict map.
 type Verdict uint8
 
 const (
 	NoVerdict Verdict = iota
 	VerdictGoto
 	VerdictDrop
-	verdictOther // a verdict that we never write
+	verdictOther // a verdict that Tandem never writes
 )
 
 // Chain is the content of a chain.
 type Chain struct {
 	Hook  Hook // zero for chains without a hook
 	Rules []Rule
-	// Digest is a hash of all of the above. Only it is read back.
+	// Digest is a hash of Hook and Rules. Of rules only it is read back.
 	Digest uint64
 }
 
@@ -351,11 +349,12 @@ const (
 	PostRouting Point = 4
 )
 
-// PolicyAccept is the policy of a chain that lets packets pass.
+// PolicyAccept is the policy accept (NF_ACCEPT).
 const PolicyAccept = 1
 
-// NATHook attaches a chain where addresses are rewritten: at the priority of
-// destination NAT, -100, in output as well, or at that of source NAT.
+// NATHook returns the hook of a NAT chain: with the priority of destination NAT
+// (NF_IP_PRI_NAT_DST), also in output, or in postrouting that of source NAT
+// (NF_IP_PRI_NAT_SRC).
 func NATHook(p Point) Hook {
 	priority := int32(-100)
 	if p == PostRouting {
@@ -364,12 +363,12 @@ func NATHook(p Point) Hook {
 	return Hook{Type: "nat", Point: p, Priority: priority, Policy: PolicyAccept}
 }
 
-// EndpointValue is the value of an element that gives an address and port.
+// EndpointValue is the value of an element of DataEndpoint.
 func EndpointValue(to netip.AddrPort) Value {
 	return Value{To: packed(to.Addr()), Port: to.Port()}
 }
 
-// AddressValue is the value of an element that gives an address alone.
+// AddressValue is the value of an element of DataAddress.
 func AddressValue(a netip.Addr) Value { return Value{To: packed(a)} }
 
 // GotoValue is the value of an element of a verdict map that goes to a chain.
@@ -382,13 +381,13 @@ func DropValue(comment string) Value {
 	return Value{Body: &Body{Verdict: VerdictDrop, Comment: comment}}
 }
 
-// Endpoint returns the address, and port if there is one, that an element gives.
+// Endpoint returns the address and port of an element; the port is 0 for DataAddress.
 func (v Value) Endpoint(f model.Family) netip.AddrPort {
 	return netip.AddrPortFrom(unpacked(f, v.To), v.Port)
 }
 
-// Equal reports whether two values of one key are the same to the kernel and in
-// listings.
+// Equal reports whether two values of one key are the same in the kernel and in listings,
+// counts aside.
 func (v Value) Equal(o Value) bool {
 	if v.To != o.To || v.Port != o.Port {
 		return false

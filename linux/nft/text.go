@@ -13,9 +13,9 @@ import (
 )
 
 // Script renders objects as an nft script, in a stable order. For a whole plan, the
-// script can be loaded with "nft -f" on a host without our tables, and "nft list
+// script can be loaded with "nft -f" on a host without Tandem's tables, and "nft list
 // ruleset" then shows the same, except for line breaks between elements. For a subset
-// it shows those objects.
+// it shows only these objects.
 func (t *Table) Script(objects map[Key]Value) string {
 	s := script{Table: t, objects: objects, elements: map[Key][]Key{}}
 	s.Grow(elementText * len(objects))
@@ -50,8 +50,8 @@ func (t *Table) Sorted(objects map[Key]Value) []Key {
 	return keys
 }
 
-// compare orders objects for people: by family and kind, then sets as the table
-// has them, the rest by name or address.
+// compare orders objects for listings: by family and kind, then sets as in the table, and
+// the others by address, protocol, port, slot and name.
 func (t *Table) compare(a, b Key) int {
 	return cmp.Or(
 		cmp.Compare(a.Family, b.Family), cmp.Compare(a.Kind, b.Kind),
@@ -71,7 +71,7 @@ func (t *Table) setOrder(k Key) int {
 	return s.order
 }
 
-// elementText is about as long as the line of an element, in bytes.
+// elementText is the approximate length of an element's line, in bytes.
 const elementText = 64
 
 type script struct {
@@ -152,8 +152,8 @@ func (s *script) chain(k Key) {
 	s.linef("\t}")
 }
 
-// String spells the hook as nft does. nft has a name for a priority only where
-// it is common: -100 is "dstnat" in prerouting and a number in output.
+// String spells the hook as nft does, which names a priority only at the hooks where it is
+// usual: -100 is "dstnat" in prerouting and a number in output.
 func (h Hook) String() string {
 	point, priority := fmt.Sprint(uint32(h.Point)), fmt.Sprint(h.Priority)
 	switch h.Point {
@@ -179,7 +179,7 @@ func (h Hook) String() string {
 // String names the object, with the family for its table.
 func (k Key) String() string { return k.in("") }
 
-// in names the object, for instance in errors, with its table's name.
+// in names the object with its table's name.
 func (k Key) in(table string) string {
 	table = strings.TrimSuffix(FamilyName(k.Family)+" "+table, " ")
 	switch k.Kind {
@@ -196,7 +196,7 @@ func (k Key) in(table string) string {
 	return fmt.Sprintf("element { %s } of %s %s", k.elementText(), table, k.Set)
 }
 
-// Text spells an element: its key, and what it gives.
+// Text spells an element: its key and data.
 func (k Key) Text(v Value) string { return k.elementText() + valueText(k, v) }
 
 // elementText spells the key of an element.
@@ -224,7 +224,8 @@ func (k Key) elementText() string {
 	return strings.Join(parts, " . ")
 }
 
-// Counters are left out: nft takes them for all elements of a map alone.
+// valueText spells the data of an element. Counters are left out: nft accepts them only for all
+// elements of a map.
 func valueText(k Key, v Value) (answer string) {
 	switch k.Set.Data {
 	case DataEndpoint:

@@ -17,63 +17,63 @@ import (
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
-// ClientIP affinity is one map of the table: client . port -> handle, where each
-// entry is forgotten after the port's timeout. It exists as long as any port
-// needs it. Everything else is elements of maps and chains that ports share:
+// ClientIP affinity is one map of the table: client . port -> handle, whose entries
+// expire after the port's affinity timeout. It exists as long as any port
+// needs it. The rest is elements of maps, and chains that ports share:
 //
-//	vips ─▶ affinity-N-T: what is the port known by? (affinity-ports)
-//	        in affinity: restart its timeout ─▶ affinity-known
-//	        in affinity-spare: the same
-//	        too many new ones of the port or of its namespace? ─▶ affinity-over-N-T
+//	vips ─▶ affinity-N-T: the port's identity (affinity-ports)
+//	        client in affinity: restart its timeout ─▶ affinity-known
+//	        client in affinity-spare: the same
+//	        too many new clients of the port or its namespace? ─▶ affinity-over-N-T
 //	        else: number := random mod N
 //	              affinity-slots: address . protocol . port . number ─▶ handle
-//	              remember it ─▶ affinity-chosen
+//	              add to affinity ─▶ affinity-chosen
 //	affinity-over-N-T: the same with affinity-spare
 //	affinity-chosen: affinity-send; drop
 //	affinity-send: affinity-endpoints: address . protocol . port . handle
 //	              ─▶ endpoint (DNAT)
 //	affinity-known: affinity-send; stale affinity entry: delete
 //
-// A client has one entry for a Service port, whichever of its addresses it
+// A client has one entry for a Service port, whichever frontend it
 // connects to. Earlier choices are not kept, so an endpoint that
 // comes back does not get its clients back. A handle is an endpoint's address:
-// that stays the same wherever the endpoint is among the slots.
+// it does not change when the endpoint moves to another slot.
 //
-// The text of nft can look up something in a map but cannot look up with that in
-// another. Rules therefore use the packet's own addresses as variables: while the
-// endpoint is looked up, the source is what the port is known by and the
-// destination is the handle. Connection tracking has the addresses that the packet
-// came with. The source is put back before the destination is rewritten, and a
-// packet for which there is no endpoint is dropped, so that none leaves with the
-// variables in it. Only the first packet of a connection comes here.
+// The language of nft cannot use the result of a lookup as the key of another one.
+// Rules therefore use the packet's own addresses as variables: while the
+// endpoint is looked up, the source is the port's identity and the
+// destination is the handle. Connection tracking has the packet's original
+// addresses. The source is restored before the destination is rewritten, and a
+// packet without an endpoint is dropped, so that none leaves with the
+// variables in it. Only first packets of connections traverse these chains.
 //
 // Addresses of clients are easily forged, and one Service must not fill the map. The kernel
-// cannot count the entries of one Service or namespace, but it can limit how often they are made: each port and
-// each namespace may make a share of entries at once, and as many again in a day
+// cannot count the entries of one Service or namespace, but it can limit their rate: each port and
+// each namespace may add a share of entries at once, and as many again in a day
 // (model.AffinityPortShare). As no entry lives longer than a day without its
-// client, a namespace has at most twice its share of the map, 16 that attack at once do not fill it, and nothing is
-// read or evicted for it. Clients that were remembered stay so, and new ones are not. Clients beyond
-// the share are remembered in affinity-spare as long as there is room, so that one busy
-// Service on a quiet node may have more. Who finds no room there either is served, not
-// remembered, and its port is in affinity-crowded, which Problems reads.
+// client, a namespace has at most twice its share of the map, and 16 attackers at once do not fill it. Nothing is
+// read or evicted for that. Clients in the map stay, and new ones beyond the share
+// go to affinity-spare as long as there is room, so that one busy
+// Service on a quiet node may have more. If affinity-spare is full, too, they are served without
+// affinity, and their port is in affinity-crowded, which Problems reads.
 //
-// A rule cannot change an entry's value: it deletes one that is out of date and
-// makes another. Kernels before 6.5, except stable ones that have its garbage
-// collection of sets, do not free what a rule deletes (nft_rhash_delete): some 130
-// bytes for each client whose endpoint was removed, and its room in the map until the map is deleted.
+// A rule cannot change an entry's value: it deletes a stale entry and adds
+// another. Kernels before 6.5, except stable ones with its garbage
+// collection of sets, do not free elements that a rule deletes (nft_rhash_delete): some 130
+// bytes for each client whose endpoint was removed, and its room in the map, until the map is deleted.
 
-// fullFor is how long it is known that a port's clients found no room.
+// fullFor is how long a port stays in affinity-crowded after a client found no room.
 const fullFor = 5 * time.Minute
 
-// shareTime is in what time a share is given again: the longest time that an entry may live
-// without its client (maxAffinity of the API, 86,400 s).
+// shareTime is the time in which a share is granted again: the longest affinity timeout of
+// the API, 86,400 s.
 const shareTime = 24 * time.Hour
 
-// crowdedProblems tells whose clients find no room, by Service and the IP families concerned; at most
+// crowdedProblems describes the Services whose clients found no room, and in which IP families; at most
 // model.MaxProblems for each namespace.
 func crowdedProblems(services map[model.ServiceName][2]bool) (all []model.Problem) {
 	last, more := "", 0
-	start := 0 // of the namespace's
+	start := 0 // index of the namespace's first
 	for _, name := range slices.SortedFunc(maps.Keys(services), model.ServiceName.Compare) {
 		if name.Namespace != last {
 			if more > 0 {
@@ -103,8 +103,8 @@ func crowdedProblems(services map[model.ServiceName][2]bool) (all []model.Proble
 	return all
 }
 
-// affinePick is a chain that serves new connections of ports with affinity:
-// like a pick chain, except for clients that have an endpoint already.
+// affinePick is a pick chain of ports with affinity: clients that already have an endpoint
+// keep it.
 type affinePick struct {
 	pick
 	timeout time.Duration
@@ -121,7 +121,7 @@ func (p affinePick) seconds() time.Duration {
 	return max(p.timeout.Round(time.Second), time.Second)
 }
 
-// affinityChain names one of the chains for affinity.
+// affinityChain returns the name of a chain for affinity.
 func affinityChain(slots *nft.Set, what string, second bool) string {
 	name := "affinity-" + what
 	if slots == setAffinityNodeSlots {
@@ -155,7 +155,7 @@ func parseAffinePick(name string) (p affinePick, ok bool) {
 	return p, err == nil && s > 0 && p.name() == name
 }
 
-// ports returns the map that states what a port is known by.
+// ports returns the map of frontends to their ports' identities.
 func (p affinePick) ports() *nft.Set {
 	if p.slots == setAffinityNodeSlots {
 		return setAffinityNodePorts
@@ -163,7 +163,7 @@ func (p affinePick) ports() *nft.Set {
 	return setAffinityPorts
 }
 
-// tenants returns the map that states by what the port's namespace is counted.
+// tenants returns the map of frontends to the numbers of their namespaces.
 func (p affinePick) tenants() *nft.Set {
 	if p.slots == setAffinityNodeSlots {
 		return setAffinityNodeTenants
@@ -184,7 +184,7 @@ func (p pick) endpoints() *nft.Set {
 	return setAffinityEndpoints
 }
 
-// chain names the chain of a purpose that picks of one map and pool share.
+// chain returns the name of a chain that picks of one map and pool share.
 func (p affinePick) chain(purpose string) string { return affinityChain(p.slots, purpose, p.second) }
 
 // number sets the destination to the handle of one of the first n slots.
@@ -192,21 +192,21 @@ func (p affinePick) number(n uint32) nft.SetAddr {
 	return nft.SetAddr{Field: nft.Daddr, Map: p.slots, Number: nft.Numgen{Mod: n, Offset: p.first()}}
 }
 
-// recall sets the destination to the handle that the client had last.
+// recall sets the destination to the client's last handle.
 var (
 	recall      = nft.SetAddr{Field: nft.Daddr, Map: setAffinity}
 	recallSpare = nft.SetAddr{Field: nft.Daddr, Map: setAffinitySpare}
 )
 
-// over is the chain for clients beyond a share.
+// over returns the name of the chain for clients beyond a share.
 func (p affinePick) over() string {
-	p.class = asIs // the class was applied before
+	p.class = asIs // the pick chain has applied the class
 	_, size, _ := strings.Cut(p.name(), "affinity-")
 	return affinityChain(p.slots, "over-"+strings.TrimSuffix(size, "-second"), p.second)
 }
 
-// rules returns the chain's rules. A slot may be gone and the chain not yet, for a
-// moment: the first one is never gone.
+// rules returns the chain's rules. While a pool shrinks a slot may be missing: then the first slot is
+// used, which always exists.
 func (p affinePick) rules(bit uint32) []nft.Rule {
 	remember, known := nft.Update{Set: setAffinity, Timeout: p.seconds()}, nft.Jump{Chain: p.chain("known")}
 	over := nft.Goto{Chain: p.over()}
@@ -227,7 +227,7 @@ func (p affinePick) rules(bit uint32) []nft.Rule {
 	}
 }
 
-// overRules are those for clients beyond a share.
+// overRules returns the rules for clients beyond a share.
 func (p affinePick) overRules() []nft.Rule {
 	chosen := nft.Goto{Chain: p.chain("chosen")}
 	return []nft.Rule{
@@ -239,7 +239,7 @@ func (p affinePick) overRules() []nft.Rule {
 	}
 }
 
-// shared are the chains that those above go to, the deepest first.
+// shared returns the chains that the pick chain goes to, the deepest first.
 func (p affinePick) shared() []*pickChain {
 	send := nft.Jump{Chain: p.chain("send")}
 	return []*pickChain{
@@ -259,8 +259,8 @@ func (p affinePick) shared() []*pickChain {
 	}
 }
 
-// affinePick returns a chain, with those that it goes to before it; made once if
-// it is one to keep.
+// affinePick returns a chain, after the chains that it goes to. The first keptPicks are
+// cached.
 func (c *Compiler) affinePick(p affinePick) []*pickChain {
 	if known, ok := c.affine.Load(p); ok {
 		return known.([]*pickChain)
@@ -273,8 +273,8 @@ func (c *Compiler) affinePick(p affinePick) []*pickChain {
 	return known.([]*pickChain)
 }
 
-// affinity emits the chains for one pool of a frontend, and the sets that their rules
-// fill, and returns the name of the chain to go to.
+// affinity emits the chains for one pool of a frontend, with the sets that their rules
+// fill, and returns the name of its pick chain.
 func (p *portCompiler) affinity(f *model.Frontend, pool *model.Pool, c class, second bool) string {
 	family := p.port.ID.Family
 	for _, set := range affinitySets {
@@ -297,8 +297,8 @@ func affinitySlotsOf(f *model.Frontend) *nft.Set {
 	return setAffinitySlots
 }
 
-// affineSlots emits what the port is known by, for a frontend, and the endpoints of
-// one of its pools.
+// affineSlots emits the identity of the port and the number of its namespace for a frontend, and the
+// endpoints of one of its pools.
 func (p *portCompiler) affineSlots(f *model.Frontend, pool *model.Pool, second bool) {
 	at := affinePick{pick: pick{slots: affinitySlotsOf(f), second: second}}
 	p.once(element(at.ports(), p.port.ID.Proto, f), nft.AddressValue(p.identity()))
@@ -314,7 +314,7 @@ func (p *portCompiler) affineSlots(f *model.Frontend, pool *model.Pool, second b
 	}
 }
 
-// handleElement names the element of an endpoint by its slot's key and its handle.
+// handleElement returns the key of an endpoint, of its slot's key and its handle.
 func handleElement(set *nft.Set, slot nft.Key, handle nft.Value) nft.Key {
 	k := nft.Key{Kind: nft.KindElement, Family: slot.Family, Set: set, Proto: slot.Proto, Port: slot.Port, Addr: slot.Addr}
 	if set.Key[0] == nft.Saddr {
@@ -324,7 +324,7 @@ func handleElement(set *nft.Set, slot nft.Key, handle nft.Value) nft.Key {
 	return k.WithSecond(handle.Endpoint(slot.Family).Addr())
 }
 
-// lowestPorts are the lowest ports of a pool's addresses.
+// lowestPorts returns the lowest port of each address of a pool.
 func lowestPorts(endpoints []model.Endpoint) map[netip.Addr]uint16 {
 	lowest := make(map[netip.Addr]uint16, len(endpoints))
 	for _, e := range endpoints {
@@ -335,9 +335,9 @@ func lowestPorts(endpoints []model.Endpoint) map[netip.Addr]uint16 {
 	return lowest
 }
 
-// handleOf returns the handle of an endpoint: its address or, where the pool has
-// that address with a lower port, too, a hash of address and port. When the lower
-// one is added or removed, clients of the other choose again.
+// handleOf returns the handle of an endpoint: its address or, if the pool has
+// that address with a lower port, too, a hash of address and port. When the endpoint with the lower port
+// is added or removed, clients of the other one are balanced again.
 func handleOf(at netip.AddrPort, lowest map[netip.Addr]uint16) netip.Addr {
 	if lowest[at.Addr()] == at.Port() {
 		return at.Addr()
@@ -347,12 +347,11 @@ func handleOf(at netip.AddrPort, lowest map[netip.Addr]uint16) netip.Addr {
 	return a
 }
 
-// identity is what the port is known by in setAffinity, written as an address: a hash of its
-// first frontend. An IPv4 address has 32 bits, few enough that a tenant could choose an
-// address and a port with the number of another tenant's; with the host's salt it cannot be
-// chosen. Two ports that have the same by chance (one pair among 10,000 ports of IPv4 in one
-// of a hundred clusters) share clients: one of both chooses again whenever it changes
-// between them.
+// identity returns the port's identity in setAffinity, in the form of an address: a hash of its
+// first frontend. IPv4 has only 32 bits: without the host's salt a tenant could choose an
+// address and port with the identity of another tenant's. Two ports with the same identity by chance
+// (one pair among 10,000 IPv4 ports in one of a hundred clusters) share entries: a client of both
+// is balanced again whenever it changes between them.
 func (p *portCompiler) identity() netip.Addr {
 	at := p.port.Frontends[0].At
 	var b [18]byte
@@ -361,13 +360,13 @@ func (p *portCompiler) identity() netip.Addr {
 	return p.numbered("port", b[:])
 }
 
-// tenant is by what the port's namespace is counted: a number like identity. Two namespaces
-// that have the same have one share together.
+// tenant returns the number by which the port's namespace is counted, like identity. Two
+// namespaces with the same number have one share together.
 func (p *portCompiler) tenant() netip.Addr {
 	return p.numbered("namespace", []byte(p.port.ID.Service.Namespace))
 }
 
-// numbered returns the number of something of a kind, written as an address of the port's family.
+// numbered returns the salted hash of a value of a kind, in the form of an address of the port's family.
 func (p *portCompiler) numbered(kind string, what []byte) netip.Addr {
 	sum := p.host.Number(kind, what)
 	a, _ := netip.AddrFromSlice(sum[:p.port.ID.Family.Bits()/8])

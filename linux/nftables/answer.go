@@ -26,12 +26,12 @@ const (
 
 var classSuffix = [...]string{asIs: "", snat: "-snat", noSNAT: "-nosnat"}
 
-// masks reports whether the class masquerades packets of an origin.
-func (c class) masks(o model.Origin) bool {
+// masquerades reports whether the class masquerades packets of an origin.
+func (c class) masquerades(o model.Origin) bool {
 	return c == snat || c == asIs && o != model.FromPod
 }
 
-// statements are what a chain of the class begins with.
+// statements returns the statements at the beginning of a chain of the class.
 func (c class) statements(bit uint32) []nft.Statement {
 	switch c {
 	case snat:
@@ -43,19 +43,18 @@ func (c class) statements(bit uint32) []nft.Statement {
 }
 
 // pick is a pick chain: it balances over the first count slots of a frontend's
-// pool. It does not know which frontend, so all frontends with pools of that size
-// share it, except for round robin: there the rule itself counts, for one port alone.
+// pool. All frontends with pools of that size share it, except for round robin, where the
+// rule's own counter must be of one port.
 type pick struct {
 	slots  *nft.Set // setSlots or setNodeSlots
 	class  class
 	second bool // the frontend's second pool
 	count  uint32
 	by     nft.Generator
-	port   string // for which port, where the rule counts
+	port   string // hash of the port, for round robin
 }
 
-// The suffixes of chain names by how they pick. Chains of one port have its hash
-// behind it.
+// The suffixes of chain names by scheduler. For round robin the hash of the port follows.
 const (
 	suffixMaglev = "-maglev"
 	suffixInTurn = "-rr-"
@@ -104,7 +103,8 @@ func parsePick(name string) (p pick, ok bool) {
 	return p, err == nil && count > 0 && p.name() == name
 }
 
-// generator is by what pick chains of the port pick.
+// generator returns the number generator of the port's pick chains and, for round robin,
+// the hash of the port.
 func (p *portCompiler) generator() (by nft.Generator, port string) {
 	switch p.port.Scheduler {
 	case model.Maglev:
@@ -116,7 +116,7 @@ func (p *portCompiler) generator() (by nft.Generator, port string) {
 	return nft.AtRandom, ""
 }
 
-// reportScheduler reports a scheduler that there is not.
+// reportScheduler reports a scheduler that is not supported.
 func (p *portCompiler) reportScheduler() {
 	s := p.port.Scheduler
 	switch {
@@ -146,9 +146,9 @@ func (p pick) first() uint32 {
 	return 0
 }
 
-// rules returns the chain's rules. A packet may take its verdict before a commit
-// and look up its slot after it, when the pool is smaller: it then goes to the
-// pool's first slot, and is dropped where there is none. It must not go on with
+// rules returns the chain's rules. A packet may get its verdict before a commit
+// and look up its slot after it, when the pool is smaller: then it is sent to the
+// pool's first slot, or dropped if there is none. It must not continue to
 // the frontend's address.
 func (p pick) rules(bit uint32) []nft.Rule {
 	rules := []nft.Rule{nft.NewRule(append(p.class.statements(bit), p.send(p.count, p.by)...)...)}
@@ -158,15 +158,15 @@ func (p pick) rules(bit uint32) []nft.Rule {
 	return append(rules, nft.NewRule(nft.Drop{}))
 }
 
-// send chooses one of the pool's first n slots. Only packets with a port can have
-// matched a frontend; nft does not know that and requires a match on the protocol before a port
-// is rewritten. It is a named set, as an anonymous one in every chain
+// send chooses one of the pool's first n slots. Only packets with ports match a frontend, but
+// nft requires a match on the protocol before a port
+// is rewritten. The set of protocols is a named one, since an anonymous one in every chain
 // would make all changes slower.
 func (p pick) send(n uint32, by nft.Generator) []nft.Statement {
 	return []nft.Statement{nft.Lookup{Set: setL4}, nft.DNATMap{Map: p.slots, Number: nft.Numgen{Mod: n, Offset: p.first(), By: by}}}
 }
 
-// answer is what one origin gets from a frontend, in the terms of this layout.
+// answer is the Action of a frontend for one origin, in terms of this layout.
 type answer struct {
 	verdict model.Verdict
 	pool    *model.Pool // nil unless the verdict is Balance
@@ -174,9 +174,9 @@ type answer struct {
 	snat    bool
 }
 
-// seenBy is what origin o gets of an answer whose chain has class c.
+// seenBy returns the answer that origin o gets from a chain of class c.
 func (a answer) seenBy(o model.Origin, c class) answer {
-	a.snat = a.verdict == model.Balance && c.masks(o)
+	a.snat = a.verdict == model.Balance && c.masquerades(o)
 	return a
 }
 
@@ -204,9 +204,8 @@ func (p *portCompiler) answers(f *model.Frontend) (as [model.Origins]answer) {
 	return as
 }
 
-// common chooses the class of the answer that all origins look up. It must be
-// right for packets from outside; where there is a choice it is the one that
-// is right for pods, too.
+// common chooses the class of the answer that all origins look up: one that is right for
+// packets from outside and, if possible, for pods, too.
 func common(as [model.Origins]answer) class {
 	outside, pod := as[model.FromOutside], as[model.FromPod]
 	switch {
@@ -218,7 +217,7 @@ func common(as [model.Origins]answer) class {
 	return asIs
 }
 
-// value makes the element for origin o with a chain of class c, and emits the
+// value returns the value of the answer for origin o with a chain of class c, and emits the
 // chain.
 func (p *portCompiler) value(f *model.Frontend, as [model.Origins]answer, o model.Origin, c class) nft.Value {
 	a := as[o]
@@ -241,7 +240,8 @@ func (p *portCompiler) goTo(chain string) nft.Value {
 	return nft.GotoValue(chain, p.comment)
 }
 
-// pick returns a pick chain, made once if it is one to keep.
+// pick returns a pick chain, cached unless it is for round robin or more than keptPicks
+// endpoints.
 func (c *Compiler) pick(p pick) *pickChain {
 	if known, ok := c.picks.Load(p); ok {
 		return known.(*pickChain)
@@ -262,7 +262,7 @@ func newPickChain(name string, rules []nft.Rule) *pickChain {
 	return made
 }
 
-// sizeOf is how many slots of a pool there is room for.
+// sizeOf returns the number of a pool's slots that fit into its bank.
 func sizeOf(p *model.Pool) uint32 { return uint32(min(p.Size(), bankSize)) }
 
 // slots emits the numbered endpoints of a frontend.

@@ -16,7 +16,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
-// DefaultMark is the bit of the packet mark that kube-proxy uses, too: bit 14.
+// DefaultMark is kube-proxy's default fwmark bit for masquerade: bit 14.
 const DefaultMark = 1 << 14
 
 // Options are the settings of this data plane.
@@ -27,12 +27,12 @@ type Options struct {
 	// Families are the IP families to serve; none means both. Ports of another family are
 	// a Gap.
 	Families []model.Family
-	// Liberal keeps answers of endpoints that connection tracking finds invalid;
-	// otherwise they are dropped. It is right where the kernel finds few invalid
-	// (nf_conntrack_tcp_be_liberal).
+	// Liberal passes endpoints' answers that connection tracking finds invalid, which are
+	// dropped otherwise. It is for nodes with nf_conntrack_tcp_be_liberal, on which
+	// few are.
 	Liberal bool
-	// Count has the elements of frontends count connections, CountEndpoints those of
-	// their endpoints as well.
+	// Count adds counters of connections to the elements of frontends, CountEndpoints to
+	// those of their endpoints, too.
 	Count, CountEndpoints bool
 }
 
@@ -41,8 +41,8 @@ func (o Options) families() []model.Family { return model.FamiliesOr(o.Families)
 // Compiler turns ports into objects (dataplane.Compiler). It is safe for concurrent use.
 type Compiler struct {
 	options Options
-	zero    *nft.Count // where counters begin
-	// ofEndpoint is the content of an endpoint's element but its address: a counter or nothing.
+	zero    *nft.Count // of new counters
+	// ofEndpoint is the Body of endpoints' elements: a counter, or nil.
 	ofEndpoint *nft.Body
 	bit        uint32
 	picks      sync.Map // pick -> *pickChain, up to keptPicks endpoints: thousands of ports share them
@@ -50,9 +50,9 @@ type Compiler struct {
 	affines    atomic.Int64
 }
 
-// keptPicks bounds what a compiler keeps: 12 chains (2 maps, 3 classes, 2 pools)
-// for each number of endpoints up to it, whatever numbers there ever were. Pools
-// that are larger are few, and have far more elements to make than this chain.
+// keptPicks bounds the cache of a compiler: 12 chains (2 maps, 3 classes, 2 pools)
+// for each number of endpoints up to it. Larger pools are few, and building their chain costs
+// little beside their elements.
 const keptPicks = 1024
 
 // pickChain is a pick chain ready to be emitted.
@@ -73,11 +73,11 @@ func NewCompiler(o Options) *Compiler {
 
 func (c *Compiler) Equal(a, b nft.Value) bool { return a.Equal(b) }
 
-// Rank: referenced objects come before those that
-// refer to them, source ranges before slots, and both before the answer that needs them.
-// Per-origin answers precede the common one, or that origin would briefly get the common
-// answer. A large port may take several transactions, and after each of them
-// packets find the slots that they are sent to, and none of another policy.
+// Rank puts referenced objects before those that
+// refer to them, source ranges before slots, and both before the answers that need them.
+// Answers for one origin precede the common one, which that origin would get otherwise.
+// So after each of several transactions of a large port, packets find the slots that they
+// are sent to, under the right policy.
 func (c *Compiler) Rank(k nft.Key) int {
 	switch k.Kind {
 	case nft.KindTable:
@@ -102,7 +102,7 @@ func (c *Compiler) Rank(k nft.Key) int {
 	return 9
 }
 
-// Admits: source ranges do, to a restricted frontend.
+// Admits returns, for a source range, the element that restricts its frontend, and the range.
 func (*Compiler) Admits(k nft.Key) (guard nft.Key, clients netip.Prefix) {
 	if k.Kind != nft.KindElement || k.Set != setAllowed {
 		return guard, clients
@@ -110,7 +110,7 @@ func (*Compiler) Admits(k nft.Key) (guard nft.Key, clients netip.Prefix) {
 	return nft.AddrPortKey(setSourceRanges, k.Proto, k.AddrPort()), k.Prefix()
 }
 
-// depth orders chains: those that go to others are deeper.
+// depth orders chains: those that jump or go to others have a greater depth.
 func depth(name string) int {
 	switch {
 	case name == chainReject, name == chainMasquerading, hasPrefix(name, "pick-", "nodepick-", "affinity-send", "nodeaffinity-send"):
@@ -129,11 +129,10 @@ func hasPrefix(s string, prefixes ...string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(s, p) })
 }
 
-// DeleteDelay: to make or delete a chain, the kernel
-// checks the whole table, milliseconds where there are many Services, and
-// before Linux 6.2 a chain cannot go in the same transaction as the element
-// that refers to it. The affinity of clients is in one map, which has only the last endpoint of each of
-// them, however long it stays.
+// DeleteDelay delays the deletion of chains, and of sets that rules fill: to create or
+// delete a chain, the kernel checks the whole table, which takes milliseconds with many Services, and
+// before Linux 6.2 a chain cannot be deleted in the same transaction as the element
+// that refers to it.
 func (c *Compiler) DeleteDelay(k nft.Key) time.Duration {
 	switch k.Kind {
 	case nft.KindChain:
@@ -174,10 +173,10 @@ type portCompiler struct {
 	emit    func(nft.Key, nft.Value)
 	comment string
 	gaps    []model.Gap
-	shared  keySet // emitted already: a port emits nothing twice
+	shared  keySet // emitted by once: a port emits nothing twice
 }
 
-// keySet is a set of keys. Most ports have few, which take no allocation.
+// keySet is a set of keys. The first few take no allocation.
 type keySet struct {
 	few  [4]nft.Key
 	n    int // of few
@@ -204,7 +203,7 @@ func (s *keySet) add(k nft.Key) bool {
 	return true
 }
 
-// measure checks the size of the port against limits, and reports what exceeds them.
+// measure reports endpoints beyond bankSize.
 func (p *portCompiler) measure() {
 	if most := p.port.Widest(); most > bankSize {
 		p.gaps = append(p.gaps, model.Gap{Detail: fmt.Sprintf("%d endpoints: only the first %d are used", most, bankSize)})
@@ -243,7 +242,7 @@ func (p *portCompiler) frontend(f *model.Frontend) {
 			continue
 		}
 		own := asIs
-		if answers[o].snat != asIs.masks(o) {
+		if answers[o].snat != asIs.masquerades(o) {
 			own = map[bool]class{true: snat, false: noSNAT}[answers[o].snat]
 		}
 		p.answer(maps[o], f, p.value(f, answers, o, own))
@@ -268,7 +267,7 @@ func slotsOf(f *model.Frontend) *nft.Set {
 	return setSlots
 }
 
-// element names a frontend's element of a map.
+// element returns the key of a frontend in a map.
 func element(set *nft.Set, proto model.Proto, f *model.Frontend) nft.Key {
 	if f.Kind == model.KindNodePort {
 		return nft.PortKey(set, model.FamilyOf(f.At.Addr()), proto, f.At.Port())
@@ -285,11 +284,11 @@ func (p *portCompiler) answer(set *nft.Set, f *model.Frontend, v nft.Value) {
 	p.emit(element(set, p.port.ID.Proto, f), v)
 }
 
-// restrict emits a frontend's source ranges, and reports whether it could. Core gives node
-// ports none; one that has some stays closed.
+// restrict emits a frontend's source ranges, and reports whether they can be enforced. Node
+// ports have none; one that has is closed to all.
 func (p *portCompiler) restrict(f *model.Frontend) bool {
 	if f.Kind == model.KindNodePort {
-		p.gap(f, "source ranges of node ports cannot be distinguished in this mode: closed to all")
+		p.gap(f, "source ranges of node ports are not supported in this mode: closed to all")
 		return false
 	}
 	p.emit(element(setSourceRanges, p.port.ID.Proto, f), nft.Value{})
@@ -316,12 +315,12 @@ func (p *portCompiler) hairpins() {
 	}
 }
 
-// endpointPorts emits the ports from which endpoints answer.
+// endpointPorts emits the endpoints' ports, for the chain that drops invalid answers.
 func (p *portCompiler) endpointPorts() {
 	if p.options.Liberal || p.port.ID.Proto != model.TCP {
 		return
 	}
-	last := uint16(0) // nearly always all have the same
+	last := uint16(0) // nearly always all endpoints have the same port
 	for _, pool := range p.port.Pools() {
 		for _, e := range pool.Endpoints {
 			if n := e.Addr.Port(); n != last {

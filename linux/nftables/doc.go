@@ -22,19 +22,19 @@
 //	  masquerade packets with the bit, and hairpins
 //
 // The number of chains hardly depends on the number of Services: there is one for each
-// size of a pool, and for each affinity timeout; round robin alone has one for each port.
+// size of a pool, and for each affinity timeout; only round robin needs one for each port.
 // A Service is a handful of elements in shared maps, and all ports with the same number of
 // endpoints share a pick chain, since "numgen ... mod N" needs a constant N.
-// So replacing an endpoint writes one element, whatever the size of the cluster. A
-// chain, a rule or an anonymous set for each Service would make the kernel walk all of
+// So replacing an endpoint writes one element, whatever the size of the cluster. With a
+// chain, a rule or an anonymous set for each Service, the kernel would walk all of
 // them at every change. Ports with ClientIP affinity share one map of all clients
 // (affinity.go).
 //
-// All chains but the filters are of type nat, which see only the first packet of
+// All base chains but the filters are of type nat, which see only the first packet of
 // a connection. They may drop and reject since Linux 5.9. The filters see every
-// packet; the one on output exists only if ranges are known.
+// packet; filter-output exists only if ServiceCIDRs are known.
 //
-// The origin of a packet is decided once, at the top, and kept in the
+// The origin of a packet is decided once, in prerouting or output, and kept in the
 // masquerade bit of its mark: set for all but this node's pods. A pick chain
 // leaves it, sets it or clears it ("as is", -snat, -nosnat). Packets to no
 // Service continue with the bit clear.
@@ -45,7 +45,7 @@
 //	layout.go              sets, maps and chains; the objects of a table without Services
 //	answer.go, affinity.go the action of each origin; the chains that choose an endpoint
 //	compile.go             ports to objects (Compiler)
-//	driver_linux.go        our tables in the kernel (Driver); whether it supports them
+//	driver_linux.go        Tandem's tables in the kernel (Driver); whether it supports them
 //	                       (Probe)
 //	offload_linux.go       the flowtable of --accelerate
 //	mode*.go               the mode; its plan; connections by frontend and endpoint, for top

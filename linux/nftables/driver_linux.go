@@ -19,12 +19,12 @@ import (
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
-// Driver applies objects to our tables.
+// Driver applies objects to Tandem's tables.
 type Driver struct {
 	*nft.Driver
 	families []model.Family
-	liberal  *host.Liberal // nil where it does not matter
-	crowded  crowded       // Problems' own
+	liberal  *host.Liberal // nil unless Options.Liberal
+	crowded  crowded       // used by Problems only
 }
 
 func (d *Driver) Close() error { return errors.Join(d.Driver.Close(), d.liberal.Close()) }
@@ -34,7 +34,8 @@ var (
 	_ dataplane.Compiler[nft.Key, nft.Value] = (*Compiler)(nil)
 )
 
-// newBackend joins a compiler and a driver. Elements are read along a packet's path.
+// newBackend joins a compiler and a driver. Audits for one packet read only the elements on
+// its path.
 func newBackend(c *Compiler, d *Driver) dataplane.Backend {
 	return dataplane.NewAlong(c, d, dataplane.Path[nft.Key, nft.Value]{
 		Lookups: func(objects map[nft.Key]nft.Value, host *model.Host) func(oracle.Packet) []nft.Key {
@@ -44,8 +45,8 @@ func newBackend(c *Compiler, d *Driver) dataplane.Backend {
 	})
 }
 
-// Open returns a driver for the network namespace that the calling thread is
-// in. Close it after use; programmed objects stay.
+// Open returns a driver for the network namespace of the calling thread. Close it after use;
+// programmed objects stay.
 func Open(o Options) (*Driver, error) {
 	d, err := nft.Open(table, o.families()...)
 	if err != nil {
@@ -66,8 +67,8 @@ func (d *Driver) Problems() []model.Problem {
 	return all
 }
 
-// crowded are the ports whose clients found no room to be remembered. Rules note them in a set
-// that is mostly empty: it is read every few seconds, as nothing tells when they do.
+// crowded reads the set of ports whose clients found no room for affinity. Rules fill the
+// set without a notice, so it is read every few seconds; mostly it is empty.
 type crowded struct {
 	next  time.Time // when it is read again
 	ports [2][]netip.Addr
@@ -76,11 +77,11 @@ type crowded struct {
 
 const crowdedEvery = 2 * time.Second
 
-// crowdedParts is of how many parts of the time reading may take one: changes wait for it.
+// crowdedParts bounds reading to 1/crowdedParts of the time, since it delays changes.
 const crowdedParts = 200
 
-// read returns a Problem for each Service. While the set cannot be read, what is known stays. Names
-// are looked up when other ports are crowded than before.
+// read returns a Problem for each Service. If the set cannot be read, it returns the last result.
+// Names of Services are looked up only when the ports have changed.
 func (c *crowded) read(d *Driver, now time.Time) []model.Problem {
 	if now.Before(c.next) {
 		return c.found
@@ -115,8 +116,8 @@ func (c *crowded) read(d *Driver, now time.Time) []model.Problem {
 	return c.found
 }
 
-// servicesKnownBy maps affinity identities back to the Services whose ports have them: the
-// elements of their frontends have their names.
+// servicesKnownBy returns the Services whose ports have the given affinity identities, by the
+// comments on the elements of their frontends.
 func (d *Driver) servicesKnownBy(f model.Family, known []netip.Addr) (names []model.ServiceName, err error) {
 	ctx, answers := context.Background(), map[nft.Key]struct{}{}
 	for ports, to := range map[*nft.Set]*nft.Set{setAffinityPorts: setVIPs, setAffinityNodePorts: setNodePorts} {
@@ -135,7 +136,7 @@ func (d *Driver) servicesKnownBy(f model.Family, known []netip.Addr) (names []mo
 		if v.Body == nil {
 			return
 		}
-		service, _, _ := strings.Cut(v.Body.Comment, ":") // of its port
+		service, _, _ := strings.Cut(v.Body.Comment, ":") // the comment is model.PortID.String
 		if name, err := model.ParseServiceName(service); err == nil && !seen[name] {
 			seen[name] = true
 			names = append(names, name)
@@ -144,17 +145,16 @@ func (d *Driver) servicesKnownBy(f model.Family, known []netip.Addr) (names []mo
 	return names, err
 }
 
-// Probe finds out whether this kernel can do what we need, by doing it in
-// scratch tables that meet no packet: the same sets, maps and rules, and an
-// element of each kind. With no families it tries both. The error states what is
-// missing and what to do about it; a foreign table of our name is one. Any number
-// of processes may probe at once.
+// Probe returns an error if this kernel does not support the mode's sets, maps, rules and
+// elements, which it creates in scratch tables that no packet reaches. Without families it
+// tries both. The error states what is missing and what to do about it; a foreign table
+// named Table is an error, too. Any number of processes may probe at once.
 func Probe(ctx context.Context, families ...model.Family) error {
 	o := Options{Families: families}
 	return nft.Try(ctx, table, probeObjects(o), o.families()...)
 }
 
-// probeObjects are the skeleton, and a port in it.
+// probeObjects returns the base objects, and ports with and without affinity.
 func probeObjects(o Options) map[nft.Key]nft.Value {
 	c := NewCompiler(o)
 	objects := map[nft.Key]nft.Value{}

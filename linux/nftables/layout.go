@@ -10,16 +10,15 @@ import (
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
-// Table is the name of our tables, one of family ip and one of family ip6.
+// Table is the name of Tandem's tables, one of family ip and one of family ip6.
 const Table = "tandem"
 
-// comment is that of our tables. The number must change whenever the meaning of a
-// set, a map or a rule does, or the name of a set: where rules look up a new set before
-// it has its elements, clients outside of source ranges would be let in for a moment.
+// comment is the comment of the tables. Its number must change when the meaning of a set, a
+// map or a rule changes, or the name of a set: rules that look up a new set before
+// it has its elements would admit clients outside of source ranges.
 const comment = nft.Owner + " (layout 3)"
 
-// The fields of keys. An address always comes first, so that all keys of a
-// family are alike.
+// The fields of keys. If a key has an address, it comes first.
 var (
 	addrKey     = []nft.Field{nft.Daddr}
 	sourceKey   = []nft.Field{nft.Saddr}
@@ -29,7 +28,7 @@ var (
 	slotKey     = append(frontKey[:3:3], nft.Number)
 	nodeSlotKey = append(nodeKey[:2:2], nft.Number)
 
-	// A rule for affinity changes addresses of the packet before it looks them up.
+	// Rules for affinity change addresses of the packet before they look them up.
 	cameFor        = []nft.Field{nft.CtDaddr, nft.L4Proto, nft.Dport}
 	handleKey      = append(frontKey[:3:3], nft.Saddr)
 	handleLoad     = append(cameFor[:3:3], nft.Daddr)
@@ -37,45 +36,44 @@ var (
 	nodeHandleLoad = []nft.Field{nft.Daddr, nft.L4Proto, nft.Dport}
 )
 
-// rangeLoad is what a rule looks up in a key with ranges. nft turns each field of
-// such a key to the byte order of the network, l4proto with an expression that
-// Linux 6.12 rejects for a single byte; the protocol of a connection is in that
-// order. Packets of no connection traverse no owned chain that looks up ranges.
+// rangeLoad are the fields that rules look up in setAllowed. nft converts each field of a key
+// with ranges to network byte order, l4proto with an expression that
+// Linux 6.12 rejects for a single byte; "ct original protocol" needs no conversion. Packets
+// without a connection traverse no chain that looks up ranges.
 var rangeLoad = []nft.Field{nft.Daddr, nft.CtProto, nft.Dport, nft.Saddr}
 
 var (
-	// setClusterIPs may have frontends of other kinds, too: their other ports are rejected.
+	// setClusterIPs are the cluster IPs, whose unused ports are rejected.
 	setClusterIPs = &nft.Set{Name: "cluster-ips", Key: addrKey}
 
-	// setSourceRanges are frontends with source ranges, setAllowed such a frontend and a range
-	// that may use it.
+	// setSourceRanges are frontends with source ranges, setAllowed pairs of such a frontend and
+	// a range of permitted clients.
 	setSourceRanges = &nft.Set{Name: "source-ranges", Key: frontKey}
 	setAllowed      = &nft.Set{Name: "allowed", Key: handleKey, Interval: true, Loads: rangeLoad}
 
-	// setHairpin has each endpoint of this node as source and destination: its connections
-	// to itself.
+	// setHairpin has endpoints' addresses as both source and destination: connections to
+	// themselves, which are masqueraded.
 	setHairpin = &nft.Set{Name: "hairpin", Key: []nft.Field{nft.Saddr, nft.Daddr}}
 
-	// setNodePortAddresses is where node ports answer, setServiceCIDRs where cluster IPs are
-	// and nothing else.
+	// setNodePortAddresses are the addresses of node ports, setServiceCIDRs the ranges of
+	// cluster IPs.
 	setNodePortAddresses = &nft.Set{Name: "nodeport-addresses", Key: addrKey, Interval: true}
 	setServiceCIDRs      = &nft.Set{Name: "service-cidrs", Key: addrKey, Interval: true}
 
-	// setEndpointPorts are protocols and ports from which endpoints answer, setL4 the
-	// protocols with ports.
+	// setEndpointPorts are protocols and ports of endpoints, setL4 the protocols with ports.
 	setEndpointPorts = &nft.Set{Name: "endpoint-ports", Key: []nft.Field{nft.L4Proto, nft.Sport}}
 	setL4            = &nft.Set{Name: "l4", Key: protoKey}
 
-	// setVIPs state what to do for a frontend; the other two for senders whose answer is
-	// not the common one.
+	// setVIPs has the answers of frontends with an address; the other two have those for one
+	// origin that differ.
 	setVIPs     = &nft.Set{Name: "vips", Key: frontKey, Data: nft.DataVerdict}
 	setVIPsPod  = &nft.Set{Name: "vips-pod", Key: frontKey, Data: nft.DataVerdict}
 	setVIPsHost = &nft.Set{Name: "vips-host", Key: frontKey, Data: nft.DataVerdict}
 
-	// setSlots have the endpoint for a frontend and a number.
+	// setSlots has the endpoint for a frontend and a slot number.
 	setSlots = &nft.Set{Name: "slots", Key: slotKey, Data: nft.DataEndpoint}
 
-	// Node ports have no address of their own.
+	// The same for node ports, whose keys have no address.
 	setNodePorts     = &nft.Set{Name: "nodeports", Key: nodeKey, Data: nft.DataVerdict}
 	setNodePortsPod  = &nft.Set{Name: "nodeports-pod", Key: nodeKey, Data: nft.DataVerdict}
 	setNodePortsHost = &nft.Set{Name: "nodeports-host", Key: nodeKey, Data: nft.DataVerdict}
@@ -84,66 +82,66 @@ var (
 
 // The sets and maps of ports with ClientIP affinity (affinity.go).
 var (
-	// setAffinityPorts have the identity of a frontend's port in setAffinity (portCompiler.identity).
+	// setAffinityPorts has the identity of a frontend's port in setAffinity (portCompiler.identity).
 	setAffinityPorts     = &nft.Set{Name: "affinity-ports", Key: frontKey, Data: nft.DataAddress, Loads: cameFor}
 	setAffinityNodePorts = &nft.Set{Name: "affinity-nodeports", Key: nodeKey, Data: nft.DataAddress}
 
-	// setAffinitySlots have an endpoint's handle for a frontend and a number.
+	// setAffinitySlots has an endpoint's handle for a frontend and a slot number.
 	setAffinitySlots     = &nft.Set{Name: "affinity-slots", Key: slotKey, Data: nft.DataAddress, Loads: append(cameFor[:3:3], nft.Number)}
 	setAffinityNodeSlots = &nft.Set{Name: "affinity-nodeslots", Key: nodeSlotKey, Data: nft.DataAddress}
 
-	// setAffinityEndpoints have the endpoint for a frontend and a handle, of the
-	// frontend's first pool or its second.
+	// setAffinityEndpoints has the endpoint for a frontend and a handle, of the
+	// frontend's first pool; the Second of its second.
 	setAffinityEndpoints           = &nft.Set{Name: "affinity-endpoints", Key: handleKey, Data: nft.DataEndpoint, Loads: handleLoad}
 	setAffinityEndpointsSecond     = &nft.Set{Name: "affinity-endpoints-second", Key: handleKey, Data: nft.DataEndpoint, Loads: handleLoad}
 	setAffinityNodeEndpoints       = &nft.Set{Name: "affinity-nodeendpoints", Key: nodeHandleKey, Data: nft.DataEndpoint, Loads: nodeHandleLoad}
 	setAffinityNodeEndpointsSecond = &nft.Set{Name: "affinity-nodeendpoints-second", Key: nodeHandleKey, Data: nft.DataEndpoint, Loads: nodeHandleLoad}
 
-	// setAffinity has, for a client and a port, the handle of the endpoint that it had
-	// last. Its elements are not read back.
+	// setAffinity has, for a client and a port, the handle of the client's last endpoint. Its
+	// elements are not read back.
 	setAffinity = &nft.Set{
 		Name: "affinity", Key: []nft.Field{nft.Saddr, nft.Daddr, nft.L4Proto}, Data: nft.DataAddress, Size: affinitySize, Unread: true,
 		Loads: []nft.Field{nft.CtSaddr, nft.Saddr, nft.L4Proto},
 	}
 
 	// setAffinitySpare is the same for clients beyond the share of their port or its
-	// namespace, as many as it has room for, first come, first served.
+	// namespace, first come, first served.
 	setAffinitySpare = &nft.Set{
 		Name: "affinity-spare", Key: setAffinity.Key, Data: nft.DataAddress, Size: affinitySpareSize, Unread: true, Loads: setAffinity.Loads,
 	}
 
-	// setAffinityTenants state by which number the namespace of a frontend is counted.
+	// setAffinityTenants has the number by which a frontend's namespace is counted.
 	setAffinityTenants     = &nft.Set{Name: "affinity-tenants", Key: frontKey, Data: nft.DataAddress, Loads: cameFor}
 	setAffinityNodeTenants = &nft.Set{Name: "affinity-nodetenants", Key: nodeKey, Data: nft.DataAddress}
 
-	// setAffinityPortShares and setAffinityShares count the clients that setAffinity was given
+	// setAffinityPortShares and setAffinityShares limit the entries added to setAffinity
 	// for a port and for a namespace.
 	setAffinityPortShares = &nft.Set{Name: "affinity-port-shares", Key: sourceKey, Size: affinityShares, Unread: true}
 	setAffinityShares     = &nft.Set{Name: "affinity-shares", Key: addrKey, Size: affinityShares, Unread: true}
 
-	// setAffinityFull are ports, by identity, whose clients found no room lately.
+	// setAffinityFull are ports, by identity, whose clients found no room in the last fullFor.
 	setAffinityFull = &nft.Set{Name: "affinity-crowded", Key: sourceKey, Size: affinityShares, Unread: true}
 )
 
-// affinitySets are those that rules fill: they exist only while a port needs them.
+// affinitySets are the sets that rules fill: they exist only while a port needs them.
 var affinitySets = []*nft.Set{setAffinity, setAffinitySpare, setAffinityPortShares, setAffinityShares, setAffinityFull}
 
-// earlierAffinityFull is a set that earlier versions had in place of setAffinityFull. Chains that
-// refer to it may go later than it would.
+// earlierAffinityFull is the set that earlier versions had instead of setAffinityFull. Its deletion
+// is delayed like that of chains that refer to it.
 const earlierAffinityFull = "affinity-full"
 
-// How many entries the maps of a table have room for. Buckets for all of
-// them are allocated with the maps: 5 MB, and 43 MB more when they are full (some 62
+// The sizes of the maps that rules fill. The kernel allocates buckets for all entries with the
+// maps: 5 MB, and 43 MB more when they are full (some 62 MB
 // for IPv6). kube-proxy remembers up to 65,535 clients for each endpoint; here all
-// Services share the room. affinityShares is for how many namespaces, and how many ports, there is a count: a port
-// beyond them is held to the share of its namespace alone.
+// Services share the room. affinityShares bounds the ports and the namespaces that are counted: a port
+// beyond it is limited by the share of its namespace only.
 const (
 	affinitySize      = 1 << 18
 	affinitySpareSize = 1 << 16
 	affinityShares    = 1 << 14
 )
 
-// table is Tandem's, with its sets in the order in which they are listed.
+// table is Tandem's table, with its sets in the order of listings.
 var table = nft.NewTable(Table, nft.Owner, comment,
 	setClusterIPs, setSourceRanges, setAllowed, setHairpin, setNodePortAddresses,
 	setServiceCIDRs, setEndpointPorts, setL4, setVIPs, setVIPsPod,
@@ -159,7 +157,8 @@ var table = nft.NewTable(Table, nft.Owner, comment,
 	return p.slots, uint16(p.first()), int(p.count)
 })
 
-// A map has room for two pools of a frontend: the second one's slots start here.
+// bankSize is the room for one pool of a frontend in a map of slots. There is room for two: the second
+// pool's slots begin at bankSize.
 const bankSize = 1 << 15
 
 // The chains that every table has.
@@ -176,8 +175,7 @@ const (
 	chainMasquerading   = "masquerading"
 )
 
-// Base emits the tables, sets, maps and chains that are there before any
-// Service.
+// Base emits the tables, sets, maps and chains that do not depend on Services.
 func (c *Compiler) Base(host *model.Host, emit func(nft.Key, nft.Value)) {
 	for _, f := range c.options.families() {
 		c.base(f, host, emit)
@@ -220,10 +218,10 @@ func (c *Compiler) ServiceCIDRs(k nft.Key, _ nft.Value) []netip.Prefix {
 	return nil
 }
 
-// filters are the chains that see every packet. They come behind destination NAT,
-// since an address that none of our Services has may be another proxy's (label
-// service-proxy-name). With unallocated they drop packets to an unallocated
-// cluster IP.
+// filters returns the chains that see every packet. They come after destination NAT,
+// since an address without a Service of Tandem's may be another proxy's (label
+// service-proxy-name). With unallocated they drop packets to unallocated
+// cluster IPs.
 func (c *Compiler) filters(unallocated bool) map[string]nft.Chain {
 	var forward, output []nft.Rule
 	if !c.options.Liberal {
@@ -247,13 +245,12 @@ func (c *Compiler) filters(unallocated bool) map[string]nft.Chain {
 	return chains
 }
 
-// invalid drops packets that could be an endpoint's answer and that connection tracking finds
-// invalid: its source would not become the Service's address, and the client
-// would reset the connection (kubernetes/kubernetes issue 74839). kube-proxy drops all
-// invalid packets in iptables mode, and so those of connections of which this host
-// sees one direction only, and which no Service is for. Here that is left to
-// packets from a port that endpoints have; answers to connections that this host
-// has not seen begin (SYN, ACK) pass, too. Nearly all packets end at the first
+// invalid drops answers of endpoints that connection tracking finds
+// invalid: their source would not be translated to the Service's address, and the client
+// would reset the connection (kubernetes/kubernetes issue 74839). In iptables mode, kube-proxy drops all
+// invalid packets, also those of connections without a Service of which this host
+// sees only one direction. Here only packets from a port of endpoints are dropped, and SYN, ACK
+// of connections whose beginning this host has not seen pass. Nearly all packets end at the first
 // rule.
 func invalid() []nft.Rule {
 	return []nft.Rule{
@@ -265,7 +262,7 @@ func invalid() []nft.Rule {
 	}
 }
 
-// chains are those of every table.
+// chains returns the chains of every table.
 func (c *Compiler) chains(f model.Family, host *model.Host) map[string]nft.Chain {
 	arriving, sent := podRules(f, host.Pods)
 	in := origins{c.bit, arriving, setVIPs, setNodePorts}
@@ -288,8 +285,8 @@ func (c *Compiler) chains(f model.Family, host *model.Host) map[string]nft.Chain
 	}
 }
 
-// podRules match this node's pods, among arriving packets and those that the host sends
-// itself: the latter have no input interface and can only be matched by address.
+// podRules returns matches of packets from this node's pods: among arriving packets, and among those
+// sent by the host, which have no input interface and can only be matched by address.
 func podRules(f model.Family, pods model.PodMatch) (arriving, sent []nft.Statement) {
 	switch {
 	case pods.Interface != "":
@@ -303,22 +300,21 @@ func podRules(f model.Family, pods model.PodMatch) (arriving, sent []nft.Stateme
 	return arriving, arriving
 }
 
-// origins are the senders of one entrance: pods, recognised by any of the matches,
-// and one kind of others. From the entrance on, a clear masquerade bit means
-// "pod".
+// origins are the senders of packets in prerouting or output: pods, recognised by any of the
+// matches, and others, from outside or from the host. After entrance, a clear masquerade bit
+// means "pod".
 //
-// The maps for all origins are looked up in one chain for each entrance, and
-// not once for each origin: when an answer changes, the kernel checks the whole
-// table along every path.
+// Each map is looked up in one rule of these chains, not once for each origin: when an answer
+// changes, the kernel checks the whole table along every path.
 type origins struct {
 	bit   uint32
 	pods  []nft.Statement
-	vips  *nft.Set // the map that only the others look up; setVIPs for none
+	vips  *nft.Set // the map that only the other senders look up; setVIPs for none
 	nodes *nft.Set // the same for node ports
 }
 
-// entrance is the chain that every first packet meets. Frontends with an address
-// come before node ports.
+// entrance returns the rules of prerouting or output. Frontends with an address come before
+// node ports.
 func (o origins) entrance(f model.Family, nodePorts string) []nft.Rule {
 	rules := []nft.Rule{
 		{Statements: []nft.Statement{nft.Lookup{Set: setSourceRanges}, nft.Lookup{Set: setAllowed, Not: true}, nft.Drop{}}, Comment: "not in source ranges"},
@@ -337,7 +333,7 @@ func (o origins) nodePorts() []nft.Rule {
 	return append(o.vmaps(setNodePortsPod, o.nodes, setNodePorts), nft.NewRule(nft.Goto{Chain: chainNoService}))
 }
 
-// vmaps look a packet up in the map of its origin and in that of all.
+// vmaps returns rules that look a packet up in the map of its origin, then in that of all.
 func (o origins) vmaps(pod, other, all *nft.Set) (rules []nft.Rule) {
 	if len(o.pods) > 0 {
 		rules = append(rules, nft.NewRule(nft.MarkHas{Bit: o.bit, Not: true}, nft.Vmap{Map: pod}))

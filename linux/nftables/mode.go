@@ -29,26 +29,26 @@ func (*Compiler) Evaluate(objects map[nft.Key]nft.Value, host *model.Host) func(
 
 func (*Compiler) Text(k nft.Key, v nft.Value) string { return nft.Describe(k, v) }
 
-// Opaque: of a chain, the kernel's rules are compared
-// with ours and not decoded.
+// Opaque reports whether v is a chain that was read back: its rules are compared by digest,
+// not decoded.
 func (*Compiler) Opaque(k nft.Key, v nft.Value) bool { return nft.Opaque(k, v) }
 
 func (*Compiler) DecodeKey(text []byte) (nft.Key, error) { return table.DecodeKey(text) }
 
-// counterMemory bounds the kernel's memory of counters in elements, in bytes.
+// counterMemory bounds the kernel memory of elements' counters, in bytes.
 const counterMemory = 20_000_000
 
-// The kernel's memory of a counter in an element: struct nft_counter for each possible CPU (two
-// 64-bit numbers) and the expression with its pointer (net/netfilter/nft_counter.c).
+// The kernel memory of an element's counter, in bytes: struct nft_counter (two 64-bit numbers) for each
+// possible CPU, and the expression with its pointer (net/netfilter/nft_counter.c).
 const (
 	counterPerCPU  = 16
 	counterElement = 16
 )
 
-// mostCounters is how many there may be on a machine with that many possible CPUs.
+// mostCounters returns how many counters counterMemory allows with that many possible CPUs.
 func mostCounters(cpus int) int { return counterMemory / (cpus*counterPerCPU + counterElement) }
 
-// counted are the sets whose elements count.
+// counted returns the sets whose elements have counters.
 func (o Options) counted() []*nft.Set {
 	sets := []*nft.Set{setVIPs, setVIPsPod, setVIPsHost, setNodePorts, setNodePortsPod, setNodePortsHost}
 	if o.CountEndpoints {
@@ -57,5 +57,5 @@ func (o Options) counted() []*nft.Set {
 	return sets
 }
 
-// slotSets are those of endpoints. Endpoints of ports with affinity are not counted.
+// slotSets returns the sets of endpoints, except those of ports with affinity.
 func slotSets() []*nft.Set { return []*nft.Set{setSlots, setNodeSlots} }

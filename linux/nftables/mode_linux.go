@@ -24,8 +24,8 @@ func onLinux(m dataplane.Mode) dataplane.Mode {
 	return m
 }
 
-// probe tries IPv4, which every node needs. Where the kernel has no nftables for
-// IPv6, openBackend serves IPv4 alone, and ports of IPv6 are Gaps.
+// probe tries IPv4 only. If the kernel has no nftables for IPv6, openBackend serves IPv4, and
+// IPv6 ports are Gaps.
 func probe(ctx context.Context) error { return host.Undecided(Probe(ctx, model.IPv4)) }
 
 func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (dataplane.Backend, error) {
@@ -34,7 +34,7 @@ func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (datap
 		return nil, nft.Advise(err)
 	}
 	if err := nft.Sweep(ctx); err != nil {
-		log.Warn("temporary nftables tables of a process that was killed may be left", "err", err)
+		log.Warn("deleting temporary nftables tables of killed processes failed", "err", err)
 	}
 	err := host.CheckIPv6()
 	if err == nil {
@@ -66,10 +66,9 @@ func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (datap
 	return withoutOffload(b, log)
 }
 
-// lacking reports whether a probe failed because the kernel does not have what
-// we need: then there are no owned rules either. Any other error may be transient
-// or need an administrator, such as a foreign table of our
-// name: it does not mean that a family cannot be served.
+// lacking reports whether a probe failed because the kernel lacks a feature: then it has no
+// owned rules either. Other errors may be transient or need an administrator, such as a
+// foreign table: they do not mean that a family cannot be served.
 func lacking(err error) bool {
 	for _, missing := range []error{dataplane.ErrAbsent, nft.ErrAltered, unix.EAFNOSUPPORT, unix.EOPNOTSUPP, unix.ENOENT} {
 		if errors.Is(err, missing) {
@@ -79,8 +78,8 @@ func lacking(err error) bool {
 	return false
 }
 
-// What kube-proxy's nftables mode calls its tables, and how their comments
-// begin: pkg/proxy/nftables/proxier.go of Kubernetes 1.37.
+// kubeProxyTable has the name and the comment's prefix of the tables of kube-proxy's nftables
+// mode (pkg/proxy/nftables/proxier.go of Kubernetes 1.37).
 var kubeProxyTable = nft.NewTable("kube-proxy", "rules for kube-proxy", "")
 
 // kubeProxy finds the tables of kube-proxy. Tables of that name without its
@@ -121,7 +120,7 @@ func removeKubeProxy(ctx context.Context) error {
 	return failed
 }
 
-// counted is a backend whose frontends count connections.
+// counted is a backend with counters of connections.
 type counted struct {
 	dataplane.Backend
 	options Options
@@ -140,8 +139,8 @@ var _ dataplane.Backend = counted{}
 
 func (c counted) Close() error { return errors.Join(c.counts.Close(), c.Backend.Close()) }
 
-// Connections: only first packets of connections meet the maps of frontends, each in one of
-// them.
+// Connections: the counters of frontends count first packets of connections, each in one
+// element.
 func (c counted) Connections(ctx context.Context, endpoints bool, found func(dataplane.Connections)) (counted bool, err error) {
 	sets := Options{}.counted()
 	if endpoints {

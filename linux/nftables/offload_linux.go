@@ -20,8 +20,8 @@ import (
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
-// offload is a backend beside which a flowtable forwards the packets of established
-// connections to Services, on all devices but those for Services and loopback.
+// offload is a backend with a flowtable, which forwards the packets of established
+// connections to Services on all devices but loopback and dummies.
 type offload struct {
 	dataplane.Backend
 	flowtable *nft.Offload
@@ -30,15 +30,15 @@ type offload struct {
 	events    chan netlink.LinkUpdate
 	unwatch   chan struct{}
 	log       *slog.Logger
-	trouble   atomic.Pointer[string] // why it is not in effect
+	trouble   atomic.Pointer[string] // why offload is not in effect; nil if it is
 
 	begin sync.Once
 	stop  context.CancelFunc
 	done  sync.WaitGroup
 }
 
-// withOffload returns a backend with offload, in the network namespace of the calling
-// thread, and owns the other one. Nothing is written before the first Sync.
+// withOffload returns b with offload, in the network namespace of the calling thread. It owns b,
+// also after an error. Nothing is written before the first Sync.
 func withOffload(b dataplane.Backend, log *slog.Logger) (_ dataplane.Backend, err error) {
 	o := &offload{Backend: b, log: log}
 	if o.ns, err = host.OpenNamespace(); err != nil {
@@ -69,7 +69,8 @@ func (o *offload) watch() error {
 	return err
 }
 
-// stopWatching ends the subscription. Its goroutine may be about to hand on a notice.
+// stopWatching ends the subscription, and drains its channel, to which its goroutine may be
+// sending.
 func (o *offload) stopWatching() {
 	if o.events == nil {
 		return
@@ -90,10 +91,10 @@ func (o *offload) Sync(ctx context.Context) (dataplane.Work, error) {
 	return o.Backend.Sync(ctx)
 }
 
-// offloadRetry is the pause before a flowtable that could not be made is tried again.
+// offloadRetry is the pause before programming or removing the flowtable is retried.
 const offloadRetry = 30 * time.Second
 
-// follow has the flowtable follow the devices until ctx ends.
+// follow updates the devices of the flowtable until ctx ends.
 func (o *offload) follow(ctx context.Context) {
 	for {
 		var watching error
@@ -114,7 +115,7 @@ func (o *offload) follow(ctx context.Context) {
 	}
 }
 
-// logState logs why the offload is not in effect, and when it is again, once each.
+// logState logs once why the offload is not in effect, and when it is again.
 func (o *offload) logState(err error) {
 	before := o.trouble.Load()
 	switch {
@@ -138,8 +139,8 @@ func (o *offload) Health() dataplane.Health {
 	return h
 }
 
-// wait waits for a change of devices or the time of a retry, and reports whether ctx has
-// not ended. A subscription that ended is nil afterwards, and a second has passed.
+// wait waits for a change of devices or the time of a retry, and returns false when ctx
+// ends. If the subscription has ended, it sets events to nil and waits a second.
 func (o *offload) wait(ctx context.Context, retry <-chan time.Time) bool {
 	open := true
 	select {
@@ -148,7 +149,7 @@ func (o *offload) wait(ctx context.Context, retry <-chan time.Time) bool {
 	case _, open = <-o.events:
 	case <-retry:
 	}
-	for open && len(o.events) > 0 { // they come in swarms, and all are looked at at once
+	for open && len(o.events) > 0 { // notices come in bursts; one listing covers them
 		_, open = <-o.events
 	}
 	if open {
@@ -166,7 +167,7 @@ func (o *offload) set(ctx context.Context) error {
 	return o.flowtable.Set(ctx, devices)
 }
 
-// devices are the names of those whose packets are offloaded.
+// devices returns the names of the devices whose packets are offloaded.
 func (o *offload) devices() (names []string, err error) {
 	var all []netlink.Link
 	err = host.RetryInterrupted(func() error {
@@ -203,8 +204,8 @@ func (o *offload) end() {
 	o.done.Wait()
 }
 
-// unoffloaded is a backend whose first Sync removes a flowtable that an earlier run with
-// offload has left.
+// unoffloaded is a backend whose Sync removes the flowtable that an earlier run with offload
+// has left.
 type unoffloaded struct {
 	dataplane.Backend
 	flowtable *nft.Offload // nil once it is removed
@@ -212,8 +213,8 @@ type unoffloaded struct {
 	retryAt   time.Time // after a failure to remove it
 }
 
-// withoutOffload returns a backend without offload, in the network namespace of the calling
-// thread, and owns the other one. Nothing is written before the first Sync.
+// withoutOffload returns b without offload, in the network namespace of the calling thread. It owns b,
+// also after an error. Nothing is written before the first Sync.
 func withoutOffload(b dataplane.Backend, log *slog.Logger) (dataplane.Backend, error) {
 	f, err := nft.OpenOffload()
 	if err != nil {
@@ -222,8 +223,8 @@ func withoutOffload(b dataplane.Backend, log *slog.Logger) (dataplane.Backend, e
 	return &unoffloaded{Backend: b, flowtable: f, log: log}, nil
 }
 
-// Sync: a flowtable that cannot be removed keeps nothing else
-// from being written, and is tried again.
+// Sync removes the flowtable first. A failure to do so is retried, and does not delay other
+// changes.
 func (u *unoffloaded) Sync(ctx context.Context) (dataplane.Work, error) {
 	if u.flowtable != nil && !time.Now().Before(u.retryAt) {
 		if err := u.removeFlowtable(ctx); err != nil {

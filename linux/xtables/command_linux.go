@@ -32,10 +32,10 @@ import (
 // the thread that calls them.
 type Tools struct {
 	Variant Variant
-	Paths   [2]Paths // by family; empty where it has none
+	Paths   [2]Paths // by family; empty if the family has no commands
 }
 
-// Paths are where the commands of a family are.
+// Paths are the paths of a family's commands.
 type Paths struct{ Command, Restore, Save string }
 
 // Installed returns the families that have commands.
@@ -48,7 +48,7 @@ func (t Tools) Installed() (fs []model.Family) {
 	return fs
 }
 
-// FindTools returns the installed variants, first the one that the plain names run. The error wraps dataplane.ErrAbsent if there are none.
+// FindTools returns the installed variants that have commands for IPv4, first the one that "iptables" runs. The error wraps dataplane.ErrAbsent if there are none.
 func FindTools(ctx context.Context) (found []Tools, err error) {
 	plain := plainVariant(ctx)
 	for _, v := range []Variant{NFT, Legacy} {
@@ -66,13 +66,13 @@ func FindTools(ctx context.Context) (found []Tools, err error) {
 		}
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("iptables: iptables-restore %w: install the package iptables", dataplane.ErrAbsent)
+		return nil, fmt.Errorf("iptables: command iptables-restore %w: install the package iptables", dataplane.ErrAbsent)
 	}
 	return found, nil
 }
 
-// pathsOf returns the commands with explicit names or, where the plain names
-// run the variant, those.
+// pathsOf returns the commands named after the variant or, if the plain names run it, those.
+// All three must exist.
 func pathsOf(explicit, base string, plain bool) Paths {
 	names := []string{explicit}
 	if plain {
@@ -87,7 +87,7 @@ func pathsOf(explicit, base string, plain bool) Paths {
 	return Paths{}
 }
 
-// plainVariant is what "iptables" is on this host; empty where there is none.
+// plainVariant returns the variant of the command "iptables"; empty if there is none.
 func plainVariant(ctx context.Context) Variant {
 	path := lookPath("iptables")
 	if path == "" {
@@ -103,8 +103,8 @@ func plainVariant(ctx context.Context) Variant {
 	return Legacy
 }
 
-// lookPath looks for a command, also in folders that are often missing from a
-// service's PATH.
+// lookPath returns the path of a command, also in folders that are often missing from a
+// service's PATH; empty if it is not found.
 func lookPath(name string) string {
 	dirs := append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/sbin")
 	for _, dir := range dirs {
@@ -116,19 +116,20 @@ func lookPath(name string) string {
 	return ""
 }
 
-// commandTimeout is how long a command may take. The slowest, everything in the nft
-// variant at once, takes minutes where there are a hundred thousand Services.
+// commandTimeout bounds a command. The slowest, a restore of all rules of a hundred thousand
+// Services in the nft variant, takes minutes.
 const commandTimeout = 10 * time.Minute
 
-// run runs a command in the namespace of the calling thread. An error has the
-// command's output on one line.
+// run runs a command in the network namespace of the calling thread. An error has the
+// command's error output on one line. After a time-out or the end of ctx it wraps
+// ledger.ErrUnknown.
 func run(ctx context.Context, stdin []byte, path string, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	cmd.WaitDelay = 10 * time.Second // a child of its own, such as modprobe, may keep the pipes
+	cmd.WaitDelay = 10 * time.Second // its children, such as modprobe, may keep the pipes open
 	if stdin != nil {
 		file, err := memFile(stdin)
 		if err != nil {
@@ -160,8 +161,8 @@ func run(ctx context.Context, stdin []byte, path string, args ...string) ([]byte
 }
 
 // memFile returns a file in memory for a command to read. A pipe would not do: with
-// -w, iptables-restore sets an alarm that it does not cancel when it has the lock.
-// The alarm interrupts a read that blocks, which iptables-restore takes for the end
+// -w, iptables-restore sets an alarm that it does not cancel once it has the lock.
+// The alarm interrupts a blocking read, which iptables-restore takes for the end
 // of the script ("COMMIT expected"). Reading a file never blocks.
 func memFile(content []byte) (*os.File, error) {
 	fd, err := unix.MemfdCreate("tandem", unix.MFD_CLOEXEC)
@@ -187,22 +188,22 @@ const (
 	lockAgain = 250 * time.Millisecond
 )
 
-// Restore runs a transaction, or several: each table is written as a whole or not
-// at all. It is busy (ledger.BusyError) while others hold the lock.
+// Restore runs a script: each table is written as a whole or not at all. The error wraps
+// ledger.BusyError while another program holds the lock.
 func (t Tools) Restore(ctx context.Context, f model.Family, text []byte) error {
 	args := []string{"--noflush"}
-	if t.Variant == Legacy { // the other has no lock
+	if t.Variant == Legacy { // the nft variant has no lock
 		args = append(args, "-w", strconv.Itoa(int(lockWait.Seconds())))
 	}
 	_, err := run(ctx, text, t.Paths[f].Restore, args...)
-	const resourceProblem = 4 // in the nft variant also other errors
+	const resourceProblem = 4 // RESOURCE_PROBLEM of xtables.h; of the nft variant also other errors
 	if exit, is := errors.AsType[*exec.ExitError](err); is && exit.ExitCode() == resourceProblem && t.Variant == Legacy && strings.Contains(err.Error(), "holding the xtables lock") {
 		return fmt.Errorf("xtables lock: %w", ledger.BusyError{After: lockAgain})
 	}
 	return withScriptLine(err, text)
 }
 
-// withScriptLine adds the line of the script that an error is about.
+// withScriptLine adds to an error the line of the script that it names.
 func withScriptLine(err error, text []byte) error {
 	if err == nil {
 		return nil
@@ -227,8 +228,8 @@ func (t Tools) RestoreWait(ctx context.Context, f model.Family, text []byte) err
 // lockTime is how long RestoreWait waits for other holders of the lock.
 const lockTime = 30 * time.Second
 
-// retryWhileBusy calls f until it is not busy any more or the limit is over; being
-// busy then is a failure like others.
+// retryWhileBusy calls f until its error is not a ledger.BusyError, at most for limit: then
+// the error wraps host.ErrLocked.
 func retryWhileBusy(ctx context.Context, limit time.Duration, f func() error) error {
 	end := time.Now().Add(limit)
 	for {
@@ -260,7 +261,7 @@ func (t Tools) Save(ctx context.Context, f model.Family, tables ...Table) (strin
 	return all.String(), nil
 }
 
-// Counts calls f for each rule of a table that has matched packets, with their number.
+// Counts calls found for each rule of a table that has matched packets, with their number.
 func (t Tools) Counts(ctx context.Context, f model.Family, table Table, found func(chain string, r Line, packets uint64)) error {
 	text, err := t.save(ctx, f, "-c", "-t", table.String())
 	if err == nil {
@@ -292,8 +293,8 @@ func (t Tools) save(ctx context.Context, f model.Family, args ...string) (string
 // ErrIncompatible means that the nft variant cannot list a table.
 var ErrIncompatible = errors.New("cannot be listed: it has nft rules that iptables cannot express")
 
-// incompatible is what iptables-nft-save prints instead of such a table; it exits
-// with 0. A table of which it only leaves out chains is listed.
+// incompatible matches the line that iptables-nft-save prints instead of such a table, with exit
+// status 0. Tables of which it only leaves out chains are listed.
 var incompatible = regexp.MustCompile("(?m)^# Table `(filter|nat|mangle)' is incompatible")
 
 // Packets returns how many packets a rule has matched.
@@ -305,9 +306,9 @@ func (t Tools) Packets(ctx context.Context, id ChainID, r Rule) (uint64, error) 
 	return Packets(string(out), id.Chain, r)
 }
 
-// mayHaveLegacyTables reports whether the kernel lists legacy tables in the network
-// namespace of the calling thread, or cannot list them. Then finding none is a failure to
-// read them. The nft variant has no such list.
+// mayHaveLegacyTables reports whether the legacy variant may have tables in the network
+// namespace of the calling thread: the kernel lists some, or its list cannot be read. Then an error of
+// reading them does not mean that there are none.
 func (t Tools) mayHaveLegacyTables(f model.Family) bool {
 	if t.Variant != Legacy {
 		return false
@@ -331,13 +332,13 @@ func (t Tools) Present(f model.Family, tables ...Table) (there []Table, err erro
 	return there, err
 }
 
-// legacyTables lists those of the network namespace of the calling thread.
+// legacyTables lists the legacy tables in the network namespace of the calling thread.
 func legacyTables(f model.Family) ([]string, error) {
 	return readTableNames("/proc/thread-self/net/" + map[model.Family]string{model.IPv4: "ip_tables_names", model.IPv6: "ip6_tables_names"}[f])
 }
 
-// readTableNames reads a list of the kernel's, which does not exist before the module
-// does.
+// readTableNames reads a list of tables from /proc, which does not exist before the module
+// is loaded.
 func readTableNames(path string) ([]string, error) {
 	names, err := os.ReadFile(path)
 	switch {
@@ -353,8 +354,8 @@ func readTableNames(path string) ([]string, error) {
 var ErrMixed = errors.New("this host has rules of both iptables variants")
 
 // Choose returns, of the installed variants, the one that this host already uses or,
-// if it uses none, all. Rules of both are an error: packets would traverse both, and
-// it is unknown to which one other programs will write.
+// if it uses none, all. Rules of both are an error, which wraps ErrMixed: packets traverse both, and
+// it is unknown which one other programs will write to.
 func Choose(ctx context.Context, found []Tools) ([]Tools, error) {
 	uses := map[Variant]string{}
 	for _, t := range found {
@@ -371,7 +372,7 @@ func Choose(ctx context.Context, found []Tools) ([]Tools, error) {
 				uses[t.Variant] = fmt.Sprintf("%d rules and chains (%s)", rules, t.Paths[f].Save)
 			}
 			if !installed(found, Legacy) && strings.Contains(out, legacyWarning) && legacyRules(f) > 0 {
-				uses[Legacy] = "rules, which no command that is installed can list"
+				uses[Legacy] = "rules that no installed command can list"
 			}
 		}
 	}
@@ -385,9 +386,9 @@ func installed(found []Tools, v Variant) bool {
 	return slices.ContainsFunc(found, func(t Tools) bool { return t.Variant == v })
 }
 
-// legacyRules asks the kernel how many rules and chains its legacy tables filter and nat
-// have besides the built-in ones; 0 if that is unknown. It asks about those that exist: the
-// kernel makes any other that it is asked about.
+// legacyRules returns the number of rules and chains in the legacy tables filter and nat,
+// besides the built-in ones; 0 if it is unknown. It asks the kernel only about existing tables, since the
+// kernel creates others that it is asked about.
 func legacyRules(f model.Family) (n int) {
 	there, err := legacyTables(f)
 	if err != nil || len(there) == 0 {
@@ -420,12 +421,12 @@ func count(save string) (n int) {
 	return n
 }
 
-// pickVariant chooses by what each variant holds.
+// pickVariant chooses by the rules that each variant has.
 func pickVariant(found []Tools, uses map[Variant]string) ([]Tools, error) {
 	if uses[Legacy] != "" && uses[NFT] != "" {
 		return nil, fmt.Errorf("iptables: %w: legacy (iptables-legacy): %s; nft (iptables-nft): %s. "+
-			"Packets would meet both. Bring all into one: let everything that writes rules use the same variant "+
-			"(update-alternatives --config iptables), then remove the rules of the other, or restart the machine", ErrMixed, uses[Legacy], uses[NFT])
+			"Packets traverse both. Make all programs that write rules use the same variant "+
+			"(update-alternatives --config iptables), then remove the rules of the other one, or restart the machine", ErrMixed, uses[Legacy], uses[NFT])
 	}
 	for _, t := range found {
 		if uses[t.Variant] != "" {

@@ -20,10 +20,10 @@
 // its options in parse.go.
 //
 //	rule.go          rules: matches and targets; tables, variants; packets through rules
-//	text.go          their text; what iptables-restore reads, and iptables-save prints
-//	parse.go         and back
+//	text.go          the text of rules; scripts of iptables-restore, listings of iptables-save
+//	parse.go         text to rules
 //	command_linux.go the commands of a variant, legacy or nft, and the lock
-//	probe_linux.go   whether it works; rules of other programs, before Tandem's and for doctor
-//	driver_linux.go  what the drivers of modes share: tables in a network namespace
-//	watch_linux.go   whether other programs wrote
+//	probe_linux.go   whether a variant works; rules of other programs, before Tandem's and for doctor
+//	driver_linux.go  the common part of modes' drivers: tables in a network namespace
+//	watch_linux.go   detection of external changes
 package xtables

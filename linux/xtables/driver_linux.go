@@ -12,7 +12,7 @@ import (
 )
 
 // Driver reads and writes tables of one variant in one network namespace, from any
-// thread: what the drivers of modes with rules of iptables have in common. One
+// thread: the common part of the drivers of modes with iptables rules. One
 // goroutine may write at a time, another one may read.
 type Driver struct {
 	Tools     Tools
@@ -20,14 +20,14 @@ type Driver struct {
 	Namespace *host.Namespace
 	Watch     *Watch
 
-	// Existing is set where reading must not create tables, as it does in the legacy variant.
+	// Existing restricts reading to existing tables: in the legacy variant reading creates others.
 	Existing bool
 
 	tables []Table
 }
 
-// Open returns a driver for some tables in the network namespace that the calling thread
-// is in, and watches them. Close it after use.
+// Open returns a driver for some tables in the network namespace of the calling thread, and
+// watches them. Close it after use.
 func Open(t Tools, families []model.Family, tables ...Table) (*Driver, error) {
 	ns, err := host.OpenNamespace()
 	if err != nil {
@@ -40,8 +40,7 @@ func Open(t Tools, families []model.Family, tables ...Table) (*Driver, error) {
 	return &Driver{Tools: t, Families: families, Namespace: ns, Watch: w, tables: tables}, nil
 }
 
-// OpenIn returns a driver that does not watch the tables, and closes the network namespace
-// with itself.
+// OpenIn returns a driver that does not watch the tables. It owns ns.
 func OpenIn(ns *host.Namespace, t Tools, families []model.Family, tables ...Table) *Driver {
 	return &Driver{Tools: t, Families: families, Namespace: ns, Watch: noWatch(), tables: tables}
 }
@@ -49,7 +48,7 @@ func OpenIn(ns *host.Namespace, t Tools, families []model.Family, tables ...Tabl
 // Close releases the namespace and the watch; the rules stay.
 func (d *Driver) Close() error { return errors.Join(d.Watch.Close(), d.Namespace.Close()) }
 
-// Read passes what iptables-save prints of the tables of each family.
+// Read calls found for each family with the output of iptables-save.
 func (d *Driver) Read(ctx context.Context, found func(f model.Family, text string) error) error {
 	d.Watch.BeforeRead()
 	for _, f := range d.Families {
@@ -75,13 +74,14 @@ func (d *Driver) Read(ctx context.Context, found func(f model.Family, text strin
 	return nil
 }
 
-// Restore is Tools.Restore. The caller tells the watch.
+// Restore is Tools.Restore in the driver's namespace. The caller calls Watch's BeforeWrite
+// and AfterWrite.
 func (d *Driver) Restore(ctx context.Context, f model.Family, text []byte) error {
 	return d.Namespace.Do(func() error { return d.Tools.Restore(ctx, f, text) })
 }
 
-// Write runs a transaction of one table, and waits for the lock. A lock held for too long
-// is an ordinary failure, not ledger.BusyError.
+// Write writes one table, and waits for the lock. A lock held for too long is an ordinary
+// failure (host.ErrLocked), not ledger.BusyError.
 func (d *Driver) Write(ctx context.Context, f model.Family, text []byte) error {
 	d.Watch.BeforeWrite()
 	if err := d.Namespace.Do(func() error { return d.Tools.RestoreWait(ctx, f, text) }); err != nil {
@@ -104,7 +104,7 @@ func (d *Driver) Others(ctx context.Context, owned func(chain string) bool) (tex
 	return texts, err
 }
 
-// Prune deletes the tables that are empty but for the kernel's chains.
+// Prune deletes the driver's tables that are empty (Tools.DeleteBare).
 func (d *Driver) Prune(ctx context.Context) error {
 	return d.Namespace.Do(func() error { return d.Tools.DeleteBare(ctx, d.Families, d.tables...) })
 }

@@ -18,13 +18,13 @@ import (
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
-// Commands are the tools of one variant and what they support on this host. They work
-// in the network namespace of the thread that calls them. Safe for concurrent use.
+// Commands are the tools of one variant, and the features that they support on this host. They work
+// in the network namespace of the thread that calls them, and are safe for concurrent use.
 type Commands struct {
 	Tools
-	// Families are those that have tables. IPv4 is always among them.
+	// Families are the families whose tables work. IPv4 is always among them.
 	Families []model.Family
-	// IPv6Error is why IPv6 is not among them although there are commands for it.
+	// IPv6Error is why IPv6 is not in Families although there are commands for it.
 	IPv6Error error
 
 	noRandomFully bool
@@ -33,8 +33,8 @@ type Commands struct {
 // RandomFully reports whether MASQUERADE can choose ports at random.
 func (c *Commands) RandomFully() bool { return !c.noRandomFully }
 
-// Find returns the commands of the variant that this host uses, and all commands that are
-// installed. It writes nothing. Unlike Probe it accepts hosts with rules of both
+// Find returns the commands of the variant that this host uses, and all installed
+// tools. It writes nothing. Unlike Probe it accepts hosts with rules of both
 // variants, since they may be rules to remove. The error wraps dataplane.ErrAbsent if
 // there are no commands.
 func Find(ctx context.Context) (best *Commands, installed []Tools, err error) {
@@ -54,11 +54,11 @@ func Find(ctx context.Context) (best *Commands, installed []Tools, err error) {
 	return best, installed, err
 }
 
-// ProbeRules returns rules of all kinds that a mode writes.
+// ProbeRules returns a rule of each kind that a mode writes to a table.
 type ProbeRules func(f model.Family, t Table, randomFully bool) []Rule
 
-// Probe finds out whether this host supports a mode's rules in the tables filter and
-// nat, by writing them to chains that no packet enters. The error states what is
+// Probe returns an error if this host does not support a mode's rules in the tables filter
+// and nat: it writes them to chains that no packet enters. The error states what is
 // missing.
 func Probe(ctx context.Context, rules ProbeRules) error {
 	runtime.LockOSThread() // commands belong to the namespace of this thread
@@ -81,8 +81,8 @@ func Probe(ctx context.Context, rules ProbeRules) error {
 	return err
 }
 
-// firstWorking returns the first variant that passes a test for IPv4, which every
-// node needs, with the families that passed.
+// firstWorking returns the first variant that passes a test for IPv4, with the families that
+// passed.
 func firstWorking(ctx context.Context, found []Tools, test func(*Commands, context.Context, model.Family) error) (*Commands, error) {
 	all := make([]*Commands, len(found))
 	for i, t := range found {
@@ -125,7 +125,7 @@ func (c *Commands) canRead(ctx context.Context, f model.Family) error {
 	return err
 }
 
-// command returns the command of a family, and records which features it lacks.
+// command returns the command of a family, and notes whether it lacks --random-fully.
 func (c *Commands) command(f model.Family) (*iptables.IPTables, error) {
 	path := c.Paths[f].Command
 	command, err := iptables.New(iptables.IPFamily(iptables.Protocol(f)), iptables.Path(path), iptables.Timeout(5))
@@ -139,8 +139,8 @@ func (c *Commands) command(f model.Family) (*iptables.IPTables, error) {
 	return command, nil
 }
 
-// Try tests a family by writing to some tables, and leaves none behind that it has made.
-// The caller has host.LockProbe.
+// Try tests a family by writing rules to some tables, and deletes tables that it creates.
+// The caller holds host.LockProbe.
 func (c *Commands) Try(ctx context.Context, f model.Family, rules ProbeRules, tables ...Table) (err error) {
 	command, err := c.command(f)
 	if err != nil {
@@ -159,9 +159,9 @@ func (c *Commands) Try(ctx context.Context, f model.Family, rules ProbeRules, ta
 	return nil
 }
 
-// KeepTables returns a function that deletes those of some tables that have come since
-// and hold nothing: iptables of the nft variant makes every table that it looks at.
-// Those of the legacy variant belong to the kernel.
+// KeepTables returns a function that deletes those of the tables that were created since and
+// are empty: the nft variant creates every table that it lists. Tables of the legacy variant are
+// the kernel's, and stay.
 func (t Tools) KeepTables(ctx context.Context, f model.Family, tables ...Table) (deleteNew func(context.Context) error, err error) {
 	if t.Variant != NFT {
 		return func(context.Context) error { return nil }, nil
@@ -176,8 +176,8 @@ func names(tables []Table) (all []string) {
 	return all
 }
 
-// DeleteBare deletes those of some tables that hold nothing but the kernel's chains with
-// their default policy and no rules. Those of the legacy variant belong to the kernel.
+// DeleteBare deletes those of the tables that have only built-in chains, with policy ACCEPT and
+// without rules. Tables of the legacy variant are the kernel's, and stay.
 func (t Tools) DeleteBare(ctx context.Context, families []model.Family, tables ...Table) (err error) {
 	for _, f := range families {
 		err = errors.Join(err, t.deleteBare(ctx, f, names(tables)...))
@@ -192,10 +192,9 @@ func (t Tools) deleteBare(ctx context.Context, f model.Family, tables ...string)
 	return nft.DeleteBare(ctx, f, tables...)
 }
 
-// RemoveScratch deletes what killed probes have left of the installed variants, and the
-// tables in which nothing is left then. A variant that cannot be read is skipped, since the
-// kernel may lack nf_tables, but not the legacy one, nor where iptables cannot list an nft
-// table.
+// RemoveScratch deletes the chains that killed probes have left in tables of the installed
+// variants, and tables that are empty then. The nft variant is skipped if it cannot be read, since the
+// kernel may lack nf_tables; other errors, and ErrIncompatible, are returned.
 func RemoveScratch(ctx context.Context, installed []Tools) (err error) {
 	lock, err := host.LockProbe(ctx)
 	if err != nil {
@@ -220,7 +219,7 @@ func RemoveScratch(ctx context.Context, installed []Tools) (err error) {
 const ScratchChain = "TANDEM-PROBE"
 
 // DeleteScratch deletes the chains that a killed probe has left in the tables of a
-// family, and creates no table. It returns the names of those tables. The caller has
+// family, and returns the names of these tables. It creates no table. The caller holds
 // host.LockProbe.
 func (t Tools) DeleteScratch(ctx context.Context, f model.Family) (from []string, err error) {
 	text, err := t.SaveAll(ctx, f)
@@ -246,7 +245,7 @@ func (t Tools) DeleteScratch(ctx context.Context, f model.Family) (from []string
 	return from, t.RestoreWait(ctx, f, clean)
 }
 
-// withoutScratch deletes the scratch chain of a table.
+// withoutScratch is the script that deletes the scratch chain of a table.
 func withoutScratch(table string) []byte {
 	return fmt.Appendf(nil, "*%s\n-F %s\n-X %s\nCOMMIT\n", table, ScratchChain, ScratchChain)
 }
@@ -274,9 +273,9 @@ func (c *Commands) tryTable(ctx context.Context, command *iptables.IPTables, fam
 	return nil
 }
 
-// AddFacts adds what doctor's checks want to know of the tables of iptables, without
-// making any: rules that come before those of Services, and the policy of FORWARD.
-// What cannot be read is left out.
+// AddFacts adds the facts about iptables for tandem doctor, without creating tables: rules
+// that packets meet before those of Services, and the policy of FORWARD. Tables that cannot be
+// read are left out.
 func AddFacts(ctx context.Context, f *diagnosis.Facts) {
 	tools, err := FindTools(ctx)
 	if err != nil {
@@ -298,7 +297,7 @@ func AddFacts(ctx context.Context, f *diagnosis.Facts) {
 			}
 			early, drop := early(text)
 			f.EarlyRules = append(f.EarlyRules, early...)
-			if drop && t.Variant == Legacy { // of the nft variant, nf_tables' chains have it
+			if drop && t.Variant == Legacy { // nft.BaseChains reports that of the nft variant
 				f.ForwardDrop = append(f.ForwardDrop, family.String()+" FORWARD (iptables-legacy)")
 			}
 		}
@@ -308,8 +307,8 @@ func AddFacts(ctx context.Context, f *diagnosis.Facts) {
 // tablesOfVariantNFT are the names that iptables-nft gives to its tables in nf_tables.
 var tablesOfVariantNFT = [...]string{"filter", "nat", "mangle", "raw", "security"}
 
-// Others reports which rules of other programs packets traverse before owned ones: in chains of the
-// kernel, before the first jump into an owned chain, and in nf_tables. It is for the
+// Others describes rules of other programs that packets traverse before owned ones: in built-in
+// chains before the first jump to an owned chain, and in nf_tables. It reads the
 // network namespace of the calling thread.
 func (t Tools) Others(ctx context.Context, families []model.Family, owned func(chain string) bool) (texts []string, err error) {
 	for _, f := range families {
@@ -336,9 +335,8 @@ func (t Tools) Others(ctx context.Context, families []model.Family, owned func(c
 	if t.Variant == NFT {
 		own = tablesOfVariantNFT[:]
 	}
-	// It opens a socket of its own: to close that would hold up changes while what they have deleted is not freed
-	// (conntrack.Reader), but it is behind four commands that each close one. It takes 0.1 ms of 20, and a change after
-	// it as long as without it.
+	// It opens a socket, and closing one delays changes (nft.Counts), but the commands above have closed four
+	// already: it takes 0.1 ms of 20, and delays no change measurably.
 	more, err := nft.Others(ctx, own...)
 	if errors.Is(err, dataplane.ErrAbsent) { // a kernel without nf_tables has no such chains
 		err = nil

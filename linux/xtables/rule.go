@@ -18,14 +18,14 @@ const (
 	Filter Table = iota
 	NAT
 	Mangle
-	Tables // how many there are
+	Tables // the number of tables
 )
 
 // String returns the table's name.
 func (t Table) String() string { return [...]string{"filter", "nat", "mangle"}[t] }
 
-// Variant is one of the two ways in which iptables reaches the kernel. Rules of
-// one are invisible to the other.
+// Variant is one of the two implementations of iptables. Rules of one are invisible to the
+// other.
 type Variant string
 
 const (
@@ -42,8 +42,8 @@ const (
 	PostRouting = "POSTROUTING"
 )
 
-// Rule is one rule. The zero value of a field is no such match. The order of
-// Matches means nothing.
+// Rule is one rule. A field with its zero value matches everything. The order of Matches does
+// not matter.
 type Rule struct {
 	Src, Dst Addrs
 	In       Interface
@@ -51,13 +51,13 @@ type Rule struct {
 	Comment  string
 	Ports    Ports // destination; needs Proto
 	Matches  []Match
-	Target   Target // nil to do nothing but count
+	Target   Target // nil for a rule that only counts
 
 	// Unparsed is the text of a rule with unknown options; no other field is set.
 	Unparsed string
 }
 
-// MaxComment is how many bytes a comment may have.
+// MaxComment is the length of the longest comment in bytes.
 const MaxComment = 255
 
 // Addrs matches an address of a packet.
@@ -69,7 +69,7 @@ type Addrs struct {
 // Address is the match of one address.
 func Address(a netip.Addr) Addrs { return Addrs{Prefix: netip.PrefixFrom(a, a.BitLen())} }
 
-// Within is the match of a prefix; that of all addresses is no match.
+// Within is the match of a prefix; for all addresses it is the zero value.
 func Within(p netip.Prefix) Addrs {
 	if p.Bits() <= 0 {
 		return Addrs{}
@@ -77,8 +77,8 @@ func Within(p netip.Prefix) Addrs {
 	return Addrs{Prefix: p}
 }
 
-// Interface matches the interface that a packet came in by; a trailing + is
-// for any rest of the name.
+// Interface matches the interface that a packet came in by; a name that ends in + is a
+// prefix.
 type Interface struct {
 	Name string
 	Not  bool
@@ -110,8 +110,8 @@ type (
 		Not         bool
 	}
 
-	// InSet matches packets with an entry in an ipset. Fields are "src" and "dst",
-	// one for each part of an entry, with commas.
+	// InSet matches packets with an entry in an ipset. Fields is a comma-separated list of
+	// "src" and "dst", one for each part of an entry.
 	InSet struct {
 		Set, Fields string
 		Not         bool
@@ -124,15 +124,15 @@ type (
 		Not bool
 	}
 
-	// Recent is xt_recent: Set records the sender; without it the match asks whether
-	// the sender was recorded within Seconds.
+	// Recent is xt_recent: with Set it records the sender; without, it matches senders
+	// recorded within Seconds.
 	Recent struct {
 		Name    string
 		Set     bool
 		Seconds uint32
 	}
 
-	// Chance matches at random, in units of 1/2^31.
+	// Chance matches at random, with a probability in units of 1/2^31.
 	Chance uint32
 )
 
@@ -151,10 +151,10 @@ type (
 	// Verdict is a target that ends a chain and has no options.
 	Verdict uint8
 
-	// Jump goes to a chain, and comes back at its end.
+	// Jump continues in a chain, and returns at its end.
 	Jump struct{ Chain string }
 
-	// Goto goes to a chain, and comes back to where this one was called from.
+	// Goto continues in a chain, whose end returns to the caller of this one.
 	Goto struct{ Chain string }
 
 	// DNAT rewrites a connection's destination.
@@ -163,7 +163,8 @@ type (
 	// Masquerade rewrites a connection's source to the host's address.
 	Masquerade struct{ RandomFully bool }
 
-	// SetMark clears the bits of Mask in a packet's mark and flips those of Value.
+	// SetMark clears the bits of Mask in a packet's mark and then flips those of Value
+	// (--set-xmark).
 	SetMark struct{ Value, Mask uint32 }
 
 	// MapMark sets a packet's mark to that of its entry in an ipset (SET --map-set),
@@ -171,7 +172,7 @@ type (
 	MapMark struct{ Set, Fields string }
 )
 
-// The verdicts. Reject answers that the port is unreachable.
+// The verdicts. Reject answers with ICMP port unreachable.
 const (
 	Accept Verdict = iota
 	Drop
@@ -182,7 +183,7 @@ const (
 // JumpTo is a rule without matches that jumps to a chain.
 func JumpTo(chain string) Rule { return Rule{Target: Jump{chain}} }
 
-// Chain is the chain that a rule jumps or goes to; empty for none.
+// Chain returns the chain that a rule jumps or goes to; empty for none.
 func (r Rule) Chain() string {
 	switch t := r.Target.(type) {
 	case Jump:
@@ -200,7 +201,7 @@ func (r Rule) With(m Match) Rule {
 }
 
 // FromPods returns rules without a target that match packets of this node's pods:
-// those that arrive, and those that the host itself sends, which have no input
+// among arriving packets, and among those sent by the host, which have no input
 // interface and can only be matched by address. There are none if pods cannot be
 // detected.
 func FromPods(f model.Family, pods model.PodMatch) (arriving, sent []Rule) {
@@ -226,7 +227,7 @@ type Packet struct {
 	In     string // the interface it came in by; empty for packets of the host
 	Mark   uint32
 	DNATed bool
-	Odds   float64 // probability that a new client's packet reaches this rule; 1 at the start
+	Odds   float64 // probability that the packet of a new client reaches this rule; 1 at the start
 }
 
 // ChainID names a chain of one table of one family.
@@ -239,9 +240,9 @@ type ChainID struct {
 // Sim runs packets through rules as the kernel would, but follows every branch of a
 // random or stateful match. One goroutine at a time may use it.
 type Sim struct {
-	// Rules returns those of a chain, in their order. It is asked once for each chain
-	// that a packet gets to: most packets see few, and to parse them all would cost more
-	// than the packets do.
+	// Rules returns the rules of a chain, in order. It is called once for each chain
+	// that a packet gets to: parsing all chains would cost more than simulating the
+	// packets.
 	Rules func(ChainID) []Rule
 	// Local reports whether an address is the host's.
 	Local func(netip.Addr) bool
@@ -249,7 +250,7 @@ type Sim struct {
 	// if no rule uses a set.
 	Set func(set, fields string, p *Packet) (SetMark, bool)
 
-	known map[ChainID][]Rule // what Rules has returned
+	known map[ChainID][]Rule // results of Rules
 }
 
 // End is how a packet leaves a chain.
@@ -258,11 +259,11 @@ type End struct {
 	By Target // nil for the end of the chain, or RETURN
 }
 
-// maxDepth bounds nested jumps; the modes use far fewer. Beyond its own bound, the room for jumps
-// of a table, the kernel drops a packet, too.
+// maxDepth bounds nested jumps; the modes use far fewer. The kernel also drops packets beyond its
+// bound.
 const maxDepth = 32
 
-// Run returns how a packet may leave a chain of its family.
+// Run returns the ways in which a packet may leave a chain of its family.
 func (s *Sim) Run(t Table, chain string, p Packet) []End {
 	return s.chain(ChainID{model.FamilyOf(p.Dst.Addr()), t, chain}, p, 0)
 }
@@ -282,8 +283,8 @@ func (s *Sim) chain(id ChainID, p Packet, depth int) []End {
 	return s.rules(id, rules, p, depth)
 }
 
-// rules runs a packet through rules of a chain. It is copied only where it may both match and
-// not match, and where a jump ends in several ways.
+// rules runs a packet through the rules of a chain. The packet is copied only if it may both
+// match and not match a rule, or a jump ends in several ways.
 func (s *Sim) rules(id ChainID, rules []Rule, p Packet, depth int) (ends []End) {
 	for i := range rules {
 		r, rest := &rules[i], rules[i+1:]
@@ -339,7 +340,7 @@ func (s *Sim) rules(id ChainID, rules []Rule, p Packet, depth int) (ends []End) 
 	return append(ends, End{Packet: p})
 }
 
-// odds is how likely chance lets a packet match a rule.
+// odds returns the probability of a rule's Chance matches.
 func (r *Rule) odds() float64 {
 	odds := 1.0
 	for _, m := range r.Matches {
@@ -350,7 +351,7 @@ func (r *Rule) odds() float64 {
 	return odds
 }
 
-// remembers reports whether a rule is for clients that were there before.
+// remembers reports whether a rule matches only senders that were recorded before.
 func (r *Rule) remembers() bool {
 	return slices.ContainsFunc(r.Matches, func(m Match) bool {
 		recent, ok := m.(Recent)
@@ -389,7 +390,7 @@ func (i Interface) match(name string) bool {
 }
 
 // matchExtension reports whether a packet may match, and whether it may not match.
-// Every packet here is the first of its connection, and the host sends from its own
+// A simulated packet is the first of its connection, and the host sends from its own
 // addresses only.
 func (s *Sim) matchExtension(m Match, p *Packet) (yes, no bool) {
 	var is, not bool

@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-proxy/tandem/core/printable"
 )
 
-// Rules is a list of rules, stored as text, so that equal lists are equal values.
+// Rules is a list of rules as text: equal lists are equal values.
 type Rules struct{ text string }
 
 // List returns a list of rules.
@@ -26,10 +26,10 @@ func List(rules ...Rule) Rules {
 	return b.Rules()
 }
 
-// Builder makes a list of rules that need not be in memory together.
+// Builder builds a list of rules one by one.
 type Builder struct{ text []byte }
 
-// NewBuilder returns one for a text of about so many bytes.
+// NewBuilder returns a builder for a text of about size bytes.
 func NewBuilder(size int) Builder { return Builder{make([]byte, 0, size)} }
 
 // Add appends a rule.
@@ -38,7 +38,7 @@ func (b *Builder) Add(r *Rule) { b.text = append(r.Append(b.text), '\n') }
 // Rules returns the list.
 func (b *Builder) Rules() Rules { return Rules{string(b.text)} }
 
-// ruleSize is how long a rule is, roughly.
+// ruleSize is the approximate length of a rule in bytes.
 const ruleSize = 160
 
 // All iterates over the rules, unparsed ones included.
@@ -54,7 +54,7 @@ func (rs Rules) All() iter.Seq[Rule] {
 
 func (rs Rules) lines() iter.Seq[string] { return strings.Lines(rs.text) }
 
-// Len is how many rules there are.
+// Len returns the number of rules.
 func (rs Rules) Len() int { return strings.Count(rs.text, "\n") }
 
 // String returns the rules as iptables-save prints them, each ending in a newline,
@@ -68,11 +68,11 @@ func (rs *Rules) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Selector is everything that a rule matches, without its comment and target. Equal
+// Selector is the text of all matches of a rule, without comment and target. Equal
 // selectors are equal values.
 type Selector struct{ text string }
 
-// Selector returns what a rule matches.
+// Selector returns the selector of a rule.
 func (r Rule) Selector() Selector {
 	if r.Unparsed != "" {
 		return Selector{r.Unparsed}
@@ -110,8 +110,8 @@ func (r Rule) Append(b []byte) []byte {
 // String returns the text of a rule.
 func (r Rule) String() string { return string(r.Append(make([]byte, 0, ruleSize))) }
 
-// Equal reports whether two rules are equal, comments included: different comments
-// may have the same text.
+// Equal reports whether two rules are equal, comments included, which may differ and have the
+// same text (appendQuoted).
 func (r Rule) Equal(o Rule) bool {
 	return r.Comment == o.Comment && string(r.Append(nil)) == string(o.Append(nil))
 }
@@ -159,7 +159,7 @@ func inOrder(ms []Match) []Match {
 	return ms
 }
 
-// option writes an option that may be negated: spaces included.
+// option writes an option with its spaces, negated with not.
 func option(b []byte, not bool, text string) []byte {
 	if not {
 		b = append(b, " !"...)
@@ -283,8 +283,8 @@ func appendQuoted(b []byte, comment string) []byte {
 	return append(b, '"')
 }
 
-// Line is a rule as it was printed, without "-A CHAIN". To be deleted, a rule
-// must be spelled as it was.
+// Line is a rule as iptables-save printed it, without "-A CHAIN". A deletion must repeat it
+// exactly.
 type Line string
 
 // Rule parses a line.
@@ -322,7 +322,7 @@ type SavedChain struct {
 	Rules   []Line
 }
 
-// ParseSave reads what iptables-save prints. A truncated listing is an error, so that
+// ParseSave reads the output of iptables-save. A truncated listing is an error, so that
 // no chain is taken for absent. The result shares the text's memory.
 func ParseSave(text string) (tables []SavedTable, err error) {
 	var s saveParser
@@ -360,7 +360,7 @@ type saveParser struct {
 	last  int
 }
 
-// chain returns a chain, also if it was not declared. Rules are printed by chains.
+// chain returns a chain, which it adds if it was not declared. Rules are grouped by chain.
 func (s *saveParser) chain(name string) *SavedChain {
 	if s.last < len(s.table.Chains) && s.table.Chains[s.last].Name == name {
 		return &s.table.Chains[s.last]
@@ -375,7 +375,7 @@ func (s *saveParser) chain(name string) *SavedChain {
 	return &s.table.Chains[i]
 }
 
-// parseCounts reads what "iptables-save -c" prints: "[PACKETS:BYTES] -A CHAIN RULE".
+// parseCounts reads the output of "iptables-save -c": "[PACKETS:BYTES] -A CHAIN RULE".
 func parseCounts(text string, found func(chain string, r Line, packets uint64)) error {
 	for l := range strings.Lines(text) {
 		counted, ok := strings.CutPrefix(strings.TrimRight(l, "\r\n"), "[")
@@ -394,8 +394,8 @@ func parseCounts(text string, found func(chain string, r Line, packets uint64)) 
 	return nil
 }
 
-// Packets finds a rule in what "iptables -v -S CHAIN" prints, and returns how many
-// packets it has matched. A missing rule has matched none.
+// Packets returns how many packets a rule has matched, by the output of "iptables -v -S
+// CHAIN"; 0 if the rule is not in it.
 func Packets(listing, chain string, r Rule) (uint64, error) {
 	for l := range strings.Lines(listing) {
 		text, listed := strings.CutPrefix(strings.TrimSuffix(l, "\n"), "-A "+chain+" ")
@@ -412,8 +412,8 @@ func Packets(listing, chain string, r Rule) (uint64, error) {
 	return 0, nil
 }
 
-// cutCounters cuts the counters out of a rule, "-c PACKETS BYTES", and returns the
-// packets. A comment may hold any words.
+// cutCounters cuts the counters, "-c PACKETS BYTES", out of a rule's text, and returns the
+// packets. It skips comments, which may have the same words.
 func cutCounters(text string) (rule, packets string, found bool) {
 	p := parser{text: text}
 	for !p.end() {
@@ -438,7 +438,7 @@ type Script struct {
 	written                  int
 }
 
-// Begin makes a chain, or empties it.
+// Begin creates a chain, or flushes an existing one.
 func (s *Script) Begin(chain string) {
 	s.declared = append(append(append(s.declared, ':'), chain...), " - [0:0]\n"...)
 }
@@ -460,7 +460,7 @@ func (s *Script) Insert(chain string, at int, rules Rules) { s.add("-I ", chain,
 // Delete deletes rules, as they were printed.
 func (s *Script) Delete(chain string, rules Rules) { s.add("-D ", chain, 0, rules) }
 
-// Drop deletes a chain, whether or not it exists.
+// Drop deletes a chain, also one that does not exist.
 func (s *Script) Drop(chain string) {
 	s.Begin(chain)
 	s.deleted = append(append(append(s.deleted, "-X "...), chain...), '\n')
@@ -483,10 +483,10 @@ func (s *Script) add(verb, chain string, at int, rules Rules) {
 // Empty reports whether there is nothing to do.
 func (s *Script) Empty() bool { return len(s.declared)+len(s.rules) == 0 }
 
-// Written is how many rules are written.
+// Written returns the number of rules that are added.
 func (s *Script) Written() int { return s.written }
 
-// Text returns what iptables-restore reads.
+// Text returns the input of iptables-restore.
 func (s *Script) Text(t Table) []byte {
 	return slices.Concat([]byte("*"+t.String()+"\n"), s.declared, s.rules, s.deleted, []byte("COMMIT\n"))
 }
@@ -496,8 +496,8 @@ func RestoreCommand(f model.Family) string {
 	return [...]string{model.IPv4: "iptables-restore", model.IPv6: "ip6tables-restore"}[f]
 }
 
-// early finds, in what iptables-save prints, the rules of nat that end a packet's way
-// before the jump to KUBE-SERVICES, and whether the policy of FORWARD is to drop.
+// early returns, of the output of iptables-save, the rules of nat that take packets before the
+// jump to KUBE-SERVICES, and whether the policy of FORWARD is DROP.
 func early(text string) (rules []string, drop bool) {
 	drop = strings.Contains(text, "\n:FORWARD DROP ")
 	tables, err := ParseSave(text)
@@ -514,13 +514,13 @@ func early(text string) (rules []string, drop bool) {
 	return rules, drop
 }
 
-// earlyIn does so for a chain.
+// earlyIn returns the early rules of a chain.
 func earlyIn(c SavedChain) (rules []string) {
 	jump := slices.IndexFunc(c.Rules, func(l Line) bool {
 		return target(l) == "KUBE-SERVICES" || target(l) == "KUBE-PORTALS-CONTAINER" || target(l) == "KUBE-PORTALS-HOST"
 	})
 	if jump < 0 {
-		return nil // Services are elsewhere
+		return nil // no jump to Services
 	}
 	for _, l := range c.Rules[:jump] {
 		switch target(l) {
@@ -531,8 +531,8 @@ func earlyIn(c SavedChain) (rules []string) {
 	return rules
 }
 
-// target returns what a rule jumps to, and nothing if that cannot be read. A comment
-// may hold any words.
+// target returns the target of a rule, empty if it cannot be read. It skips comments, which may
+// hold any words.
 func target(l Line) string {
 	p := parser{text: string(l)}
 	for !p.end() {
@@ -546,7 +546,7 @@ func target(l Line) string {
 	return ""
 }
 
-// ahead lists the rules of a chain of the kernel that come before our first one.
+// ahead describes the rules of a built-in chain before the first jump to an owned chain.
 func ahead(f model.Family, table string, c SavedChain, owned func(chain string) bool) (texts []string) {
 	if !c.Builtin {
 		return nil
@@ -557,13 +557,13 @@ func ahead(f model.Family, table string, c SavedChain, owned func(chain string) 
 		}
 		texts = append(texts, fmt.Sprintf("%s rule %d of %s %s is another program's and comes before tandem's: %s", f, i+1, table, c.Name, strings.TrimSpace(string(l))))
 	}
-	return nil // none of our chains exists
+	return nil // no jump to an owned chain
 }
 
-// maxAhead bounds how many rules of others are reported.
+// maxAhead bounds the rules of other programs that are reported.
 const maxAhead = 10
 
-// firstAhead are the first rules that are ahead, and how many more there are.
+// firstAhead returns the first maxAhead texts, and one with the number of the others.
 func firstAhead(texts []string) []string {
 	more := len(texts) - maxAhead
 	if more <= 0 {

@@ -17,7 +17,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/host"
 )
 
-// Watch cheaply detects external changes of the tables filter and nat. The kernel
+// Watch detects external changes of the tables filter and nat at little cost. The kernel
 // counts the transactions of nf_tables; for legacy tables it reports the number and
 // size of their rules. One goroutine may write at a time, another one may read.
 type Watch struct {
@@ -30,13 +30,14 @@ type Watch struct {
 	closeSockets func() error
 	counts       bool // the state is a count of transactions
 
-	mu       sync.Mutex // guards what follows, and read
+	mu       sync.Mutex // guards the fields below, and calls of read
 	expected tableState
-	before   tableState // a write of our own
+	before   tableState // before an own write
 	lost     bool       // expected is out of date
 }
 
-// tableState is what the kernel reports of its tables at almost no cost.
+// tableState is the state that the kernel reports at almost no cost: the generation of
+// nf_tables, or information on the legacy tables by family and table.
 type tableState struct {
 	generation uint32
 	tables     [2][2]tableInfo
@@ -56,7 +57,7 @@ func noWatch() *Watch {
 	return &Watch{read: func() (tableState, error) { return tableState{}, nil }, closeSockets: func() error { return nil }}
 }
 
-// Close ends the watch.
+// Close closes the watch's sockets.
 func (w *Watch) Close() error { return w.closeSockets() }
 
 // Invalidate makes the next Disturbed report true.
@@ -66,7 +67,7 @@ func (w *Watch) Invalidate() {
 	w.lost = true
 }
 
-// BeforeWrite comes before transactions of our own.
+// BeforeWrite is called before own transactions.
 func (w *Watch) BeforeWrite() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -75,7 +76,7 @@ func (w *Watch) BeforeWrite() {
 	w.before = now
 }
 
-// AfterWrite follows n transactions of our own.
+// AfterWrite is called after n own transactions.
 func (w *Watch) AfterWrite(n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -84,7 +85,7 @@ func (w *Watch) AfterWrite(n int) {
 	w.expected = now
 }
 
-// BeforeRead comes before all tables are read: the reading covers external changes
+// BeforeRead is called before all tables are read: the reading covers external changes
 // until then.
 func (w *Watch) BeforeRead() {
 	w.mu.Lock()
@@ -94,14 +95,15 @@ func (w *Watch) BeforeRead() {
 	w.Poll.Begin(time.Now())
 }
 
-// AfterRead comes after all tables have been read.
+// AfterRead is called after all tables were read.
 func (w *Watch) AfterRead() { w.Poll.End(time.Now()) }
 
-// readAgain is the default interval of reading legacy tables: kube-proxy's
+// readAgain is the default interval of reading legacy tables, that of kube-proxy's
 // syncPeriod.
 const readAgain = 30 * time.Second
 
-// Disturbed reports whether there may have been an external change since BeforeRead.
+// Disturbed reports whether there may have been an external change since BeforeRead, or
+// legacy tables are due to be read.
 func (w *Watch) Disturbed() (bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -117,8 +119,8 @@ func (w *Watch) Disturbed() (bool, error) {
 
 var errMalformed = errors.New("malformed netlink response")
 
-// watchGeneration asks the kernel for its count of nf_tables transactions, in the
-// network namespace of the calling thread.
+// watchGeneration watches the kernel's count of nf_tables transactions in the network
+// namespace of the calling thread.
 func watchGeneration() (*Watch, error) {
 	s, err := nl.Subscribe(unix.NETLINK_NETFILTER)
 	if err != nil {
@@ -158,8 +160,8 @@ func readGeneration(handle *nl.SocketHandle) (uint32, error) {
 	return 0, fmt.Errorf("nf_tables generation: %w", errMalformed)
 }
 
-// tableInfo is what the kernel reports of a legacy table without copying it: struct
-// ipt_getinfo and ip6t_getinfo of linux/netfilter_ipv4/ip_tables.h, which are alike.
+// tableInfo is struct ipt_getinfo, or the identical ip6t_getinfo, of a legacy table
+// (linux/netfilter_ipv4/ip_tables.h).
 type tableInfo struct {
 	name       [32]byte
 	validHooks uint32
@@ -172,8 +174,8 @@ type tableInfo struct {
 // getInfo is IPT_SO_GET_INFO and IP6T_SO_GET_INFO.
 const getInfo = 64
 
-// watchTableInfo asks the kernel about the legacy tables in the network namespace of
-// the calling thread.
+// watchTableInfo watches the kernel's information on legacy tables in the network namespace
+// of the calling thread.
 func watchTableInfo(families []model.Family) (*Watch, error) {
 	var socks []int
 	stop := func() error {

@@ -1,33 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package contract is what Tandem needs of the Host Networking Service, as a list of
-// small experiments. Each makes objects of its own, asks HNS one question, and deletes
-// what it made. They run on the emulator, where all must come out as expected, and on a
+// Package contract states what Tandem relies on in the Host Networking Service, as a list of
+// small experiments. Each creates objects of its own, asks HNS one question, and deletes
+// the objects. They run on the emulator, where all answers must be as expected, and on a
 // real machine, where the answers become a report:
 //
 //	All ──Run──▶ lab ──dll.Request──▶ HNS ── computenetwork.dll (Local), or windows/test/hnsemu
 //	                │
 //	                ▼ an answer in a few words: "ok", "0x803b0013", "kept"
-//	             Report ──JSON──▶ Compare: what the emulator must change
-//	                            windows/test/hnsemu/reports: what it then answers, by version
+//	             Report ──JSON──▶ Compare: the answers that the emulator must change
+//	                            windows/test/hnsemu/reports: its answers from then on, by version
 //
 // An experiment's id is "RULE/WHAT", by the rule of the emulator (go doc
 // ./windows/test/hnsemu) that it tests. A rule whose source is "assumed" has at least one.
 //
 // # What a run does to a machine
 //
-// It makes networks named tandem-test-hns and tandem-test-hns-2: one of type NAT, which
-// needs no adapter, and where an adapter is named one of type L2Bridge or Overlay on it,
-// which may interrupt the adapter's connections for some seconds. Their addresses are of
-// 198.18.0.0/15, which is for benchmarks (RFC 2544), their ports 7, 9 and those from 20,000, at two of
-// which it listens for a moment. It deletes what it made: after each experiment, at the end, also when it is
-// interrupted, and what a run that was killed has left at the beginning of the next. The names of
-// networks are read, and nothing is deleted but what has these names or was made by the
-// run. A run makes at most maxCalls calls. One that does not return within patience ends
-// it.
+// It creates networks named tandem-test-hns and tandem-test-hns-2: one of type NAT, which
+// needs no adapter, and, if an adapter is given, one of type L2Bridge or Overlay on it,
+// which may interrupt the adapter's connections for some seconds. Their addresses are in
+// 198.18.0.0/15, reserved for benchmarks (RFC 2544), their ports 7, 9 and those from 20,000, at two of
+// which it listens for a moment. It deletes its objects after each experiment and at the end, also when it is
+// interrupted; what a killed run has left is deleted at the beginning of the next. Only networks
+// with these names and objects that the run created are deleted. A run makes at most maxCalls
+// calls, and as many again to delete objects. A call that does not return within patience ends the run.
 //
 // A report has the version of Windows and of HNS, and for each experiment a code, a number
-// or one of the words in this package: no name, address or text that HNS returned.
+// or a text of this package: no name, address or text that HNS returned.
 package contract
 
 import (
@@ -35,7 +34,7 @@ import (
 	"github.com/tandem-proxy/tandem/windows/hns/dll"
 )
 
-// HNS is one that is asked: its functions as the DLL has them.
+// HNS makes calls of the functions of an HNS.
 type HNS = dll.Caller
 
 // Service stops and starts the service of HNS.
@@ -44,7 +43,7 @@ type Service interface {
 	Start() error
 }
 
-// Origin is where a packet is from.
+// Origin is the sender of a packet.
 type Origin uint8
 
 const (
@@ -65,7 +64,7 @@ const (
 	SeesSource = "an endpoint sees another address"
 )
 
-// About is the machine that is asked.
+// About describes the machine that runs the HNS.
 type About struct {
 	Build int // of Windows, such as 20348
 	HNS   hns.Version
@@ -76,7 +75,7 @@ type About struct {
 type Experiment struct {
 	ID     string
 	Asks   string // what is done, in a line
-	Source string // where the answer is from, Assumed for nowhere
+	Source string // of the expected answer, or Assumed
 	Needs  Need
 
 	expect func(About) string
@@ -86,7 +85,7 @@ type Experiment struct {
 // Assumed is the source of behaviour without a public record.
 const Assumed = "assumed"
 
-// Need is what an experiment needs besides HNS, in words.
+// Need is what an experiment needs besides HNS, as text for users.
 type Need string
 
 const (
@@ -95,6 +94,6 @@ const (
 	NeedsSwitch   Need = "endpoints that answer, and a client on another machine"
 )
 
-// Expected returns the answer that is expected of a machine. It is empty if the
-// question does not arise there.
+// Expected returns the answer expected of a machine; empty if the question does not apply to
+// its version.
 func (e Experiment) Expected(a About) string { return e.expect(a) }

@@ -137,7 +137,7 @@ func TestDifferencesAreFound(t *testing.T) {
 		{DeleteInUse: true, Degrades: true}: {"in-use/endpoint": "ok", "lost-endpoint/state": "4; deletion 0x803b0002"},
 		{Exists: 0xb7}:                      {"one-frontend/same": "0xb7", "one-frontend/node-port": "0xb7", "one-frontend/one-of-two": "0xb7"},
 		{DeleteLies: true}: { // and what it leaves is found by filters
-			"delete-lies/ten": "it is there, in round 1", "filters/name": "1 of 2, and others", "filters/network": "2 of 2, and others",
+			"delete-lies/ten": "it still exists, in round 1", "filters/name": "1 of 2, and others", "filters/network": "2 of 2, and others",
 		},
 		{DeleteFailsOnce: true}: {"delete-fails/ten": "0x1f, in round 1"},
 		{StaleHandle: 0x6be}:    {"handles/restart": "0x6be"},
@@ -370,7 +370,7 @@ func TestAReportDrivesTheEmulator(t *testing.T) {
 	for id, found := range seen {
 		r.Results = append(r.Results, contract.Result{ID: id, Network: "NAT", Verdict: contract.Different, Found: found})
 	}
-	r.Results = append(r.Results, contract.Result{ID: "twins/local", Verdict: contract.NotRun, Found: "the network could not be made: 0x1"})
+	r.Results = append(r.Results, contract.Result{ID: "twins/local", Verdict: contract.NotRun, Found: "the network could not be created: 0x1"})
 	e := hnsemu.New(hnsemu.WS2022)
 	e.Learn(r)
 	for _, x := range run(t, "10.0.20348.1", e, e).Results {

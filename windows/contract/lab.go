@@ -33,22 +33,22 @@ const (
 	ownPodsBits = 16
 )
 
-// ofNetwork is an address of the network that no experiment has; the first is the gateway.
+// ofNetwork returns an address of the network outside all experiments' ranges; 1 is the
+// gateway's.
 func ofNetwork(host int) string { return fmt.Sprintf("198.18.0.%d", host) }
 
-// pod and vip are addresses of this experiment alone, and port is one of load balancers: what
-// another one could not delete, or HNS does not give back, is not in its way.
+// pod, vip and port return addresses and the load balancer port of this experiment alone:
+// objects that others could not delete do not conflict with it.
 func (l *lab) pod(host int) string { return fmt.Sprintf("198.18.%d.%d", l.number, host) }
 
 func (l *lab) vip(host int) string { return fmt.Sprintf("198.19.%d.%d", l.number, host) }
 
 func (l *lab) port() int { return firstPort + rounds*l.number }
 
-// The ports of load balancers: below those of nodes and of clients. Each experiment has as many as it
-// makes them in turn.
+// The ports of load balancers: below node ports and the ports of clients.
 const (
 	firstPort = 20000
-	rounds    = 10
+	rounds    = 10 // ports of each experiment, and how often some repeat their steps
 )
 
 // object is an object of HNS as JSON.
@@ -56,8 +56,8 @@ type object map[string]any
 
 func (o object) id() string { s, _ := o["ID"].(string); return s }
 
-// lab is where experiments are made: one network, in which everything an experiment
-// makes is deleted again. After a step of preparation has failed nothing more is asked.
+// lab runs experiments on one network, and deletes the objects of each. After a step of
+// preparation has failed, the experiment makes no more calls.
 type lab struct {
 	ctx     context.Context
 	hns     HNS
@@ -72,7 +72,7 @@ type lab struct {
 	hung    bool   // a call has not returned
 	made    []item
 	left    []string
-	lost    bool // something was made whose id HNS has not told
+	lost    bool // an object was created whose id could not be read
 	calls   int
 	times   map[string][]time.Duration
 	cleanup bool
@@ -84,14 +84,15 @@ type item struct {
 	id   string
 }
 
-// fail says why an experiment could not be prepared.
+// fail notes why the experiment could not be prepared. The first reason counts.
 func (l *lab) fail(format string, args ...any) {
 	if l.failed == "" {
 		l.failed = fmt.Sprintf(format, args...)
 	}
 }
 
-// call calls a function. What is not asked any more returns notAsked.
+// call makes a call. After a call that hangs, a failed preparation or too many calls it
+// returns notAsked instead.
 func (l *lab) call(r dll.Request) dll.Response {
 	if l.hung || l.failed != "" && !l.cleanup || l.calls >= 2*maxCalls {
 		return dll.Response{Result: notAsked}
@@ -112,10 +113,13 @@ func (l *lab) call(r dll.Request) dll.Response {
 	}
 }
 
-// notAsked is ERROR_CANCELLED.
+// notAsked is the HRESULT of ERROR_CANCELLED, for calls that were not made.
 const notAsked = 0x800704c7
 
-// text is a code as an answer.
+// invalidData is ERROR_INVALID_DATA, for answers that are not valid JSON.
+const invalidData hns.Code = 0xd
+
+// text returns a code as an answer.
 func text(c hns.Code) string {
 	if c == 0 {
 		return "ok"
@@ -124,7 +128,7 @@ func text(c hns.Code) string {
 }
 
 func encode(v any) string {
-	if s, ok := v.(string); ok { // settings that are to be refused
+	if s, ok := v.(string); ok { // settings that HNS is to reject
 		return s
 	}
 	b, err := json.Marshal(v)
@@ -155,7 +159,7 @@ func (l *lab) properties(k dll.Kind, handle uint64) (o object, code hns.Code) {
 	out := l.call(dll.Request{Kind: k, Verb: dll.Query, Handle: handle, Text: all()})
 	l.close(k, handle)
 	if hns.CodeOf(out) == 0 && json.Unmarshal([]byte(out.Text), &o) != nil {
-		return nil, 0xd // ERROR_INVALID_DATA
+		return nil, invalidData
 	}
 	return o, hns.CodeOf(out)
 }
@@ -169,7 +173,7 @@ func (l *lab) read(k dll.Kind, id string) (object, hns.Code) {
 	return l.properties(k, handle)
 }
 
-// create makes an object, which is deleted after the experiment.
+// create creates an object, which tidy deletes after the experiment.
 func (l *lab) create(k dll.Kind, network string, settings any) (object, hns.Code) {
 	r := dll.Request{Kind: k, Verb: dll.Create, Text: encode(settings)}
 	if k == dll.Endpoint {
@@ -216,12 +220,12 @@ func (l *lab) modify(k dll.Kind, id string, settings any) hns.Code {
 func (l *lab) list(k dll.Kind, filter map[string]string) (ids []string, code hns.Code) {
 	out := l.call(dll.Request{Kind: k, Verb: dll.Enumerate, Text: encode(map[string]any{"SchemaVersion": schema, "Filter": encode(filter)})})
 	if hns.CodeOf(out) == 0 && json.Unmarshal([]byte(out.Text), &ids) != nil {
-		return nil, 0xd
+		return nil, invalidData
 	}
 	return ids, hns.CodeOf(out)
 }
 
-// need makes an object without which there is no experiment.
+// need creates an object that the experiment requires; an error fails its preparation.
 func (l *lab) need(k dll.Kind, network string, settings any) object {
 	o, code := l.create(k, network, settings)
 	if code != 0 {
@@ -266,7 +270,7 @@ func (l *lab) mapping() object {
 	return object{"Protocol": 6, "InternalPort": 7, "ExternalPort": l.port(), "DistributionType": 0, "Flags": 0}
 }
 
-// flagged are port mappings with flags.
+// flagged returns a list of one port mapping with flags.
 func (l *lab) flagged(flags int) []object { return []object{l.mapping().with("Flags", flags)} }
 
 // with returns an object with a setting.
@@ -293,8 +297,8 @@ func (l *lab) networkSettings(name, kind string) object {
 	return o
 }
 
-// tidy deletes what an experiment has made, the last first. HNS may refuse a deletion once
-// (kubernetes#113524).
+// tidy deletes the objects of an experiment, the last one first. HNS may reject a deletion
+// once (kubernetes#113524).
 func (l *lab) tidy() {
 	l.cleanup = true
 	defer func() { l.cleanup = false }()
@@ -314,14 +318,14 @@ func (l *lab) tidy() {
 	l.made = nil
 }
 
-// sweep deletes the networks of this and earlier runs with all that is in them.
+// sweep deletes the networks of this and earlier runs with their endpoints and load balancers.
 func (l *lab) sweep() {
 	l.cleanup = true
 	defer func() { l.cleanup = false }()
 	for _, name := range []string{secondName, ownName} {
 		ids, _ := l.list(dll.Network, map[string]string{"Name": name})
 		for _, id := range ids {
-			// The filter is a rule that is tested: the name decides.
+			// Whether HNS filters is one of the questions: check the name.
 			if n, code := l.read(dll.Network, id); code == 0 && n["Name"] == name && strings.EqualFold(n.id(), id) {
 				l.empty(id)
 				if code := l.remove(dll.Network, id); code != 0 && !code.NotFound() {
@@ -332,7 +336,7 @@ func (l *lab) sweep() {
 	}
 }
 
-// empty deletes the endpoints of a network, and the load balancers that use nothing else.
+// empty deletes the endpoints of a network, and the load balancers that use only these.
 func (l *lab) empty(network string) {
 	ids, _ := l.list(dll.Endpoint, map[string]string{"VirtualNetwork": network})
 	var own []string
@@ -362,8 +366,8 @@ func (l *lab) empty(network string) {
 	}
 }
 
-// kept compares an object with what was asked for, and says which settings are not as
-// they were given: their names are the schema's, and of values only numbers are told.
+// kept compares an object with the request, and lists the settings that differ: with names of
+// the schema, and of values numbers only.
 func kept(want, got object) string {
 	var w map[string]any
 	if json.Unmarshal([]byte(encode(want)), &w) != nil {
@@ -414,7 +418,7 @@ func differences(path string, want, got any) []string {
 	return nil
 }
 
-// number is a value of HNS as an answer, if it is a number or none.
+// number returns a value as an answer if it is a number, boolean or absent (0).
 func number(v any) string {
 	switch v := v.(type) {
 	case nil:

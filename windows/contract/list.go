@@ -16,7 +16,7 @@ import (
 // typePrivate is a network without an adapter and without the node.
 const typePrivate = "Private"
 
-// unknownID is an ID that no object has, given one that an experiment asks for.
+// unknownID is an id that no object has, given one that experiments request for an object.
 const (
 	unknownID = "7a6e6d65-7465-7374-0000-000000000000"
 	given     = "7a6e6d65-7465-7374-0000-000000000001"
@@ -25,7 +25,7 @@ const (
 // always is an answer that does not depend on the machine.
 func always(answer string) func(About) string { return func(About) string { return answer } }
 
-// modifies is an answer of versions that have Modify.
+// modifies is an answer of versions with Features.Modify; other versions are not asked.
 func modifies(answer string) func(About) string {
 	return func(a About) string {
 		if a.HNS.Features().Modify {
@@ -35,8 +35,8 @@ func modifies(answer string) func(About) string {
 	}
 }
 
-// All returns the experiments. The order is that of a run: what may leave HNS in
-// disorder is last.
+// All returns the experiments in the order of a run: those that may leave HNS in
+// disorder come last.
 func All() []Experiment {
 	return slices.Concat(versions(), reading(), networks(), endpoints(), balancers(), changes(), packets(), deletions(), restarts())
 }
@@ -117,7 +117,7 @@ func reading() []Experiment {
 	}
 }
 
-// fields are the names that an object of the schema has, at most 32.
+// fields lists the names in a JSON object, at most 32.
 func fields(o map[string]any) string {
 	names := slices.Sorted(maps.Keys(o))
 	return strings.Join(names[:min(len(names), 32)], ", ")
@@ -402,7 +402,7 @@ func balancers() []Experiment {
 	}
 }
 
-// portMapping is the first one of a load balancer.
+// portMapping returns the first port mapping of a load balancer; nil for none.
 func portMapping(lb object) map[string]any {
 	all, _ := lb["PortMappings"].([]any)
 	if len(all) == 0 {
@@ -463,7 +463,7 @@ func changes() []Experiment {
 	}
 }
 
-// packets ask what the switch does: only where something answers and sends.
+// packets ask what the virtual switch does with packets, where endpoints answer and a client sends.
 func packets() []Experiment {
 	one := func(id, asks, source string, from Origin, to func(*lab) string, answer string, settings func(l *lab, pods []string) object) Experiment {
 		return Experiment{ID: id, Asks: asks, Source: source, Needs: NeedsSwitch, expect: always(answer), run: func(l *lab) string {
@@ -535,7 +535,7 @@ func deletions() []Experiment {
 				return text(code)
 			}
 			if _, code := l.read(dll.Endpoint, id); code == 0 {
-				return "it is there"
+				return "it still exists"
 			}
 			return ""
 		}),
@@ -570,14 +570,14 @@ func deletions() []Experiment {
 	}
 }
 
-// revive makes an endpoint again that was deleted from under a load balancer, which HNS
-// may not delete without it.
+// revive creates an endpoint again if it was deleted while a load balancer used it: HNS may
+// not delete the load balancer without it.
 func (l *lab) revive(deleted hns.Code, id string) {
 	if deleted != 0 || l.failed != "" {
 		return
 	}
 	if p, code := l.create(dll.Endpoint, l.network, endpoint(l.pod(10)).with("ID", id)); code == 0 && len(l.made) > 1 && strings.EqualFold(p.id(), id) {
-		last := len(l.made) - 1 // it goes after the load balancer
+		last := len(l.made) - 1 // tidy is to delete it after the load balancer
 		l.made = slices.Insert(l.made[:last], 0, l.made[last])
 	}
 }
@@ -611,16 +611,15 @@ func restarts() []Experiment {
 	}
 }
 
-// restart stops the service of HNS and starts it.
+// restart restarts the service of HNS.
 func (l *lab) restart() {
 	l.service(Service.Stop)
 	l.service(Service.Start)
 }
 
-// service changes the state of the service. What a service that does not start leaves is
-// not asked.
+// service stops or starts the service of HNS. An error fails the experiment.
 func (l *lab) service(change func(Service) error) {
 	if err := change(l.options.Service); err != nil {
-		l.fail("the service of HNS: its state cannot be changed")
+		l.fail("stopping or starting the service of HNS failed")
 	}
 }

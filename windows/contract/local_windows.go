@@ -53,7 +53,7 @@ func (s service) Start() error {
 	return s.change(svc.Running, func(x *mgr.Service) error { return x.Start() })
 }
 
-// change brings the service into a state.
+// change brings the service into a state, and waits for it.
 func (s service) change(to svc.State, how func(*mgr.Service) error) error {
 	m, err := mgr.Connect()
 	if err != nil {

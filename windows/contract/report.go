@@ -36,7 +36,7 @@ type Result struct {
 	Source   string  `json:"source"`
 	Verdict  Verdict `json:"verdict"`
 	Expected string  `json:"expected,omitempty"`
-	Found    string  `json:"found"` // the answer; of what was not run, why
+	Found    string  `json:"found"` // the answer, or why the experiment was not run
 	Millis   int64   `json:"ms"`
 }
 
@@ -48,10 +48,10 @@ type Time struct {
 	Max      float64 `json:"maxMs"`
 }
 
-// APIVersion is the version of a report's form.
+// APIVersion is the version of a report's format.
 const APIVersion = "tandem.io/hns-report/v1"
 
-// Report is what a run has found. It contains nothing of the machine's user.
+// Report is the result of a run. It contains no names or addresses of the machine.
 type Report struct {
 	APIVersion string   `json:"apiVersion"`
 	Tandem     string   `json:"tandem"`
@@ -60,28 +60,28 @@ type Report struct {
 	Results    []Result `json:"results"`
 	Times      []Time   `json:"times"`
 	Calls      int      `json:"calls"`
-	Left       []string `json:"left,omitempty"`  // what could not be deleted
-	Ended      string   `json:"ended,omitempty"` // why the run did not ask everything
+	Left       []string `json:"left,omitempty"`  // objects that could not be deleted
+	Ended      string   `json:"ended,omitempty"` // why the run ended early
 }
 
 // Options are the choices of a run.
 type Options struct {
 	Tandem   string // its version
 	Windows  string
-	Adapter  string       // for networks of the types L2Bridge and Overlay; empty for neither
+	Adapter  string       // for a network of type L2Bridge or Overlay; empty for none
 	Overlay  bool         // Overlay instead of L2Bridge
-	Service  Service      // to restart HNS; nil for not
-	Switch   Switch       // to send packets; nil where nothing answers
+	Service  Service      // restarts HNS; nil not to
+	Switch   Switch       // sends packets; nil if no endpoint answers
 	Progress func(Result) // called with each result; may be nil
 
-	// Listen has a process listen at a TCP port of all addresses of the machine; nil where none can.
+	// Listen listens at a TCP port on all addresses of the machine; nil if no process can.
 	Listen func(port int) (io.Closer, error)
 }
 
-// Listen is that of Options for this process, which answers nothing.
+// Listen is Options.Listen for this process. It accepts no connection.
 func Listen(port int) (io.Closer, error) { return net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", port)) }
 
-// kinds are the types of the networks that are made, one after the other.
+// kinds returns the types of the networks that a run creates, one after the other.
 func (o Options) kinds() []string {
 	switch {
 	case o.Adapter != "" && o.Overlay:
@@ -102,8 +102,7 @@ func build(windows string) int {
 	return n
 }
 
-// Run asks an HNS everything, and deletes what it made. An error means that there is
-// nothing to report.
+// Run runs all experiments on an HNS, and deletes their objects. On an error there is no report.
 func Run(ctx context.Context, h HNS, o Options) (Report, error) {
 	l := &lab{ctx: ctx, hns: h, options: o, times: map[string][]time.Duration{}}
 	v, err := l.version()
@@ -117,7 +116,7 @@ func Run(ctx context.Context, h HNS, o Options) (Report, error) {
 	for _, kind := range o.kinds() {
 		l.kind = kind
 		n, code := l.create(dll.Network, "", l.networkSettings(ownName, kind))
-		l.made, l.network = nil, n.id() // it goes with the sweep
+		l.made, l.network = nil, n.id() // sweep deletes it
 		for _, e := range All() {
 			l.number++
 			result := l.ask(e, code)
@@ -132,10 +131,10 @@ func Run(ctx context.Context, h HNS, o Options) (Report, error) {
 	return r, nil
 }
 
-// ask runs one experiment. code is what became of creating the network.
+// ask runs one experiment. code is the result of creating the network.
 func (l *lab) ask(e Experiment, code hns.Code) Result {
 	result := Result{ID: e.ID, Network: l.kind, Source: e.Source, Verdict: NotRun, Expected: e.Expected(l.about)}
-	switch { // an experiment that has begun is brought to its end
+	switch { // between experiments: one that has begun is completed
 	case l.ended != "":
 	case l.ctx.Err() != nil:
 		l.ended = "the run was interrupted"
@@ -146,9 +145,9 @@ func (l *lab) ask(e Experiment, code hns.Code) Result {
 	case l.ended != "":
 		result.Found = l.ended
 	case result.Expected == "":
-		result.Found = "the question does not arise in this version"
+		result.Found = "the question does not apply to this version"
 	case code != 0:
-		result.Found = "the network could not be made: " + text(code)
+		result.Found = "the network could not be created: " + text(code)
 	case e.Needs == NeedsService && l.options.Service == nil, e.Needs == NeedsSwitch && l.options.Switch == nil,
 		e.Needs == NeedsListener && l.options.Listen == nil:
 		result.Found = "needs " + string(e.Needs)
@@ -174,7 +173,10 @@ func judge(found, expected string) Verdict {
 	return Different
 }
 
-// version asks for the version of HNS.
+// accessDenied is ERROR_ACCESS_DENIED.
+const accessDenied hns.Code = 5
+
+// version reads the version of HNS.
 func (l *lab) version() (v hns.Version, err error) {
 	out := l.call(dll.Request{Verb: dll.Rest, Text: "GET /globals/version\n"})
 	var reply struct {
@@ -184,17 +186,17 @@ func (l *lab) version() (v hns.Version, err error) {
 	switch {
 	case l.ended != "":
 		return v, errors.New(l.ended)
-	case hns.CodeOf(out) == 5:
+	case hns.CodeOf(out) == accessDenied:
 		return v, errors.New("HNS denies access: run this as an administrator")
 	case hns.CodeOf(out) != 0:
-		return v, fmt.Errorf("HNS does not tell its version: %s", hns.CodeOf(out))
+		return v, fmt.Errorf("reading the version of HNS failed: %s", hns.CodeOf(out))
 	case json.Unmarshal([]byte(out.Text), &reply) != nil || !reply.Success:
-		return v, errors.New("HNS does not tell its version")
+		return v, errors.New("reading the version of HNS failed: invalid answer")
 	}
 	return reply.Output, nil
 }
 
-// timesOf sums up how long calls took.
+// timesOf summarises the times of calls, by function.
 func timesOf(all map[string][]time.Duration) (times []Time) {
 	for _, function := range slices.Sorted(maps.Keys(all)) {
 		took := slices.Sorted(slices.Values(all[function]))
@@ -235,7 +237,7 @@ func Read(from io.Reader) (r Report, err error) {
 		return r, fmt.Errorf("the report is larger than %d bytes", maxReport)
 	}
 	if err := json.Unmarshal(b, &r); err != nil {
-		return r, fmt.Errorf("no report of tandem test hns: %w", err)
+		return r, fmt.Errorf("not a report of tandem test hns: %w", err)
 	}
 	if r.APIVersion != APIVersion {
 		return r, fmt.Errorf("apiVersion %q: must be %q", r.APIVersion, APIVersion)
@@ -244,8 +246,8 @@ func Read(from io.Reader) (r Report, err error) {
 	return r, err
 }
 
-// Compare judges a report anew by what this Tandem expects of such a machine. It leaves
-// out answers of experiments that it does not have.
+// Compare judges a report by what this version of Tandem expects of such a machine. It drops
+// results of unknown experiments.
 func Compare(r Report) (Report, error) {
 	v, err := r.Version()
 	if err != nil {

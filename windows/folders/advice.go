@@ -4,18 +4,18 @@ package folders
 
 import "fmt"
 
-// fault is what others than administrators can change.
+// fault is the kind of object that unprivileged users can change.
 type fault int
 
 const (
 	ofFile   fault = iota
-	ofFolder       // of files that are read
-	ofPlace        // the folder that a file is in, or one that is not Tandem's alone
+	ofFolder       // a folder whose files are read
+	ofPlace        // a folder around an input, or one that other programs use
 )
 
-// advice says how to make an input one of administrators and the system alone. The rights to
-// a folder are for the files in it, too, which would else inherit none. A place may be
-// a disk or a user's profile, which is never to be changed: what is in it has to move.
+// advice says how to restrict an input to administrators and the system. The rights to
+// a folder include its files, which would inherit none otherwise. A place may be
+// a disk or a user's profile, whose permissions must stay: the files in it have to move.
 func (f fault) advice(path, root string) string {
 	const grant = "if its content is right, give it to administrators and the system by " +
 		"icacls \"%[1]s\" /setowner *S-1-5-32-544 and icacls \"%[1]s\" /inheritance:r /grant:r *S-1-5-18:%[2]sF *S-1-5-32-544:%[2]sF"

@@ -9,21 +9,21 @@ import (
 
 // Rights of files and folders (winnt.h).
 const (
-	writeData   = 0x2 // of a folder: add a file
-	appendData  = 0x4 // of a folder: add a folder
-	deleteChild = 0x40
-	deleteRight = 0x10000
-	writeDAC    = 0x40000
-	writeOwner  = 0x80000
-	genericAll  = 0x10000000
-	genericPut  = 0x40000000
+	writeData    = 0x2 // of a folder: add a file
+	appendData   = 0x4 // of a folder: add a folder
+	deleteChild  = 0x40
+	deleteRight  = 0x10000
+	writeDAC     = 0x40000
+	writeOwner   = 0x80000
+	genericAll   = 0x10000000
+	genericWrite = 0x40000000
 )
 
 const (
 	// replacing are the rights to a folder that allow replacing a file in it.
 	replacing = deleteChild | deleteRight | writeDAC | writeOwner | genericAll
-	// writing are those that allow changing a file, or what is in a folder.
-	writing = replacing | writeData | appendData | genericPut
+	// writing are the rights that allow changing a file, or the content of a folder.
+	writing = replacing | writeData | appendData | genericWrite
 )
 
 // descriptor is a security descriptor: who owns an object, and who may do what with it.
@@ -40,8 +40,9 @@ type entry struct {
 	sid         string
 }
 
-// The kinds of entries of files, each with the mask and the SID at the same place, and the
-// flag of those for new objects in a folder alone.
+// The types of file entries (winnt.h, ACCESS_ALLOWED_ACE_TYPE and others), all with mask and SID
+// at the same offsets, and INHERIT_ONLY_ACE, the flag of entries that apply to new objects in
+// a folder only.
 const (
 	allow         = 0
 	deny          = 1
@@ -54,13 +55,13 @@ const (
 // trustedInstaller owns the files of Windows.
 const trustedInstaller = "S-1-5-80-956008885-3418522649-1831038044-1853292631-2271478464"
 
-// privileged are the accounts that control any machine: the system, administrators, and who gets
-// the rights of the owner, which is judged itself.
+// privileged are the accounts that control any machine: SYSTEM, Administrators and
+// TrustedInstaller; also CREATOR OWNER and OWNER RIGHTS, since the owner itself is judged.
 var privileged = [...]string{"S-1-5-18", "S-1-5-32-544", "S-1-3-0", "S-1-3-4", trustedInstaller}
 
-// untrusted names the owner or entry that gives an unprivileged account one of the rights to an object; ""
-// for none. With no rights it is the owner alone that counts. The caller trusts others, too.
-// An entry of a kind that is not known is an error.
+// untrusted describes the owner or entry that gives an unprivileged account one of the rights to an object;
+// "" for none. Accounts in trusted count as privileged. With rights 0 only the owner is judged.
+// An entry of an unknown type is an error.
 func (d descriptor) untrusted(rights uint32, trusted func(sid string) bool) (why string, err error) {
 	trusts := func(sid string) bool { return slices.Contains(privileged[:], sid) || trusted(sid) }
 	switch {

@@ -49,7 +49,7 @@ func TestUntrusted(t *testing.T) {
 		{"permissions can be changed", system, []entry{may(users, writeDAC, 0)}, replacing, "writable by users"},
 		{"taken over", system, []entry{may(atScreen, writeOwner, 0)}, replacing, "writable by interactive users"},
 		{"all generic rights", system, []entry{may(everybody, genericAll, 0)}, replacing, "writable by Everyone"},
-		{"generic writing", system, []entry{may(everybody, genericPut, 0)}, writing, "writable by Everyone"},
+		{"generic writing", system, []entry{may(everybody, genericWrite, 0)}, writing, "writable by Everyone"},
 		{"reading", system, []entry{may(everybody, readOf|runs, 0), may(loggedIn, read, 0)}, writing, ""},
 		{"on a condition", system, []entry{{allowCallback, 0, add, users}, may(system, full, 0)}, writing, "writable by users"},
 		{"no owner: the file system keeps none", "", []entry{may(admins, full, 0)}, writing, ""},

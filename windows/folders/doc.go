@@ -4,7 +4,6 @@
 // ordinary users: in %ProgramData% each user may create files and folders, and
 // keeps control over them.
 //
-// x/sys/windows reads security descriptors; who may write by one is judged apart from that
-// (descriptor.untrusted): so the judgement is pure, is tested on any system, and refuses what
-// it does not understand.
+// x/sys/windows reads security descriptors; descriptor.untrusted judges who may write by
+// them. It is pure, tested on any system, and rejects what it does not understand.
 package folders

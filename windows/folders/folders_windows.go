@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// access is for the system and administrators alone, and not inherited:
-// logs name Services, and the state decides what is deleted.
-// They are the owners, too: an owner could open it again.
+// access (SDDL) allows the system and administrators only, and is not inherited: logs name
+// Services, and the state decides what is deleted. Administrators own the folders,
+// since an owner can change the permissions.
 const access = "O:BAD:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)"
 
 // Paths are the folders of Tandem's own files.
@@ -29,8 +29,8 @@ type Paths struct {
 	State string
 }
 
-// Find returns the folders, which need not be there. The path of ProgramData is
-// asked of the system: the environment of a service may name another.
+// Find returns the folders, which need not exist. ProgramData is the system's, not the
+// environment's, which may name another for a service.
 func Find() (Paths, error) {
 	data, err := windows.KnownFolderPath(windows.FOLDERID_ProgramData, 0)
 	if err != nil {
@@ -40,7 +40,7 @@ func Find() (Paths, error) {
 	return Paths{Root: root, Logs: filepath.Join(root, "logs"), State: filepath.Join(root, "state")}, nil
 }
 
-// Make returns the folders, made if need be and closed to others.
+// Make returns the folders, created if necessary and closed (Close).
 func Make() (Paths, error) {
 	p, err := Find()
 	if err != nil {
@@ -49,8 +49,9 @@ func Make() (Paths, error) {
 	return p, Close(p.Root, p.Logs, p.State)
 }
 
-// Close creates folders that no other user may open, the outer ones first. Those that
-// are there are closed to others, too: another user may have made them before.
+// Close creates folders that only the system and administrators may open, in the given
+// order. Existing folders get the same owner and permissions: another user may have
+// created them.
 func Close(dirs ...string) error {
 	for _, dir := range dirs {
 		if err := private(dir); err != nil {
@@ -78,8 +79,8 @@ func private(dir string) error {
 	return closeExisting(name, descriptor)
 }
 
-// closeExisting closes a folder that is there. A link to another one is an error: who made
-// it would have that one closed, and what is in it trusted.
+// closeExisting closes an existing folder. A link is an error: its creator would have the
+// folder that it leads to closed, and its content trusted.
 func closeExisting(name *uint16, descriptor *windows.SECURITY_DESCRIPTOR) error {
 	const needed = windows.READ_CONTROL | windows.WRITE_DAC | windows.WRITE_OWNER | windows.FILE_READ_ATTRIBUTES
 	h, err := open(name, needed, windows.FILE_FLAG_OPEN_REPARSE_POINT)
@@ -92,7 +93,7 @@ func closeExisting(name *uint16, descriptor *windows.SECURITY_DESCRIPTOR) error 
 		return err
 	}
 	if info.FileAttributes&windows.FILE_ATTRIBUTE_REPARSE_POINT != 0 || info.FileAttributes&windows.FILE_ATTRIBUTE_DIRECTORY == 0 {
-		return errors.New("not a folder, but a link or a file: remove it")
+		return errors.New("a link or a file instead of a folder: remove it")
 	}
 	acl, _, err := descriptor.DACL()
 	if err != nil {
@@ -112,9 +113,9 @@ func open(name *uint16, access, flags uint32) (windows.Handle, error) {
 	return windows.CreateFile(name, access, shared, nil, windows.OPEN_EXISTING, windows.FILE_FLAG_BACKUP_SEMANTICS|flags, 0)
 }
 
-// CheckProgram returns an error for a program that others than administrators can replace,
-// or put a DLL next to, also by another folder in the place of an outer one: as a service it
-// would run as the system. The path has no links.
+// CheckProgram returns an error for a program that unprivileged users can replace, or put
+// a DLL next to, also by replacing an outer folder: as a service it would run as the
+// system. The path must have no links.
 func CheckProgram(exe string) error {
 	dir := filepath.Dir(exe)
 	if err := cmp.Or(checkProgram(exe, writing), checkProgram(dir, writing)); err != nil {
@@ -123,8 +124,7 @@ func CheckProgram(exe string) error {
 	return outwards(filepath.Dir(dir), checkProgram)
 }
 
-// outwards checks a folder and those around it: who can delete or rename one puts another in its
-// place.
+// outwards checks a folder and all around it for the rights to delete, rename or replace it.
 func outwards(dir string, check func(dir string, rights uint32) error) error {
 	for {
 		outer, rights := filepath.Dir(dir), uint32(replacing)
@@ -147,8 +147,8 @@ func checkProgram(path string, rights uint32) error {
 }
 
 // CheckInput returns an error for a file that a service reads, or a folder of such files,
-// that others than administrators can change, or have made: they would decide what
-// the system does.
+// that unprivileged users own or can change: they would control what a service of the
+// system does.
 func CheckInput(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -179,7 +179,7 @@ func CheckInput(path string) error {
 	return nil
 }
 
-// checkEntry checks what is in a folder of files.
+// checkEntry checks an entry of a folder whose files are read.
 func checkEntry(dir string, f fs.DirEntry) error {
 	path := filepath.Join(dir, f.Name())
 	if f.Type()&fs.ModeSymlink != 0 {
@@ -193,8 +193,8 @@ func checkEntry(dir string, f fs.DirEntry) error {
 	return checkInput(path, writing, ofFile)
 }
 
-// checkPlace checks the folder in which a file is named and all around it, and, if that is a
-// link, also those where it is.
+// checkPlace checks the folder of a path and all around it, and, if the path is a link, also
+// those of its target.
 func checkPlace(path string) error {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -212,7 +212,8 @@ func checkPlace(path string) error {
 	return nil
 }
 
-// shared reports whether a folder is not one program's alone: a disk's or a user's.
+// shared reports whether a folder is a disk's root or a user's profile, which other programs
+// use.
 func shared(dir string) bool {
 	full, err := filepath.Abs(dir)
 	if err != nil {
@@ -241,11 +242,10 @@ func checkInput(path string, rights uint32, kind fault) error {
 	return fmt.Errorf("%s is %s, who could control this machine through it: %s", path, why, kind.advice(path, closed.Root))
 }
 
-// judge names who else has rights to a file or a folder; see descriptor.untrusted. The flags are those of
-// open. Who asks does not matter: what an administrator's own account owns was made by programs
-// that run without an administrator's rights, since with them it is the administrators' (UAC);
-// and the service, which is the system, would not accept what an installation by that account
-// did.
+// judge describes which unprivileged account has one of the rights to a file or a folder
+// (descriptor.untrusted). The flags are those of open. The caller's own account is not trusted, even if it
+// is an administrator's: what it owns was made by programs without elevation (UAC), since
+// with it Administrators own what is made. The service would reject such files later.
 func judge(path string, rights, flags uint32) (why string, err error) {
 	defer func() {
 		if err != nil {
@@ -277,8 +277,8 @@ func judge(path string, rights, flags uint32) (why string, err error) {
 	return described.untrusted(rights, func(sid string) bool { return sid == system || slices.Contains(admins(), sid) })
 }
 
-// describe reads a security descriptor. Of an entry of an unknown kind, which is refused, the SID
-// is not read: it may be elsewhere.
+// describe reads a security descriptor. The SID of an entry of unknown type is not read: its
+// offset is unknown, and untrusted rejects the entry.
 func describe(d *windows.SECURITY_DESCRIPTOR) (to descriptor, err error) {
 	owner, _, err := d.Owner()
 	if err != nil {
@@ -310,13 +310,13 @@ func describe(d *windows.SECURITY_DESCRIPTOR) (to descriptor, err error) {
 	return to, nil
 }
 
-// domainAdmins are the SIDs of the machine's administrator, and of the administrators of its
-// domain and its forest, if it is in one.
+// domainAdmins returns the SIDs of the machine's administrator and, in a domain, of Domain
+// Admins and Enterprise Admins.
 func domainAdmins() (sids []string) {
 	for _, alias := range []string{"LA", "DA", "EA"} {
 		d, err := windows.SecurityDescriptorFromString("O:" + alias)
 		if err != nil {
-			continue // it has none
+			continue // not in a domain
 		}
 		if owner, _, err := d.Owner(); err == nil && owner != nil {
 			sids = append(sids, owner.String())
@@ -325,8 +325,8 @@ func domainAdmins() (sids []string) {
 	return sids
 }
 
-// ownerOfWindows returns who owns the folder of Windows, and with it the machine:
-// TrustedInstaller, and under Wine its only account.
+// ownerOfWindows returns the owner of the Windows folder, who controls the machine:
+// TrustedInstaller, or under Wine its only account.
 func ownerOfWindows() (sid string, err error) {
 	dir, err := windows.GetSystemWindowsDirectory()
 	if err != nil {
@@ -343,9 +343,9 @@ func ownerOfWindows() (sid string, err error) {
 	return owner.String(), nil
 }
 
-// DeleteUntrusted deletes a file of a closed folder if another user has made it: before the
-// folder was closed, to have us trust it, or to read what we write. Of a link the maker of the
-// link counts, wherever that leads. It reports whether there was one.
+// DeleteUntrusted deletes a file in a closed folder if an unprivileged user owns it, who may have made it
+// before the folder was closed, and could read and change what Tandem writes. Of a link its own owner
+// counts, not its target's. It reports whether it deleted the file.
 func DeleteUntrusted(file string) (deleted bool, err error) {
 	who, err := judge(file, 0, windows.FILE_FLAG_OPEN_REPARSE_POINT)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -20,13 +20,12 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// commitTime is how long a Commit may take until it leaves the rest for the next.
+// commitTime is the time after which a Commit defers its remaining ops to the next.
 const commitTime = 2 * time.Second
 
-// Commit implements dataplane.Driver. Ops are independent: one that fails
-// holds up no other. When HNS is unavailable the rest is not tried, and
-// when the time is up it is deferred. When ctx ends no further op begins, and the one that
-// has begun may still write for a while (finishing).
+// Commit applies ops independently: a failed one delays no other. When HNS is unavailable
+// the remaining ops get the same error, and after commitTime they are deferred. When ctx
+// ends no further op begins, and the current one may still write for a while (finishing).
 func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []error {
 	c, release := d.begin(ctx)
 	defer release()
@@ -55,9 +54,9 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 	return errs
 }
 
-// claim adopts the load balancers that other programs have made for
-// frontends of Services served here: endpoints that only they use can be replaced. It first
-// assigns existing load balancers to namespaces, before new ones get a share.
+// claim adopts other programs' load balancers of the ops' frontends before any op is applied,
+// so that endpoints that only they use can be replaced. It counts
+// existing load balancers against their namespaces before new ones get a share.
 func (c *commit) claim(ops []ledger.Op[Key, Value]) {
 	for _, op := range ops {
 		if op.Key.Kind != KindBalancer || op.Verb == ledger.Delete {
@@ -70,10 +69,10 @@ func (c *commit) claim(ops []ledger.Op[Key, Value]) {
 	}
 }
 
-// order returns the order of ops in which Services become usable one by one: what
-// all need comes first, then the load balancers with the endpoints that each needs
-// before it, namespaces in turn, then other endpoints, and deletions last; but
-// duplicates, beside which pods have no network, and surplus load balancers go at once.
+// order returns the order of ops in which Services become usable one by one: first node
+// addresses and the source VIP, and deletions of duplicates and surplus load balancers, which
+// disturb other objects; then the load balancers, namespaces in turn, each after the endpoints
+// that it needs; then other endpoints, and other deletions last.
 func order(ops []ledger.Op[Key, Value]) []int {
 	endpoints := map[netip.Addr][]int{}
 	var first, balancers, last, all []int
@@ -108,8 +107,8 @@ func order(ops []ledger.Op[Key, Value]) []int {
 	return append(all, last...)
 }
 
-// needs are the addresses whose endpoints come before a load balancer: the VIP's own, and those
-// that it sends to.
+// needs are the addresses whose endpoints a load balancer needs: its VIP and its
+// endpoints.
 func needs(op ledger.Op[Key, Value]) iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
 		if !yield(op.Key.Addr) {
@@ -123,10 +122,10 @@ func needs(op ledger.Op[Key, Value]) iter.Seq[netip.Addr] {
 	}
 }
 
-// turns orders load balancers by how many ops their namespace has had with each, those of
-// DNS first within a namespace and where several are at the same point: nothing works without
-// names. A Commit ends after some ops, and the next one begins anew, so that turns count what
-// they cost.
+// turns orders load balancers by the number of ops that their namespace has had up to and
+// with each, DNS first within a namespace and among equals: clients need names first. Ops
+// are counted, not load balancers, since a Commit has time for some ops only and the next
+// one counts anew.
 func turns(ops []ledger.Op[Key, Value], balancers []int, endpoints map[netip.Addr][]int) []int {
 	late := func(i int) int {
 		if ops[i].Key.Port == portDNS {
@@ -182,8 +181,8 @@ func (c *commit) apply(op ledger.Op[Key, Value]) error {
 
 // balance brings the load balancer of a frontend to a value. Endpoints that HNS
 // does not have yet, because a pod's CNI plug-in is still at work, are left out
-// and tried again: the others need not wait. A load balancer without any is
-// never made, and the old one is better than none.
+// and retried. If HNS has none of them, nothing is changed: an old load balancer is better
+// than none.
 func (c *commit) balance(k Key, v Value) error {
 	if err := c.known.room(k, v.Balancer); err != nil {
 		return err
@@ -236,7 +235,8 @@ func without(v Value, missing []Target) Value {
 	return v
 }
 
-// targets returns the ids of endpoints, and which have none.
+// targets returns the ids of endpoints, and those that HNS does not have. It lists the
+// endpoints again and creates missing remote ones.
 func (c *commit) targets(ts []Target) (ids []string, missing []Target, err error) {
 	ids, missing = c.lookUp(ts)
 	if len(missing) == 0 {
@@ -249,7 +249,7 @@ func (c *commit) targets(ts []Target) (ids []string, missing []Target, err error
 		if t.Local {
 			continue
 		}
-		// Its own op has failed, or another program has deleted it since.
+		// The endpoint's op has failed, or another program has deleted it since.
 		if err := c.makeEndpoint(Key{Kind: KindRemote, Addr: t.Addr}, Value{}); down(err) {
 			return nil, nil, err
 		}
@@ -272,15 +272,14 @@ func (c *commit) lookUp(ts []Target) (ids []string, missing []Target) {
 	return ids, missing
 }
 
-// maxPause bounds how long one of several endpoints that have gone is still sent to. It is shorter than
-// what the ledger reports as a failure.
+// maxPause bounds the pause before a replacement, in which removed endpoints still get connections. It is
+// shorter than BusyLimit, after which the ledger reports a failure.
 const maxPause = ledger.BusyLimit / 2
 
-// pause is how long the load balancer of a frontend stays as it is before it is replaced again. Between the
-// deletion and the creation its frontend is not served: while endpoints come and go by the dozen, all that
-// change in the meantime are one replacement, as with kube-proxy, which writes once a second
-// (minSyncPeriod); on a slow HNS it may take a tenth of the time. One that has none of its endpoints left,
-// or that differs in more than these, is replaced at once.
+// pause is the time until a load balancer may be replaced again for a change of its endpoints. Between
+// deletion and creation the frontend is not served, so changes within Settings.Pause become one
+// replacement, as with kube-proxy's minSyncPeriod of a second; on a slow HNS, where replacements take longer,
+// they may take a tenth of the time. If none of its endpoints is left, it is replaced at once.
 func (c *commit) pause(k Key, have, want LoadBalancer) time.Duration {
 	stays := func(id string) bool { return slices.Contains(want.HostComputeEndpoints, id) }
 	if c.settings.Pause == 0 || !slices.ContainsFunc(have.HostComputeEndpoints, stays) {
@@ -292,10 +291,9 @@ func (c *commit) pause(k Key, have, want LoadBalancer) time.Duration {
 	return min(max(c.settings.Pause, paceShare*last.took), maxPause) - time.Since(last.ended)
 }
 
-// install makes want the load balancer of a frontend, with as little as
-// possible: nothing, a change in place, or a deletion and a creation, since HNS
-// has one load balancer for a frontend. An existing one that was made for this
-// frontend alone is adopted: it serves our Service, no matter who made it.
+// install makes want the load balancer of a frontend: by no call, a change in place, or a
+// deletion and a creation, since HNS allows one load balancer for a frontend. An existing
+// one that has this frontend only is adopted, whoever created it.
 func (c *commit) install(k Key, want LoadBalancer) error {
 	have, ok := c.known.balancer(k)
 	switch {
@@ -311,7 +309,7 @@ func (c *commit) install(k Key, want LoadBalancer) error {
 			return ledger.BusyError{After: wait}
 		}
 	}
-	c.adopt(k, have.lb.ID) // one that has turned up since
+	c.adopt(k, have.lb.ID) // it may have appeared since claim
 	c.known.mu.Lock()
 	repair := c.known.repairable(k, have.lb.degraded())
 	if repair {
@@ -334,17 +332,17 @@ func (c *commit) install(k Key, want LoadBalancer) error {
 	if err := c.create(k, want); err != nil {
 		return ledger.LeftError[Value]{Err: err}
 	}
-	c.known.replacing(k, begun)
+	c.known.noteReplaced(k, begun)
 	return nil
 }
 
 // change modifies a load balancer in place, and reports whether it is now as
-// wanted. HNS 15.4 reports success and changes nothing, others cannot: then it is
-// not tried again.
+// wanted. If HNS cannot, or reports success and changes nothing (15.4), load balancers are
+// replaced from then on.
 func (c *commit) change(k Key, have, want LoadBalancer) (done bool, err error) {
-	want = want.asked()
+	want = want.request()
 	got, err := c.calls.modifyBalancer(c.lasting, k, have.ID, want)
-	if !notImplemented(err) { // which is no failure: it is replaced
+	if !notImplemented(err) { // no failure: the load balancer is replaced
 		c.count("update", k, want, err)
 	}
 	switch {
@@ -366,19 +364,19 @@ func (c *commit) change(k Key, have, want LoadBalancer) (done bool, err error) {
 	return true, nil
 }
 
-// create makes a load balancer. When HNS has another one for the frontend that was not known,
-// for instance because HNS was restarted, that one is read first.
+// create creates a load balancer. If HNS has an unknown one for the frontend, for instance
+// since HNS was restarted, load balancers are listed and that one becomes want.
 func (c *commit) create(k Key, want LoadBalancer) error {
-	want = want.asked()
+	want = want.request()
 	c.written(c.journal.attempt(k))
 	got, err := c.calls.createBalancer(c.lasting, k, want)
 	c.count("create", k, want, err)
 	switch {
 	case err == nil:
 		c.written(c.journal.answered(k, got.ID))
-	case exists(err): // which is refused for what is there
+	case exists(err): // another object has the frontend: none was created
 		c.written(c.journal.answered(k, ""))
-	default: // it may be there: that it cannot be read after it was made is an error, too
+	default: // one may have been created: a failure to read it afterwards is an error, too
 		c.written(c.journal.doubt(k, !errors.Is(err, ledger.ErrUnknown)))
 	}
 	if exists(err) && !c.relisted && c.listed.due() {
@@ -396,9 +394,9 @@ func (c *commit) create(k Key, want LoadBalancer) error {
 	return nil
 }
 
-// accept takes the returned object as the load balancer that was requested. HNS is
-// known to return other flags than it was given (calico#7305): later reads
-// are compared with this.
+// accept takes the returned object for the one requested, and keeps both in the journal: HNS
+// is known to return other flags than it was given (calico#7305), and later reads are
+// compared with these.
 func (c *commit) accept(k Key, want, got LoadBalancer) {
 	want.ID = got.ID
 	c.written(c.journal.setEcho(want, got))
@@ -418,9 +416,9 @@ func (c *commit) remove(k Key, id string) error {
 	return err
 }
 
-// delete deletes a load balancer. HNS of Windows Server 2019 is known to refuse
-// at first (kubernetes#113524), and of degraded ones not to find an endpoint
-// (wcnscripts, scripts/findDegradedPolicies): then the load balancer is still there.
+// delete deletes a load balancer, in two attempts: HNS of Windows Server 2019 is known to
+// reject the first (kubernetes#113524). Of degraded load balancers HNS may not find an endpoint
+// (wcnscripts, scripts/findDegradedPolicies): then the load balancer still exists.
 func (c *commit) delete(k Key, id string) error {
 	err := c.calls.deleteBalancer(c.lasting, k, id)
 	if err != nil && !noBalancer(err) && !down(err) {
@@ -433,8 +431,8 @@ func (c *commit) delete(k Key, id string) error {
 	switch {
 	case is(err, codeEndpointNotFound):
 		return fmt.Errorf("load balancer %s is degraded, and HNS cannot delete it since one of its endpoints is gone; restart HNS (Restart-Service hns): %w", id, err)
-	case is(err, codeOutsideSubnet): // which is no property of a deletion
-		return fmt.Errorf("HNS cannot delete load balancer %s; of builds with the feature override 140377743 this is known: set it to 0 and restart the node (wcnscripts, stale-lb-dsr-rules): %w", id, err)
+	case is(err, codeOutsideSubnet): // which makes no sense for a deletion
+		return fmt.Errorf("HNS cannot delete load balancer %s, as known of builds with feature override 140377743; set it to 0 and restart the node (wcnscripts, stale-lb-dsr-rules): %w", id, err)
 	case err != nil && !noBalancer(err):
 		return err
 	}
@@ -450,7 +448,7 @@ func (c *commit) removeBalancer(k Key) error {
 	return c.remove(k, have.lb.ID)
 }
 
-// removeSurplus deletes the load balancers of ours that a frontend has beside its own.
+// removeSurplus deletes the surplus load balancers of a frontend.
 func (c *commit) removeSurplus(k Key) error {
 	t := c.known
 	t.mu.Lock()
@@ -469,7 +467,7 @@ func (c *commit) removeSurplus(k Key) error {
 	return nil
 }
 
-// relist reads all load balancers again.
+// relist reads all load balancers again, at most once in a Commit.
 func (c *commit) relist() error {
 	c.relisted = true
 	begun := time.Now()
@@ -480,7 +478,7 @@ func (c *commit) relist() error {
 	}
 	c.known.mu.Lock()
 	defer c.known.mu.Unlock()
-	by, surplus := c.known.sort(all)
+	by, surplus := c.known.byFrontend(all)
 	for k, found := range by {
 		if c.known.reading != nil {
 			c.known.reading.changed[k] = true
@@ -489,19 +487,19 @@ func (c *commit) relist() error {
 	}
 	c.known.countBalancers()
 	if len(surplus) > 0 {
-		c.Doubt() // audits delete them
+		c.Doubt() // an audit deletes them
 	}
 	return nil
 }
 
-// failures counts calls about load balancers that failed, for metrics. It is safe for concurrent
-// use.
+// failures counts failed calls that create, modify or delete load balancers, for metrics.
 type failures struct {
 	mu  sync.Mutex
 	all map[dataplane.BalancerFailure]uint64 // bounded by the few values of its fields
 }
 
-// count counts a call about the load balancer of a frontend, if it failed.
+// count counts a call for the load balancer of a frontend, if it failed. It is safe for
+// concurrent use.
 func (d *Driver) count(verb string, k Key, lb LoadBalancer, err error) {
 	if err == nil {
 		return
@@ -525,7 +523,7 @@ func (d *Driver) count(verb string, k Key, lb LoadBalancer, err error) {
 	d.failures.all[f]++
 }
 
-// backend is the mode's, with what its driver counts.
+// backend is the mode's backend, with the counters of its driver.
 type backend struct {
 	dataplane.Backend
 	driver *Driver
@@ -535,8 +533,8 @@ func (b *backend) Packets() dataplane.Packets {
 	return dataplane.Packets{Balancers: b.driver.BalancerFailures()}
 }
 
-// BalancerFailures returns how many calls about load balancers failed, by kind. It is safe for
-// concurrent use.
+// BalancerFailures returns the number of failed calls that create, modify or delete load
+// balancers, by kind. It is safe for concurrent use.
 func (d *Driver) BalancerFailures() map[dataplane.BalancerFailure]uint64 {
 	d.failures.mu.Lock()
 	defer d.failures.mu.Unlock()

@@ -13,36 +13,35 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// Options are what the compiler must know of a machine: what its HNS can do, and
-// what the user asks for. They are constant while a proxy runs.
+// Options are the features of a node's HNS, and the user's settings. They are constant
+// while a proxy runs.
 type Options struct {
 	Overlay   bool // the network is an overlay: VIPs need endpoints, and there is no IPv6
-	DSR       bool // HNS can: policy Local needs it to keep clients' addresses
-	ClientDSR bool // and it is used for cluster IPs too (--enable-dsr)
-	Affinity  bool // HNS can keep a client with its endpoint
-	DualStack bool // HNS can balance IPv6
+	DSR       bool // HNS supports DSR, which policy Local needs to keep clients' addresses
+	ClientDSR bool // DSR is used for cluster IPs, too (--enable-dsr)
+	Affinity  bool // HNS supports session affinity
+	DualStack bool // HNS supports IPv6
 	Trust     bool // source ranges are left to the cloud's load balancers (--winkernel-source-ranges)
-	Failover  bool // endpoints that stop answering are to be ejected, or reported
+	Failover  bool // the user asked for endpoints that stop answering to be ejected, or reported
 	Probes    Probes
 
-	// Subnets are the network's own ranges, by family. Of their addresses those in the Node's
-	// podCIDRs are of pods of this node: in either alone there may be others' (Azure's network
-	// has all of a VNet, Calico gives nodes other ranges than the Node object).
+	// Subnets are the network's own ranges, by family. An address in both these and the Node's
+	// podCIDRs is of a pod of this node. One of the two does not suffice: Azure's network
+	// has all of a VNet, and Calico gives nodes other ranges than the Node object.
 	Subnets [2]netip.Prefix
 }
 
-// Probes are the health checks that cloud load balancers send to their own VIPs
-// (--forward-healthcheck-vip): they are led to this node.
+// Probes are the health checks that cloud load balancers send to their own VIPs.
 type Probes struct {
-	Forward bool
-	Port    uint16 // of Services without a healthCheckNodePort: the proxy's own; 0 for none
+	Forward bool   // they reach this node (--forward-healthcheck-vip)
+	Port    uint16 // for Services without healthCheckNodePort: the proxy's own health port; 0 for none
 }
 
 // Newest are the options of a current Windows with DSR on, on an l2bridge
 // network.
 func Newest() Options { return Options{DSR: true, ClientDSR: true, Affinity: true, DualStack: true} }
 
-// Compiler turns ports into objects (dataplane.Compiler). It has no state.
+// Compiler turns Service ports into objects (dataplane.Compiler). It has no state.
 type Compiler struct {
 	dataplane.SimpleCompiler[Key, Value]
 	options Options
@@ -53,18 +52,17 @@ func NewCompiler(o Options) *Compiler { return &Compiler{options: o} }
 
 func (c *Compiler) Equal(a, b Value) bool { return a.equal(b) }
 
-// portDNS is the port whose load balancers come first (turns).
+// portDNS is the frontend port whose load balancers come first (turns).
 const portDNS = 53
 
-// Rank implements dataplane.Compiler: referenced objects come before those that
-// refer to them.
+// Rank puts referenced objects before those that refer to them.
 func (c *Compiler) Rank(k Key) int {
 	switch {
 	case k.Kind == KindNode:
 		return 0
 	case k.Kind == KindSource:
 		return 1
-	case k.Kind == KindDuplicate, k.Kind == KindSurplus: // deleted first: beside them others have no effect
+	case k.Kind == KindDuplicate, k.Kind == KindSurplus: // deleted first: while they exist other objects may have no effect
 		return 4
 	case k.Kind != KindBalancer:
 		return 2
@@ -72,8 +70,8 @@ func (c *Compiler) Rank(k Key) int {
 	return 3
 }
 
-// deleteDelay delays the deletion of an endpoint that no load balancer needs: creating one
-// takes HNS up to seconds, and pods that restart come back.
+// deleteDelay delays the deletion of a remote endpoint that no load balancer needs: HNS takes
+// up to seconds to create one, and addresses of restarting pods come back.
 const deleteDelay = time.Minute
 
 func (c *Compiler) DeleteDelay(k Key) time.Duration {
@@ -83,8 +81,7 @@ func (c *Compiler) DeleteDelay(k Key) time.Duration {
 	return 0
 }
 
-// Base implements dataplane.Compiler: the node's own addresses, and on an overlay
-// the address that it sends from.
+// Base emits the node's own addresses, and on an overlay the source VIP's endpoint.
 func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 	for _, f := range model.Families() {
 		node, _ := host.Primary(f)
@@ -98,9 +95,9 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) []model.Gap {
 	p := portCompiler{options: c.options, host: host, port: port, emit: emit, known: map[Key]bool{}}
 	p.node, _ = host.Primary(port.ID.Family)
-	if p.proto() && p.family() {
-		p.whole()
-		p.choice()
+	if p.servesProto() && p.servesFamily() {
+		p.affinity()
+		p.balancing()
 		p.failover()
 		for i := range port.Frontends {
 			p.frontend(&port.Frontends[i])
@@ -116,7 +113,7 @@ type portCompiler struct {
 	port    *model.Port
 	emit    func(Key, Value)
 	node    netip.Addr
-	known   map[Key]bool // endpoints that are emitted: a port emits nothing twice
+	known   map[Key]bool // endpoints emitted: a port emits nothing twice
 	gaps    []model.Gap
 }
 
@@ -124,7 +121,7 @@ func (p *portCompiler) gap(f *model.Frontend, format string, args ...any) {
 	p.add(gapOf(f, format, args...))
 }
 
-// missing is gap for frontends that are not programmed at all.
+// missing is gap for a frontend, or with nil all frontends, not programmed at all.
 func (p *portCompiler) missing(f *model.Frontend, format string, args ...any) {
 	g := gapOf(f, format, args...)
 	g.Missing = true
@@ -145,40 +142,40 @@ func (p *portCompiler) add(g model.Gap) {
 	}
 }
 
-// failover reports that HNS cannot show which endpoints do not answer, where that is requested.
+// failover reports that endpoints cannot be ejected, if the user asked for that.
 func (p *portCompiler) failover() {
 	if p.options.Failover && p.port.ID.Proto == model.TCP {
 		p.add(model.Gap{Failover: true, Detail: "endpoints that stop answering are not ejected: HNS does not show which connections wait for an answer"})
 	}
 }
 
-// choice reports what HNS cannot do about the choice of endpoints: it has one way.
-func (p *portCompiler) choice() {
+// balancing reports schedulers and weights, which HNS does not have.
+func (p *portCompiler) balancing() {
 	if s := p.port.Scheduler; s != model.DefaultScheduler && s != model.Random {
-		p.gap(nil, "endpoints are chosen as HNS does: it has no scheduler %s", s)
+		p.gap(nil, "scheduler %s is not supported: HNS chooses endpoints itself", s)
 	}
 	if slices.ContainsFunc(p.port.Pools(), (*model.Pool).Weighted) {
-		p.gap(nil, "endpoints have equal shares: HNS knows no weights")
+		p.gap(nil, "endpoints have equal shares: HNS has no weights")
 	}
 }
 
-// proto reports whether ports of this protocol can be served at all. Kubernetes
+// servesProto reports whether HNS can serve the port's protocol. Kubernetes
 // documents that SCTP is not supported on Windows (service-protocol-reference).
-func (p *portCompiler) proto() bool {
+func (p *portCompiler) servesProto() bool {
 	if p.port.ID.Proto == model.SCTP {
-		p.missing(nil, "SCTP is not served: load balancers of HNS have TCP and UDP")
+		p.missing(nil, "SCTP is not served: load balancers of HNS support TCP and UDP only")
 		return false
 	}
 	return true
 }
 
-// family reports whether ports of this family can be served at all.
-func (p *portCompiler) family() bool {
+// servesFamily reports whether HNS can serve the port's IP family.
+func (p *portCompiler) servesFamily() bool {
 	switch {
 	case p.port.ID.Family == model.IPv4:
 		return true
 	case p.options.Overlay:
-		p.missing(nil, "IPv6 is not served: HNS has none on overlay networks")
+		p.missing(nil, "IPv6 is not served: HNS has no IPv6 on overlay networks")
 	case !p.options.DualStack:
 		p.missing(nil, "IPv6 is not served: this HNS is older than 11.10")
 	default:
@@ -187,21 +184,21 @@ func (p *portCompiler) family() bool {
 	return false
 }
 
-// whole reports the gaps that all frontends share.
-func (p *portCompiler) whole() {
+// affinity reports what HNS lacks of session affinity.
+func (p *portCompiler) affinity() {
 	if p.port.SessionAffinity == 0 {
 		return
 	}
 	if !p.options.Affinity { // affinity is requested anyway, as kube-proxy does
-		p.gap(nil, "clients may not stay with their endpoint: this HNS is older than 12.0")
+		p.gap(nil, "session affinity may not work: this HNS is older than 12.0")
 		return
 	}
-	p.gap(nil, "clients stay with their endpoint without a limit of time: HNS has no affinity timeout")
+	p.gap(nil, "session affinity does not expire: HNS has no affinity timeout")
 }
 
 // frontend emits the objects of one frontend, or states why there are none.
 func (p *portCompiler) frontend(f *model.Frontend) {
-	if !p.open(f) {
+	if !p.serves(f) {
 		return
 	}
 	p.probe(f)
@@ -227,8 +224,8 @@ func (p *portCompiler) frontend(f *model.Frontend) {
 	p.emit(Key{KindBalancer, p.port.ID.Proto, f.At.Port(), f.At.Addr()}, Value{Node: p.node, Balancer: b})
 }
 
-// probe leads health checks of a load balancer's VIP to this node. The ports of a
-// Service share it.
+// probe emits the load balancer that leads health checks of a VIP to this node. The ports
+// of a Service share it.
 func (p *portCompiler) probe(f *model.Frontend) {
 	port := cmp.Or(p.port.HealthPort, p.options.Probes.Port)
 	if f.Kind != model.KindLoadBalancer || !p.options.Probes.Forward || port == 0 {
@@ -236,7 +233,7 @@ func (p *portCompiler) probe(f *model.Frontend) {
 	}
 	k := Key{KindBalancer, model.TCP, port, f.At.Addr()}
 	if p.port.ID.Proto == k.Proto && f.At.Port() == k.Port {
-		p.gap(f, "health checks do not reach this node: the Service has their port")
+		p.gap(f, "health checks do not reach this node: the Service itself uses their port")
 		return
 	}
 	p.emit(k, Value{Node: p.node, Balancer: &Balancer{
@@ -252,11 +249,11 @@ func (p *portCompiler) endpoint(kind Kind, addr netip.Addr, v Value) {
 	}
 }
 
-// open reports whether a frontend can be served to permitted clients, and to
-// them only. A frontend that HNS cannot restrict is served to none.
-func (p *portCompiler) open(f *model.Frontend) bool {
+// serves reports whether a frontend can be served to the permitted clients only, and on the
+// addresses that node ports have. Others are not programmed.
+func (p *portCompiler) serves(f *model.Frontend) bool {
 	if f.Restricted && !p.options.Trust {
-		p.add(model.Gap{Frontend: f.At, Missing: true, Unserved: true, Detail: "not programmed: HNS cannot keep clients outside loadBalancerSourceRanges away"})
+		p.add(model.Gap{Frontend: f.At, Missing: true, Unserved: true, Detail: "not programmed: HNS cannot block clients outside loadBalancerSourceRanges"})
 		return false
 	}
 	if f.Restricted {
@@ -270,23 +267,23 @@ func (p *portCompiler) open(f *model.Frontend) bool {
 	}
 	for _, a := range p.host.IPs {
 		if model.FamilyOf(a) == p.port.ID.Family && !p.host.NodePorts.Contains(a) {
-			p.missing(f, "not programmed: HNS opens node ports on all of the node's addresses, and %s is not to answer", a)
+			p.missing(f, "not programmed: HNS opens node ports on all of the node's addresses, and %s is excluded by nodePortAddresses", a)
 			return false
 		}
 	}
-	return p.listed(f)
+	return p.hasNodePorts(f)
 }
 
-// listed reports whether node ports answer in the frontend's family at all.
-func (p *portCompiler) listed(f *model.Frontend) bool {
+// hasNodePorts reports whether nodePortAddresses has a range of the frontend's family.
+func (p *portCompiler) hasNodePorts(f *model.Frontend) bool {
 	return slices.ContainsFunc(p.host.NodePorts.Prefixes, func(r netip.Prefix) bool {
 		return model.FamilyOf(r.Addr()) == model.FamilyOf(f.At.Addr())
 	})
 }
 
-// answer is the one Action that a frontend has in HNS, which does not match where a
-// packet is from: that of pods for cluster IPs, which others should not use,
-// and that of clients outside for all other frontends.
+// answer returns the one Action of a frontend in HNS, which does not match a packet's
+// origin: the Action for pods on cluster IPs, the one for clients outside on all other
+// frontends.
 func (p *portCompiler) answer(f *model.Frontend) model.Action {
 	chosen := model.FromOutside
 	if f.Kind == model.KindClusterIP {
@@ -302,20 +299,20 @@ func (p *portCompiler) answer(f *model.Frontend) model.Action {
 	return act
 }
 
-// most is how many endpoints a load balancer of HNS takes (kubernetes.io,
+// maxEndpoints is the most endpoints that a load balancer of HNS can have (kubernetes.io,
 // "Networking on Windows").
-const most = 1024
+const maxEndpoints = 1024
 
-// balancer makes the load balancer of a frontend, nil when HNS can reach none of
+// balancer returns the load balancer of a frontend, nil if HNS can reach none of
 // the endpoints.
 func (p *portCompiler) balancer(f *model.Frontend, act model.Action) *Balancer {
 	keep := p.keeps(f)
 	usable := p.usable(f, act.Pool.Endpoints)
 	switch {
 	case keep:
-		usable = p.local(f, usable, "to other nodes HNS cannot keep the destination")
+		usable = p.local(f, usable, "HNS cannot preserve the destination to other nodes")
 		if act.SNAT {
-			p.gap(f, "endpoints see their clients' addresses: where HNS keeps the destination it keeps the source, too")
+			p.gap(f, "endpoints see their clients' addresses: where HNS preserves the destination it does no SNAT")
 		}
 	case f.Kind == model.KindNodePort && p.preserves():
 		usable = p.local(f, usable, "health checks of a preserve-destination Service must not reach other nodes")
@@ -346,14 +343,15 @@ func (p *portCompiler) balancer(f *model.Frontend, act model.Action) *Balancer {
 	return b
 }
 
-// ours reports whether only a pod of this node can have an address, whatever node an EndpointSlice names:
-// a remote endpoint there would take a later pod of the address its network.
+// ours reports whether only a pod of this node can have an address, whatever node the EndpointSlice names:
+// with a remote endpoint, a later pod with the address would have no network.
 func (p *portCompiler) ours(a netip.Addr) bool {
 	return p.options.Subnets[model.FamilyOf(a)].Contains(a) &&
 		model.Contains(p.host.PodCIDRs, a)
 }
 
-// keeps reports whether endpoints see the frontend's address as the destination.
+// keeps reports whether endpoints see the frontend's address as the destination, and why
+// not.
 func (p *portCompiler) keeps(f *model.Frontend) bool {
 	if f.Kind != model.KindLoadBalancer || !p.port.PreserveDestination {
 		return false
@@ -364,11 +362,11 @@ func (p *portCompiler) keeps(f *model.Frontend) bool {
 	return p.options.DSR
 }
 
-// preserves reports whether the Service asks for its destination to be preserved,
-// and HNS can do that.
+// preserves reports whether the Service has the annotation preserve-destination, and HNS
+// can do it.
 func (p *portCompiler) preserves() bool { return p.port.PreserveDestination && p.options.DSR }
 
-// local returns the endpoints of this node, and states why the others are left out.
+// local returns the endpoints of this node, and reports why the others are left out.
 func (p *portCompiler) local(f *model.Frontend, all []model.Endpoint, why string) []model.Endpoint {
 	before := len(all)
 	local := slices.DeleteFunc(all, func(e model.Endpoint) bool { return !e.Local })
@@ -378,12 +376,12 @@ func (p *portCompiler) local(f *model.Frontend, all []model.Endpoint, why string
 	return local
 }
 
-// usable returns the endpoints that one load balancer can have: with an endpoint
-// in HNS, all on one port, and not too many.
+// usable returns the endpoints that one load balancer can have: none with the node's own
+// address, all on one port, at most maxEndpoints.
 func (p *portCompiler) usable(f *model.Frontend, all []model.Endpoint) []model.Endpoint {
 	usable := make([]model.Endpoint, 0, len(all))
 	for _, e := range all {
-		// What shares the host's network has no endpoint on this node.
+		// HNS has no endpoint for pods with hostNetwork and processes of this node.
 		if !slices.Contains(p.host.IPs, e.Addr.Addr()) {
 			usable = append(usable, e)
 		}
@@ -396,15 +394,15 @@ func (p *portCompiler) usable(f *model.Frontend, all []model.Endpoint) []model.E
 		usable = slices.DeleteFunc(usable, func(e model.Endpoint) bool { return e.Addr.Port() != port })
 		p.gap(f, "%d of %d endpoints are left out: they are not on port %d, and HNS has one port for all", before-len(usable), before, port)
 	}
-	if len(usable) > most {
-		p.gap(f, "%d of %d endpoints are left out: HNS takes %d", len(usable)-most, len(usable), most)
-		usable = usable[:most] // the slots are stable, so these stay the same
+	if len(usable) > maxEndpoints {
+		p.gap(f, "%d of %d endpoints are left out: HNS takes at most %d", len(usable)-maxEndpoints, len(usable), maxEndpoints)
+		usable = usable[:maxEndpoints] // slots are stable, so these stay the same
 	}
 	return usable
 }
 
-// commonest returns the port that most endpoints have, the lowest of several,
-// and whether there are others.
+// commonest returns the port that most endpoints have, of several the lowest, and whether
+// the endpoints have different ports; without, port is 0.
 func commonest(all []model.Endpoint) (port uint16, mixed bool) {
 	if !slices.ContainsFunc(all, func(e model.Endpoint) bool { return e.Addr.Port() != all[0].Addr.Port() }) {
 		return 0, false

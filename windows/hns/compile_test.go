@@ -65,7 +65,7 @@ func TestPoolsThatHNSCannotHave(t *testing.T) {
 		"as many of both":   {pool(2, func(i int) string { return fmt.Sprintf("10.244.2.%d:%d", i+1, 81-i) }), 1, 80, "1 of 2"},
 		"the node itself":   {pool(2, func(i int) string { return fmt.Sprintf("192.0.2.%d:80", i+1) }), 1, 80, "no endpoint for the node's own address"},
 		"the node only":     {pool(1, func(int) string { return "192.0.2.1:80" }), 0, 0, "1 of 1"},
-		"too many":          {pool(1030, func(i int) string { return fmt.Sprintf("10.245.%d.%d:80", i/256, i%256) }), 1024, 80, "6 of 1030 endpoints are left out: HNS takes 1024"},
+		"too many":          {pool(1030, func(i int) string { return fmt.Sprintf("10.245.%d.%d:80", i/256, i%256) }), 1024, 80, "6 of 1030 endpoints are left out: HNS takes at most 1024"},
 		"twice, two ports":  {pool(2, func(i int) string { return fmt.Sprintf("10.244.2.1:%d", 80+i) }), 1, 80, "1 of 2"},
 		"one address alone": {pool(1, func(int) string { return "10.244.2.1:80" }), 1, 80, ""},
 	} {
@@ -190,7 +190,7 @@ func TestTheDestinationIsKept(t *testing.T) {
 		endpoints int
 		gap       string
 	}{
-		{hns.Newest(), model.KindLoadBalancer, true, 1, "1 of 2 endpoints are left out: to other nodes"},
+		{hns.Newest(), model.KindLoadBalancer, true, 1, "1 of 2 endpoints are left out: HNS cannot preserve the destination to other nodes"},
 		{hns.Newest(), model.KindLoadBalancer, true, 1, "endpoints see their clients' addresses"},
 		{hns.Options{}, model.KindLoadBalancer, false, 2, "this HNS has no DSR"},
 		{hns.Newest(), model.KindClusterIP, false, 2, ""},

@@ -203,7 +203,7 @@ func TestTheNetworkIsMadeAnew(t *testing.T) {
 		}
 		r.emu.RemoveNetwork(r.network)
 		r.set("web", "10.96.0.10", "10.244.1.2 10.244.2.2 10.244.2.4")
-		r.fails("has gone")
+		r.fails("no longer exists")
 		time.Sleep(time.Second)
 		r.fails("no l2bridge or overlay network")
 		r.network = r.emu.AddNetwork("pods", hns.TypeL2Bridge)

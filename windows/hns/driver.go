@@ -26,20 +26,20 @@ type Driver struct {
 	settings Settings
 	journal  *journal
 	known    *inventory
-	doubt    atomic.Bool   // something is not as it was left: read back
-	instance atomic.Uint32 // of HNS, when it was last looked at; 0 while it does not run
+	doubt    atomic.Bool   // HNS may differ from known: a reading is needed
+	instance atomic.Uint32 // process of HNS at the last check; 0 while it does not run
 	failures failures
 
 	// Owned by Disturbed:
-	routed time.Time // when the network was last read for the nodes of unrouted endpoints
+	routed time.Time // last reading of the network for unrouted endpoints
 
-	// Owned by Observe, of which there is one at a time:
+	// Owned by Observe, which runs once at a time:
 	states rotation
 
 	// Owned by Commit:
 	listed pace // of listings of load balancers
 	modify bool // load balancers can be changed in place
-	echoed bool // HNS has returned other settings than were requested, and the log says so
+	echoed bool // it was logged that HNS returns other settings than requested
 }
 
 var (
@@ -47,8 +47,8 @@ var (
 	_ dataplane.Compiler[Key, Value] = (*Compiler)(nil)
 )
 
-// NewDriver returns a driver of an HNS of this version. It owns the HNS and
-// closes it.
+// NewDriver returns a driver of an HNS of this version, which it owns: Close closes it. On an
+// error the HNS stays open.
 func NewDriver(h HNS, v Version, s Settings) (*Driver, error) {
 	if err := v.usable(); err != nil {
 		return nil, err
@@ -80,31 +80,32 @@ func newDriver(h HNS, v Version, s Settings, j *journal) *Driver {
 // take seven minutes. Each call has a watchdog of its own.
 const readLimit = time.Hour
 
-// Limits implements dataplane.Driver. HNS has no transactions.
+// Limits: HNS has no transactions.
 func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{Read: readLimit} }
 
-// Disturbed reports that the service of HNS was restarted, after which load balancers are known
-// to be missing (kubernetes#110849), that Doubt was called, or that the overlay names the node
-// of an endpoint that waits for that. It asks HNS nothing but the latter.
+// Disturbed reports whether HNS was restarted, after which load balancers are known
+// to be missing (kubernetes#110849), Doubt was called, or the overlay now names another node for
+// an endpoint in use. It calls HNS for the last only, when routesDue.
 func (d *Driver) Disturbed(ctx context.Context) (bool, error) {
 	if d.settings.Instance != nil {
-		// A service that is down, or that cannot be queried, is no change; one that was down and runs
-		// is, also in the same process.
+		// A service that is down or cannot be queried is no change; one that was down and runs
+		// again is, even in the same process.
 		if now, err := d.settings.Instance(); err == nil && d.instance.Swap(now) != now && now != 0 {
 			d.doubt.Store(true)
 		}
 	}
-	if !d.doubt.Load() && d.known.waits(d.routed) {
+	if !d.doubt.Load() && d.known.routesDue(d.routed) {
 		d.routed = time.Now()
 		d.seekRoutes(ctx)
 	}
 	return d.doubt.Load(), nil
 }
 
-// routeLimit bounds a reading of the network beside which changes wait.
+// routeLimit bounds the reading of the network in Disturbed, which delays changes.
 const routeLimit = time.Second
 
-// seekRoutes reads the network again. What cannot be read is looked for the next time.
+// seekRoutes reads the network again for unrouted endpoints. Errors are ignored: it is
+// repeated.
 func (d *Driver) seekRoutes(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, routeLimit)
 	defer cancel()
@@ -119,19 +120,19 @@ func (d *Driver) seekRoutes(ctx context.Context) {
 	}
 }
 
-// Doubt asks for HNS to be read back. It may be called from any goroutine.
+// Doubt requests a reading of HNS. It may be called from any goroutine.
 func (d *Driver) Doubt() { d.doubt.Store(true) }
 
-// Close implements dataplane.Driver. What is programmed stays.
+// Close closes HNS and the journal. Programmed objects stay.
 func (d *Driver) Close() error {
 	var err error
-	if !d.calls.busy() { // else it may wait for the call that hangs
+	if !d.calls.busy() { // else it may wait for a call that hangs
 		err = d.calls.hns.Close()
 	}
 	return errors.Join(err, d.journal.close())
 }
 
-// setNode takes this node's own address of a family.
+// setNode sets this node's own address of a family.
 func (d *Driver) setNode(f model.Family, a netip.Addr) {
 	d.known.mu.Lock()
 	defer d.known.mu.Unlock()
@@ -142,17 +143,16 @@ func (d *Driver) setNode(f model.Family, a netip.Addr) {
 	}
 }
 
-// seekMAC looks again for the hardware address of this node, where it was not
-// found. When an overlay is made, the node's address moves to another interface,
-// and for some seconds no interface has it.
+// seekMAC looks for the MAC address of this node, unless it is known. When an overlay
+// is created, the node's address moves to another interface, and for some seconds no
+// interface has it.
 func (d *Driver) seekMAC() {
 	d.known.mu.Lock()
 	defer d.known.mu.Unlock()
 	d.findMAC()
 }
 
-// findMAC finds the hardware address of this node, unless it is known. The
-// caller holds the inventory's lock.
+// findMAC is seekMAC for callers that hold the inventory's lock.
 func (d *Driver) findMAC() {
 	f := &d.known.facts
 	a := f.node[model.IPv4]
@@ -166,7 +166,7 @@ func (d *Driver) findMAC() {
 	f.hostMAC = mac
 }
 
-// Observe implements dataplane.Driver: all owned objects.
+// Observe reads HNS and passes on all owned objects, and those that are never wanted.
 func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 	if err := d.observe(ctx); err != nil {
 		return err
@@ -193,8 +193,8 @@ func (d *Driver) observe(ctx context.Context) error {
 	return nil
 }
 
-// read reads HNS: the network, the endpoints of this node and those that are not
-// known yet or are to be read again, and all load balancers.
+// read reads the network, its endpoints and all load balancers. Known remote endpoints are
+// read again in turn (rotation).
 func (d *Driver) read(ctx context.Context, r *reading) (err error) {
 	if r.network, err = d.network(ctx); err != nil {
 		return err
@@ -208,7 +208,7 @@ func (d *Driver) read(ctx context.Context, r *reading) (err error) {
 		r.sourceVIP, r.chosenVIP = d.settings.sourceVIP(r.endpoints)
 	}
 	r.balancers, err = d.balancers(ctx)
-	return err // which is no reading of an HNS without load balancers
+	return err
 }
 
 func (d *Driver) network(ctx context.Context) (network, error) {
@@ -220,8 +220,8 @@ func (d *Driver) network(ctx context.Context) (network, error) {
 	return describe(n), err
 }
 
-// endpoints reads the endpoints of a network that are not known yet, and those of the
-// others that are to be read again; nil is none.
+// endpoints returns the endpoints of a network. It lists their ids, and reads those that are
+// not known yet or that again selects; a nil again selects none.
 func (d *Driver) endpoints(ctx context.Context, network string, again func(Endpoint) bool) ([]Endpoint, error) {
 	return readAll(func() ([]string, error) { return d.calls.endpointIDs(ctx, network) }, func(id string) (Endpoint, error) {
 		if e, ok := d.known.endpoint(id); ok && (again == nil || !again(e)) {
@@ -231,21 +231,20 @@ func (d *Driver) endpoints(ctx context.Context, network string, again func(Endpo
 	})
 }
 
-// balancers reads all load balancers. Our own are as they were requested,
-// unless they have changed since HNS returned them.
+// balancers reads all load balancers. Those that are still as HNS returned them when they
+// were programmed are as they were requested.
 func (d *Driver) balancers(ctx context.Context) ([]LoadBalancer, error) {
 	return readAll(func() ([]string, error) { return d.calls.balancerIDs(ctx) }, func(id string) (LoadBalancer, error) {
 		lb, err := d.calls.balancer(ctx, id)
-		return d.journal.asked(lb), err
+		return d.journal.requested(lb), err
 	})
 }
 
-// readTries is how often an object that is listed and cannot be found is looked for.
+// readTries is how often an object that is listed and not found is read.
 const readTries = 3
 
-// readAll reads all objects of a list. Objects come and go meanwhile: one that
-// cannot be found is absent once a later list does not have it either. Until then
-// nothing was read.
+// readAll reads all objects of a list. Objects come and go meanwhile: one that is not
+// found counts as absent only if a later list lacks it, too; else the reading fails.
 func readAll[T any](list func() ([]string, error), read func(id string) (T, error)) (all []T, err error) {
 	ids, err := list()
 	if err != nil {
@@ -275,39 +274,40 @@ func readAll[T any](list func() ([]string, error), read func(id string) (T, erro
 		ids = slices.DeleteFunc(lost, func(id string) bool { return !slices.Contains(now, id) })
 	}
 	if len(ids) > 0 {
-		return nil, fmt.Errorf("an object is listed and cannot be read: %w", missing)
+		return nil, fmt.Errorf("an object is listed but not found: %w", missing)
 	}
 	return all, nil
 }
 
-// pace keeps what takes long to a part of the time, over many Commits or audits: those
-// of a cold start follow one another, each of two seconds.
+// pace limits a slow operation to a share of the time, across Commits and audits: the
+// Commits of a cold start follow one another without a pause.
 type pace struct {
 	ended time.Time
 	took  time.Duration
 }
 
-// paceShare is which part of the time it may take.
+// paceShare: an operation that took t is due again t*paceShare after its end.
 const paceShare = 10
 
 func (p pace) due() bool { return time.Since(p.ended) >= paceShare*p.took }
 
-// done notes a run that began at a time.
+// done notes the end of a run that began at a time.
 func (p *pace) done(begun time.Time) { p.ended, p.took = time.Now(), time.Since(begun) }
 
-// statesTime bounds how long an audit reads the states of remote endpoints. On a slow
-// node each reads some, in turn.
+// statesTime bounds the time in which a reading reads states of remote endpoints. On a slow
+// node each reading gets to some of them, in turn.
 const statesTime = time.Minute
 
-// rotation states which endpoints that are known a reading reads again, for their states.
+// rotation chooses the known endpoints that a reading reads again, for their states.
 type rotation struct {
 	pace  pace
-	begun time.Time       // zero: this reading reads none of the remote ones
-	read  map[string]bool // remote ones in this turn, by id
-	cut   bool            // the time was up before all were read
+	begun time.Time       // zero: this reading reads no remote ones
+	read  map[string]bool // remote ones read in this turn, by id
+	cut   bool            // statesTime ended before all were read
 }
 
-// begin begins a reading. On suspicion, missing objects are looked for first.
+// begin begins a reading. One on suspicion reads no remote ones: it is to find missing
+// objects soon.
 func (r *rotation) begin(suspicion bool) {
 	r.begun = time.Time{}
 	if suspicion || !r.pace.due() {
@@ -319,8 +319,8 @@ func (r *rotation) begin(suspicion bool) {
 	r.begun, r.cut = time.Now(), false
 }
 
-// again reports whether an endpoint is read again: those of this node always, and
-// remote ones as long as there is time.
+// again reports whether a known endpoint is read again: local ones always, remote ones
+// once in a turn while there is time.
 func (r *rotation) again(e Endpoint) bool {
 	switch {
 	case !e.remote():
@@ -335,17 +335,17 @@ func (r *rotation) again(e Endpoint) bool {
 	return true
 }
 
-// end ends a reading that went well.
+// end notes that a reading has succeeded.
 func (r *rotation) end() {
 	if !r.begun.IsZero() {
 		r.pace.done(r.begun)
 	}
 }
 
-// Problems implements dataplane.Driver: what HNS holds and what has no effect.
+// Problems returns the objects without effect, and the ports that load balancers reserve.
 func (d *Driver) Problems() []model.Problem { return d.known.problems() }
 
-// commit is one run of Commit. Facts about HNS that need a read are read
+// commit is one run of Commit, or of Remove. What HNS must be read for is read at most
 // once.
 type commit struct {
 	*Driver
@@ -354,17 +354,17 @@ type commit struct {
 	refreshed bool            // endpoints were listed
 	rerouted  bool            // the network was read
 	relisted  bool            // load balancers were listed
-	sought    bool            // the node's hardware address was looked for
-	taken     []string        // load balancers that were adopted and not in the journal, by frontend and id
+	sought    bool            // the node's MAC address was looked for
+	taken     []string        // adopted load balancers that the journal did not have: frontend and id
 }
 
-// begin begins a run. The caller releases it.
+// begin begins a run. The caller calls release at its end.
 func (d *Driver) begin(ctx context.Context) (c *commit, release func()) {
 	lasting, release := outlasting(ctx, finishing)
 	return &commit{Driver: d, ctx: ctx, lasting: lasting}, release
 }
 
-// adopt notes that the load balancer of a frontend is owned from now on, also if another program created it.
+// adopt makes the load balancer of a frontend owned, whoever created it.
 func (c *commit) adopt(k Key, id string) {
 	if !c.journal.owns(id) {
 		c.taken = append(c.taken, k.String()+" "+id)
@@ -375,36 +375,35 @@ func (c *commit) adopt(k Key, id string) {
 // maxNamed is how many adopted load balancers of a Commit are logged by name.
 const maxNamed = 20
 
-// logAdopted says which load balancers are Tandem's from now on, other programs' or those of a
-// journal that was lost: they are changed, and replaced or deleted with their Services.
+// logAdopted logs the load balancers adopted in this run, of other programs or of a lost
+// journal: from now on Tandem changes and deletes them.
 func (c *commit) logAdopted() {
 	if n := len(c.taken); n > 0 {
 		c.settings.Log.Info("adopted load balancers that the journal does not list", "count", n, "balancers", c.taken[:min(n, maxNamed)])
 	}
 }
 
-// written reports that a fact could not be written to the journal. It holds nevertheless
-// as long as this process lives, and the next write that succeeds has it.
+// written logs an error of writing the journal. The entry is kept in memory, and the next
+// write that succeeds includes it.
 func (d *Driver) written(err error) {
 	if err != nil {
 		d.settings.Log.Error("writing the journal of load balancers failed", "err", err)
 	}
 }
 
-// How long a call may take until it is reported, and until it is abandoned.
+// The times after which a call is reported, and abandoned.
 const (
 	slow    = 10 * time.Second
 	tooSlow = 2 * time.Minute
 )
 
-// finishing is how long writes that have begun may go on after the end of their context: what
-// HNS makes meanwhile is entered into the journal, and a frontend whose load balancer was
-// deleted gets the new one. It is shorter than what Windows leaves to a program that is told to
-// end: 5 s after CTRL_CLOSE_EVENT (HandlerRoutine), 10 s before a shutdown
-// (SERVICE_PRESHUTDOWN_INFO).
+// finishing is how long the current op may still write after its context has ended: what
+// HNS creates gets into the journal, and a frontend whose load balancer was deleted gets the
+// new one. Windows gives a program longer to end: 5 s after CTRL_CLOSE_EVENT
+// (HandlerRoutine), 10 s before a shutdown (SERVICE_PRESHUTDOWN_INFO).
 const finishing = 4 * time.Second
 
-// outlasting returns a context that ends some time after another one, or when it is released.
+// outlasting returns a context that ends d after ctx, or when it is released.
 func outlasting(ctx context.Context, d time.Duration) (longer context.Context, release func()) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -417,22 +416,22 @@ func outlasting(ctx context.Context, d time.Duration) (longer context.Context, r
 	}
 }
 
-// calls makes calls to HNS that end. A call cannot be cancelled, and HNS is known
-// to hang (aks-engine#4315): each runs on a goroutine of its own, and one that is
-// abandoned remains until HNS returns. While a write or a call that timed out does, no other is
-// made: there is never a second writer. A read that its caller has left holds up reads alone.
+// calls makes bounded calls to HNS. A call cannot be cancelled, and HNS is known
+// to hang (aks-engine#4315): each runs on a goroutine of its own, which when abandoned
+// remains until HNS returns. While an abandoned write, or a read that timed out, has not returned, all other
+// calls fail: there is never a second writer. A read whose context has ended blocks reads only.
 //
-// Ids come in any case; here they are all made lower.
+// HNS returns ids in any case; calls returns them in lower case.
 type calls struct {
 	hns     HNS
 	log     *slog.Logger
 	slow    time.Duration
 	tooSlow time.Duration
-	hung    atomic.Int32 // calls that were abandoned and have not returned, but for those in left
+	hung    atomic.Int32 // abandoned writes and timed-out reads that have not returned
 	left    atomic.Int32 // reads whose context has ended, and that have not returned
 }
 
-// newCalls returns the calls of an HNS. Without a logger nothing is logged.
+// newCalls returns the calls of an HNS. A nil log discards.
 func newCalls(h HNS, log *slog.Logger) *calls {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -446,17 +445,18 @@ const (
 	abandoned
 )
 
-// do makes one call that changes nothing.
+// do makes a call that only reads.
 func do[T any](ctx context.Context, c *calls, what string, f func(HNS) (T, error)) (result T, err error) {
 	return bounded(ctx, c, &c.left, what, f)
 }
 
-// write makes one call that changes HNS.
+// write makes a call that changes HNS.
 func write[T any](ctx context.Context, c *calls, what string, f func(HNS) (T, error)) (result T, err error) {
 	return bounded(ctx, c, &c.hung, what, f)
 }
 
-// bounded makes one call. When ctx ends it is abandoned, and counted in ended until it returns.
+// bounded makes one call. It abandons the call when ctx ends, counted in ended until it
+// returns, and after tooSlow, counted in hung.
 func bounded[T any](ctx context.Context, c *calls, ended *atomic.Int32, what string, f func(HNS) (T, error)) (
 	result T, err error,
 ) {
@@ -471,7 +471,7 @@ func bounded[T any](ctx context.Context, c *calls, ended *atomic.Int32, what str
 		err   error
 	}
 	var state atomic.Int32
-	var counted *atomic.Int32 // where, once it is abandoned
+	var counted *atomic.Int32 // the counter of an abandoned call
 	done := make(chan answer, 1)
 	begun := time.Now()
 	go func() {
@@ -509,10 +509,10 @@ func bounded[T any](ctx context.Context, c *calls, ended *atomic.Int32, what str
 	}
 }
 
-// busy reports whether HNS is still executing an abandoned call.
+// busy reports whether an abandoned call has not returned.
 func (c *calls) busy() bool { return c.hung.Load() > 0 || c.left.Load() > 0 }
 
-// run makes a call that changes HNS and has no result.
+// run is write for a call without a result.
 func run(ctx context.Context, c *calls, what string, f func(HNS) error) error {
 	_, err := write(ctx, c, what, func(h HNS) (struct{}, error) { return struct{}{}, f(h) })
 	return err

@@ -13,16 +13,15 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// makeEndpoint ensures an endpoint for a key. One that others
-// have made serves as well if it leads to the same target: a pod of this node, or a
-// remote endpoint that an earlier proxy has left.
+// makeEndpoint ensures an endpoint for a key. Another program's serves as well if it leads
+// to the same target: a pod's of this node, or a remote one that an earlier proxy has left.
 func (c *commit) makeEndpoint(k Key, v Value) error {
 	if k.Kind == KindVIP && !c.sought {
 		c.sought = true
 		c.seekMAC()
 	}
 	if k.Kind == KindRemote && c.known.current().network.overlay {
-		// A node may just have joined, with pods' addresses that another one had.
+		// A node may just have joined, with pod addresses that another node had.
 		if err := c.reroute(); err != nil {
 			return err
 		}
@@ -32,7 +31,7 @@ func (c *commit) makeEndpoint(k Key, v Value) error {
 		return nil
 	}
 	id, err := c.createEndpoint(k, v)
-	if exists(err) || is(err, codeAddressReserved) { // another endpoint has the address
+	if exists(err) || is(err, codeAddressReserved) { // by another endpoint
 		if old == "" {
 			if err := c.refresh(); err != nil {
 				return err
@@ -54,8 +53,8 @@ func (c *commit) makeEndpoint(k Key, v Value) error {
 	return c.deleteEndpoint(old)
 }
 
-// inPlace reports whether the endpoint of a key is there as it should be, and
-// otherwise returns the id of the conflicting one, if any.
+// inPlace reports whether the endpoint of a key exists without drift, owned or adoptable,
+// else returns the id of the one to replace, if any.
 func (c *commit) inPlace(k Key, v Value) (old string, ok bool) {
 	t := c.known
 	t.mu.Lock()
@@ -69,7 +68,7 @@ func (c *commit) inPlace(k Key, v Value) (old string, ok bool) {
 	switch {
 	case ok:
 		return e.ID, true
-	case !have, !e.remote(): // a pod's is not deleted for a Service
+	case !have, !e.remote(): // a local one is never replaced
 		return "", false
 	case e.degraded():
 		t.repairing(k)
@@ -77,9 +76,9 @@ func (c *commit) inPlace(k Key, v Value) (old string, ok bool) {
 	return e.ID, false
 }
 
-// displace replaces another endpoint that HNS does not allow
-// beside the new one. HNS may refuse to delete that one while owned load balancers use it:
-// then these are deleted and created again.
+// displace deletes an endpoint before it creates the one of a key, where HNS does not allow
+// both. HNS may reject the deletion while owned load balancers use it: then these are
+// deleted and created again.
 func (c *commit) displace(k Key, v Value, old string) error {
 	users := c.users(old)
 	err := c.deleteEndpoint(old)
@@ -118,8 +117,8 @@ func (c *commit) displace(k Key, v Value, old string) error {
 	return c.repoint(users[len(gone):], old, id)
 }
 
-// reroute reads the network again. Where pods are behind another node than they
-// were, endpoints that are there already may be wrong.
+// reroute reads the network again, once in a Commit. If existing endpoints now lead to the
+// wrong node, it calls Doubt.
 func (c *commit) reroute() error {
 	if c.rerouted {
 		return nil
@@ -143,12 +142,12 @@ func (c *commit) reroute() error {
 func (c *commit) createEndpoint(k Key, v Value) (id string, err error) {
 	f := c.known.current()
 	if k.Kind == KindVIP && (f.hostMAC == "" || !v.Node.IsValid()) {
-		return "", fmt.Errorf("no interface of this node has its address %s, which leads to VIPs", v.Node)
+		return "", fmt.Errorf("no interface has the node's address %s, whose MAC address VIP endpoints need", v.Node)
 	}
 	e, err := c.calls.createEndpoint(c.lasting, f.endpoint(k, v))
 	switch {
-	case notFound(err) && !is(err, codePolicyNotFound): // the network is all that the call refers to
-		return "", fmt.Errorf("network %q has gone: %w: %w", f.network.name, err, ledger.ErrUnknown)
+	case notFound(err) && !is(err, codePolicyNotFound): // the call refers to the network only
+		return "", fmt.Errorf("network %q no longer exists: %w: %w", f.network.name, err, ledger.ErrUnknown)
 	case err != nil:
 		return "", err
 	}
@@ -159,7 +158,7 @@ func (c *commit) createEndpoint(k Key, v Value) (id string, err error) {
 	return e.ID, nil
 }
 
-// repoint lets load balancers use another endpoint instead of one.
+// repoint replaces the endpoint old of load balancers by new.
 func (c *commit) repoint(users []Key, old, new string) error {
 	for _, k := range users {
 		have, _ := c.known.balancer(k)
@@ -172,7 +171,8 @@ func (c *commit) repoint(users []Key, old, new string) error {
 	return nil
 }
 
-// exchanged returns ids with one replaced by another, without duplicates.
+// exchanged returns ids with old replaced by new, or without it if new is empty. The
+// result has no duplicate of new.
 func exchanged(ids []string, old, new string) []string {
 	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return id == old || id == new })
 	if new == "" {
@@ -207,7 +207,7 @@ func (c *commit) removeEndpoint(k Key) error {
 	return c.deleteEndpoint(e.ID)
 }
 
-// deleteEndpoint deletes an endpoint; one that is not there is no error.
+// deleteEndpoint deletes an endpoint. One that does not exist is no error.
 func (c *commit) deleteEndpoint(id string) error {
 	err := c.calls.deleteEndpoint(c.lasting, id)
 	if err != nil && !notFound(err) {
@@ -218,22 +218,22 @@ func (c *commit) deleteEndpoint(id string) error {
 	c.known.drop(id)
 	c.known.mu.Unlock()
 	if _, own := ownedKey(e); err == nil && known && !own && !isSource(e) {
-		c.settings.Log.Info("deleted an endpoint of another program that was in the way", "endpoint", e.Name, "id", id, "addresses", addresses(e))
+		c.settings.Log.Info("deleted conflicting endpoint of another program", "endpoint", e.Name, "id", id, "addresses", addresses(e))
 	}
 	return nil
 }
 
-// refresh reads which endpoints were created and deleted: one call, and three for each
-// that is new.
+// refresh lists the endpoints again, once in a Commit: one function call, and three for
+// each new endpoint.
 func (c *commit) refresh() error {
 	if c.refreshed {
 		return nil
 	}
 	all, err := c.endpoints(c.ctx, c.known.current().network.id, nil)
 	if notFound(err) {
-		return fmt.Errorf("the network has gone: %w: %w", err, ledger.ErrUnknown)
+		return fmt.Errorf("the network no longer exists: %w: %w", err, ledger.ErrUnknown)
 	}
-	if err == nil && len(all) == 0 { // HNS says the same of a network that has gone
+	if err == nil && len(all) == 0 { // HNS lists none either of a network that does not exist
 		err = c.reroute()
 	}
 	if err != nil {
@@ -246,10 +246,10 @@ func (c *commit) refresh() error {
 	return nil
 }
 
-// removeDuplicates deletes the remote endpoints, no matter who made them, that have the
-// address of a pod of this node: beside one the pod has no network
+// removeDuplicates deletes the remote endpoints, of any creator, with the address of a pod of
+// this node: with one the pod has no network
 // (Windows-Containers#631), and HNS may pick the wrong one (kubernetes#130963).
-// Load balancers that use one use the pod's own from now on.
+// Load balancers that use one get the pod's own endpoint.
 func (c *commit) removeDuplicates(a netip.Addr) error {
 	t := c.known
 	t.mu.Lock()
@@ -275,15 +275,15 @@ func (c *commit) removeDuplicates(a netip.Addr) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(remote) > 0 {
-		t.adopted[Key{Kind: KindRemote, Addr: a}] = true // a user of the key has the pod's own
+		t.adopted[Key{Kind: KindRemote, Addr: a}] = true // a Service that needs the key has the pod's own
 	}
 	return nil
 }
 
 // makeSource ensures that the source VIP has an endpoint: without one nothing
-// answers for the address. winkernel makes it in the same way.
+// answers for the address. kube-proxy creates it in the same way.
 func (c *commit) makeSource() error {
-	if err := c.refresh(); err != nil { // a CNI plug-in may have made one since
+	if err := c.refresh(); err != nil { // a CNI plug-in may have created one since
 		return err
 	}
 	c.seekMAC()
@@ -325,7 +325,7 @@ func (c *commit) makeSource() error {
 	return nil
 }
 
-// removeSource deletes the source VIP's endpoint if it is owned.
+// removeSource deletes owned endpoints of the source VIP.
 func (c *commit) removeSource() error {
 	c.known.mu.Lock()
 	var own []string

@@ -147,7 +147,7 @@ func TestAJournalThatIsOnlyExtended(t *testing.T) {
 	if err := j.setEcho(asked, asked); err == nil {
 		t.Fatal("a closed file was written to")
 	}
-	if err := j.add("lb2"); err == nil || !strings.Contains(err.Error(), "extended instead") {
+	if err := j.add("lb2"); err == nil || !strings.Contains(err.Error(), "appending to it instead") {
 		t.Errorf("a file that cannot be replaced: %v", err)
 	}
 	next, err := readJournal(path)
@@ -163,7 +163,7 @@ func TestAJournalThatIsOnlyExtended(t *testing.T) {
 		if n < 16 && err != nil {
 			t.Errorf("reported again, at %d MiB: %v", n, err)
 		}
-		if n > 16 && (err == nil || !strings.Contains(err.Error(), "not extended further")) {
+		if n > 16 && (err == nil || !strings.Contains(err.Error(), "not appending more")) {
 			t.Errorf("a file of %d MiB: %v", n, err)
 		}
 	}

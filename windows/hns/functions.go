@@ -10,21 +10,21 @@ import (
 	"github.com/tandem-proxy/tandem/windows/hns/dll"
 )
 
-// Functions reads objects and makes endpoints by the functions of the DLL where hcsshim's own
-// do more work than one object needs: it lists objects with all their content, and opens the
-// network for each endpoint that it makes.
+// Functions reads objects and creates endpoints with the DLL's functions, in fewer calls than
+// hcsshim, which lists objects with all their content and opens the network for each endpoint
+// that it creates. It is safe for concurrent use.
 type Functions struct {
 	dll dll.Caller
 
 	mu      sync.Mutex
-	network string // that is held open
+	network string // id of the network that handle refers to; empty for none
 	handle  uint64
 }
 
-// NewFunctions returns those of a DLL, or of what stands for it.
+// NewFunctions returns the functions of a DLL, or of an emulator.
 func NewFunctions(d dll.Caller) *Functions { return &Functions{dll: d} }
 
-// do makes a call. A record is an error, whatever the result.
+// do makes a call. An error record is an error, whatever the result.
 func (f *Functions) do(r dll.Request) (dll.Response, error) {
 	out := f.dll.Do(r)
 	if code := CodeOf(out); code != 0 || out.Record != "" {
@@ -33,7 +33,7 @@ func (f *Functions) do(r dll.Request) (dll.Response, error) {
 	return out, nil
 }
 
-// query is what hcsshim asks objects by. An empty filter is none.
+// query is a query as hcsshim writes it. An empty filter is none.
 func query(filter string) string {
 	b, _ := json.Marshal(struct { // plain strings and numbers
 		SchemaVersion Version
@@ -88,9 +88,9 @@ func (f *Functions) Balancer(id string) (LoadBalancer, error) {
 	return read[LoadBalancer](f, dll.LoadBalancer, id)
 }
 
-// CreateEndpoint implements HNS. A network that was held open may be no more, or
-// HNS was restarted, whose new process does not know the handle: the network is opened once
-// again, now where the call was not carried out, else by the next one.
+// CreateEndpoint keeps the network's handle for the next call. After a restart of HNS, or if
+// the network no longer exists, the handle is invalid: the network is opened again, and the call
+// repeated if HNS did not carry it out.
 func (f *Functions) CreateEndpoint(e Endpoint) (Endpoint, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -125,7 +125,7 @@ func (f *Functions) create(e Endpoint) (Endpoint, error) {
 	return finish[Endpoint](f, dll.Endpoint, out.Handle)
 }
 
-// release closes the network that is held open, which may be gone already.
+// release closes the network's handle, which may be invalid already.
 func (f *Functions) release() {
 	if f.network != "" {
 		f.network = ""

@@ -13,8 +13,8 @@ import (
 	"github.com/tandem-proxy/tandem/windows/hns/dll"
 )
 
-// hcnHNS is the HNS of this machine, through package hcn of Microsoft's hcsshim;
-// except what Functions has.
+// hcnHNS is the HNS of this machine: Functions, and package hcn of Microsoft's hcsshim for
+// the other methods.
 type hcnHNS struct{ *Functions }
 
 func newHCN() hcnHNS { return hcnHNS{NewFunctions(dll.Local())} }
@@ -69,8 +69,8 @@ func (hcnHNS) DeleteEndpoint(id string) error {
 	return hcnError("delete endpoint", (&hcn.HostComputeEndpoint{Id: id}).Delete())
 }
 
-// recast turns the library's form of an object into ours or back: the fields have
-// the same names in JSON.
+// recast converts between hcn's type of an object and this package's, by their JSON,
+// whose field names are the same.
 func recast[T any](from any) (to T, err error) {
 	b, err := json.Marshal(from)
 	if err == nil {
@@ -82,7 +82,7 @@ func recast[T any](from any) (to T, err error) {
 	return to, nil
 }
 
-// hcnError makes our own error of one of the library's, whose own tests do not
+// hcnError converts an error of hcn into an *Error. hcn's own predicates do not
 // recognise what the DLL returns (hcsshim 0.14.1: HcnError does not unwrap).
 func hcnError(what string, err error) error {
 	if err == nil {

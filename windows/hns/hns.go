@@ -13,20 +13,20 @@ import (
 )
 
 // HNS is the Host Networking Service. Calls cannot be cancelled and may take
-// seconds. Their errors are of type *Error where HNS itself refused. It is safe
+// seconds. Their errors are of type *Error where HNS itself rejected the call. It is safe
 // for concurrent use.
 //
-// The comments state what a call costs in functions of its DLL, of which each may
-// take HNS milliseconds.
+// The comments state how many functions of the DLL a call needs; each may take
+// milliseconds.
 type HNS interface {
 	Version() (Version, error)                    // 1
 	Networks() ([]Network, error)                 // 1, and 3 for each
-	Close() error                                 // what is held open; the objects stay
+	Close() error                                 // closes handles; objects stay
 	EndpointIDs(network string) ([]string, error) // 1: also the pods' of this node
 	Endpoint(id string) (Endpoint, error)         // 3
 
-	// CreateEndpoint makes an endpoint of a network, which stays open for the
-	// next: 3, and 1 for the first.
+	// CreateEndpoint creates an endpoint: 3, and 1 to open its network, whose handle is
+	// kept for the next call.
 	CreateEndpoint(Endpoint) (Endpoint, error)
 	DeleteEndpoint(id string) error // 1
 
@@ -37,8 +37,8 @@ type HNS interface {
 	DeleteBalancer(id string) error                                  // 1
 }
 
-// The objects of HNS, as named in its schema 2.0. The names of fields are
-// those of the JSON; fields not listed are never set by us and ignored when read.
+// The objects of HNS, as named in its schema 2.0. Fields have their JSON names; fields
+// that are not listed are never set, and ignored when read.
 
 // Network is a virtual network.
 type Network struct {
@@ -56,7 +56,7 @@ type Ipam struct {
 	} `json:",omitempty"`
 }
 
-// Policy is a setting of a network or an endpoint, of a type.
+// Policy is a typed setting of a network or an endpoint.
 type Policy struct {
 	Type     string
 	Settings json.RawMessage `json:",omitempty"`
@@ -72,20 +72,19 @@ const (
 	PolicyProvider     = "ProviderAddress"
 )
 
-// RemoteSubnet states behind which node a range of pods is
+// RemoteSubnet names the node that a range of pod addresses is behind
 // (PolicyRemoteSubnet).
 type RemoteSubnet struct {
 	DestinationPrefix string
 	ProviderAddress   string
 }
 
-// Provider is the address of the node behind which an endpoint is
-// (PolicyProvider).
+// Provider is the address of the node that an endpoint is behind (PolicyProvider).
 type Provider struct {
 	ProviderAddress string `json:",omitempty"`
 }
 
-// Endpoint is a port of a network: of a pod, or of something elsewhere.
+// Endpoint is an endpoint of a network: a local one, such as a pod's, or a remote one.
 type Endpoint struct {
 	ID                 string     `json:"ID,omitempty"`
 	Name               string     `json:",omitempty"`
@@ -99,7 +98,7 @@ type Endpoint struct {
 	Health             Health     `json:",omitzero"`  // only in what is read
 }
 
-// EndpointDegraded is the State of an endpoint that has lost its port of the switch
+// EndpointDegraded is the State of an endpoint that has lost its port of the virtual switch
 // (hcsshim, internal/hns EndpointState).
 const EndpointDegraded = 5
 
@@ -129,23 +128,23 @@ type LoadBalancer struct {
 	Health               Health        `json:",omitzero"`  // only in what is read
 }
 
-// StateDegraded is the State of a load balancer whose rules are not in the switch
+// StateDegraded is the State of a load balancer whose rules are not in the virtual switch
 // (Microsoft's scripts in wcnscripts #21 and #24 look for it).
 const StateDegraded = 4
 
 func (lb LoadBalancer) degraded() bool { return lb.State == StateDegraded }
 
-// asked is the load balancer as HNS is asked for it: without what only HNS decides.
-func (lb LoadBalancer) asked() LoadBalancer {
+// request returns the load balancer without the fields that HNS sets.
+func (lb LoadBalancer) request() LoadBalancer {
 	lb.ID, lb.State, lb.Health = "", 0, Health{}
 	return lb
 }
 
-// Condition is the State of an object that is read. Anything but a number counts as none: what
-// HNS says of it otherwise must not make the object unreadable.
+// Condition is the State of an object that is read. A value of another type than number is
+// taken for 0: it must not make the object unreadable.
 type Condition uint32
 
-// UnmarshalJSON implements json.Unmarshaler. It never fails.
+// UnmarshalJSON never fails.
 func (c *Condition) UnmarshalJSON(text []byte) error {
 	var n uint32
 	if json.Unmarshal(text, &n) == nil {
@@ -154,12 +153,12 @@ func (c *Condition) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Health is the last error of an object as HNS reports it: 0 is none. In the old API it is
-// a field of its own, in hcsshim's types part of data of any kind: anything else
-// counts as none, since nothing else of the object depends on it.
+// Health is the last error of an object as HNS reports it: 0 is none. The old API has it in
+// LastErrorCode, hcsshim's types in Data, which is untyped. Other values are taken for 0:
+// they must not make the object unreadable.
 type Health struct{ LastErrorCode Code }
 
-// UnmarshalJSON implements json.Unmarshaler. It never fails.
+// UnmarshalJSON never fails.
 func (h *Health) UnmarshalJSON(text []byte) error {
 	var form struct{ LastErrorCode, Data any }
 	if json.Unmarshal(text, &form) != nil {
@@ -203,8 +202,8 @@ const (
 	FlagVIPExternalIP  = 16
 )
 
-// DistributeBySource sends all connections of a client to one endpoint. The
-// default is 0, by connection.
+// DistributeBySource sends all connections of a client to one endpoint. The default, 0,
+// chooses per connection.
 const DistributeBySource = 2
 
 // Version is a version of HNS, or of its schema.
@@ -237,13 +236,12 @@ type Features struct {
 	DualStack bool
 	Affinity  bool
 	// Modify changes a load balancer in place. hcsshim (0.14.1, and 0.15.0) says
-	// from 15.4, where the call succeeds and changes nothing (kubernetes#131466):
-	// its answer is not requested, and what Modify returns is compared.
+	// from 15.4, where the call succeeds and changes nothing (kubernetes#131466): its
+	// table is not used, and what Modify returns is compared.
 	Modify bool
-	// DefaultSource takes the network's own address for a load balancer of an
-	// l2bridge without a source VIP. Builds of Server 2019 take the VIP instead
-	// (kubernetes/community#8890, kubernetes#137455); of later versions there
-	// is no such report.
+	// DefaultSource uses the network's own address where a load balancer on l2bridge has
+	// no source VIP. Builds of Server 2019 use the VIP instead
+	// (kubernetes/community#8890, kubernetes#137455); no later version is reported to.
 	DefaultSource bool
 }
 
@@ -273,52 +271,58 @@ func (e *Error) Error() string {
 	return s
 }
 
-// Code is a code of HNS or of Windows: of an HRESULT of facility 7 the low 16
-// bits, else all of it.
+// Code is an error code: of an HRESULT of FACILITY_WIN32 the Win32 code, its low 16 bits,
+// else the whole HRESULT, such as one of HNS.
 type Code uint32
 
-// CodeOf returns the code in what a function returned: 0 if it is a success.
+// An HRESULT has its facility in 13 bits (winerror.h).
+const (
+	facilityMask  = 0x1fff << 16
+	facilityWin32 = 7 << 16
+)
+
+// CodeOf returns the code of a function's result: 0 for success.
 func CodeOf(r dll.Response) Code {
 	switch {
 	case int32(r.Result) >= 0:
 		return 0
-	case r.Result&0x1fff0000 == 7<<16:
+	case r.Result&facilityMask == facilityWin32:
 		return Code(r.Result & 0xffff)
 	}
 	return Code(r.Result)
 }
 
-// The codes that are distinguished.
+// The codes that are distinguished, with their names in winerror.h.
 const (
-	codeInvalidHandle    Code = 6
-	codeModuleNotFound   Code = 0x7e
-	codeNoFunction       Code = 0x7f
-	codeAlreadyExists    Code = 0xb7
-	codeServiceStopped   Code = 0x426
-	codeNotFound         Code = 0x490
-	codeTimeout          Code = 0x5b4
-	codeNoInterface      Code = 0x6b5 // RPC_S_UNKNOWN_IF
-	codeServerGone       Code = 0x6ba // RPC_S_SERVER_UNAVAILABLE
-	codeCallFailed       Code = 0x6be // RPC_S_CALL_FAILED
-	codeCallNotExecuted  Code = 0x6bf
-	codeNotRegistered    Code = 0x6d9  // EPT_S_NOT_REGISTERED
-	codeObjectExists     Code = 0x1392 // ERROR_OBJECT_ALREADY_EXISTS
-	codeNotImplemented   Code = 0x80004001
-	codeNetworkNotFound  Code = 0x803b0001
-	codeEndpointNotFound Code = 0x803b0002
-	codeSwitchPort       Code = 0x803b0007
+	codeInvalidHandle    Code = 6          // ERROR_INVALID_HANDLE
+	codeModuleNotFound   Code = 0x7e       // ERROR_MOD_NOT_FOUND
+	codeNoFunction       Code = 0x7f       // ERROR_PROC_NOT_FOUND
+	codeAlreadyExists    Code = 0xb7       // ERROR_ALREADY_EXISTS
+	codeServiceStopped   Code = 0x426      // ERROR_SERVICE_NOT_ACTIVE
+	codeNotFound         Code = 0x490      // ERROR_NOT_FOUND
+	codeTimeout          Code = 0x5b4      // ERROR_TIMEOUT
+	codeNoInterface      Code = 0x6b5      // RPC_S_UNKNOWN_IF
+	codeServerGone       Code = 0x6ba      // RPC_S_SERVER_UNAVAILABLE
+	codeCallFailed       Code = 0x6be      // RPC_S_CALL_FAILED
+	codeCallNotExecuted  Code = 0x6bf      // RPC_S_CALL_FAILED_DNE
+	codeNotRegistered    Code = 0x6d9      // EPT_S_NOT_REGISTERED
+	codeObjectExists     Code = 0x1392     // ERROR_OBJECT_ALREADY_EXISTS
+	codeNotImplemented   Code = 0x80004001 // E_NOTIMPL
+	codeNetworkNotFound  Code = 0x803b0001 // HCN_E_NETWORK_NOT_FOUND
+	codeEndpointNotFound Code = 0x803b0002 // HCN_E_ENDPOINT_NOT_FOUND
+	codeSwitchPort       Code = 0x803b0007 // HCN_E_PORT_NOT_FOUND
 	codePolicyNotFound   Code = 0x803b0008 // HCN_E_POLICY_NOT_FOUND
-	codeInvalidPolicy    Code = 0x803b000d
-	codePolicyExists     Code = 0x803b0012
-	codePortExists       Code = 0x803b0013
-	codeUnsupported      Code = 0x803b0015
-	codeDegraded         Code = 0x803b0017
-	codeInvalidReference Code = 0x803b001c
-	codeOutsideSubnet    Code = 0x803b001e
-	codeManagerStopped   Code = 0x803b0020
-	codeHasReferences    Code = 0x803b002c
-	codeBadInternalPort  Code = 0x803b002d
-	codeAddressReserved  Code = 0x803b002f
+	codeInvalidPolicy    Code = 0x803b000d // HCN_E_INVALID_POLICY
+	codePolicyExists     Code = 0x803b0012 // HCN_E_POLICY_ALREADY_EXISTS
+	codePortExists       Code = 0x803b0013 // HCN_E_PORT_ALREADY_EXISTS
+	codeUnsupported      Code = 0x803b0015 // HCN_E_REQUEST_UNSUPPORTED
+	codeDegraded         Code = 0x803b0017 // HCN_E_DEGRADED_OPERATION
+	codeInvalidReference Code = 0x803b001c // HCN_E_INVALID_JSON_REFERENCE
+	codeOutsideSubnet    Code = 0x803b001e // HCN_E_INVALID_IP
+	codeManagerStopped   Code = 0x803b0020 // HCN_E_MANAGER_STOPPED
+	codeHasReferences    Code = 0x803b002c // HCN_E_ENTITY_HAS_REFERENCES
+	codeBadInternalPort  Code = 0x803b002d // HCN_E_INVALID_INTERNAL_PORT
+	codeAddressReserved  Code = 0x803b002f // HCN_E_ADDR_INVALID_OR_RESERVED
 )
 
 // String returns the code with its meaning, where that is known.
@@ -366,14 +370,14 @@ func is(err error, codes ...Code) bool {
 	return is && slices.Contains(codes, e.Code)
 }
 
-// NotFound reports that an object, which may be the one that an argument names, is not
-// there.
+// NotFound reports whether an object does not exist: the one called for, or one that an
+// argument refers to.
 func (c Code) NotFound() bool {
 	return c == codeNotFound || c == codeNetworkNotFound || c == codeEndpointNotFound || c == codePolicyNotFound
 }
 
-// noBalancer: the load balancer that was named is not there. An endpoint that is not there is one
-// of its own (commit.delete).
+// noBalancer reports whether the load balancer of the call does not exist. HNS returns
+// codeEndpointNotFound where an endpoint of it does not (commit.delete).
 func noBalancer(err error) bool { return is(err, codeNotFound, codePolicyNotFound) }
 
 func notFound(err error) bool {
@@ -381,21 +385,21 @@ func notFound(err error) bool {
 	return is && e.Code.NotFound()
 }
 
-// exists: another object conflicts with it.
+// exists reports whether another object conflicts with the one to be created.
 func exists(err error) bool {
 	return is(err, codeAlreadyExists, codeObjectExists, codePolicyExists, codePortExists)
 }
 
-// notImplemented: this HNS cannot do it, and never will.
+// notImplemented reports whether this version of HNS does not have the call.
 func notImplemented(err error) bool { return is(err, codeNotImplemented, codeUnsupported) }
 
-// down: HNS itself is not there. Whether the call was carried out is not known.
+// down reports whether HNS is unavailable: whether it carried out the call is unknown.
 func down(err error) bool {
 	return errors.Is(err, ledger.ErrUnknown) || is(err, codeModuleNotFound, codeNoFunction, codeServiceStopped, codeTimeout,
 		codeNoInterface, codeServerGone, codeCallFailed, codeCallNotExecuted, codeNotRegistered, codeManagerStopped)
 }
 
-// unknown marks the error of a call that may have been carried out.
+// unknown marks with ledger.ErrUnknown the error of a call that may have been carried out.
 func unknown(err error) error {
 	if down(err) && !errors.Is(err, ledger.ErrUnknown) {
 		return fmt.Errorf("%w: %w", err, ledger.ErrUnknown)

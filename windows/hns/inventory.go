@@ -18,13 +18,13 @@ import (
 	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
-// inventory is the one record of HNS: the objects that it had at the last reading and those
-// written since, which of them are ours, and which have no effect. What is ours shows by the
-// name of an endpoint, and by the journal of load balancers.
+// inventory is the record of HNS: the objects of the last reading and those written since,
+// and which of them are degraded. Owned endpoints are recognised by name, owned load balancers by
+// the journal.
 //
-// Reading takes long and changes do not wait for it, so a reading is merged in at its end,
-// except for objects changed meanwhile. It is safe for concurrent use: the methods that say
-// so take its lock, and the callers of all others hold it.
+// A reading is slow and does not delay changes: it is merged in at its end,
+// except for objects changed meanwhile. Methods are safe for concurrent use where they say
+// that they take the lock; callers of all others hold it.
 type inventory struct {
 	journal  *journal // has a lock of its own
 	rootName string   // of the endpoint that represents this node; constant
@@ -33,37 +33,35 @@ type inventory struct {
 	mu        sync.Mutex
 	endpoints map[string]Endpoint     // by id
 	byAddr    map[netip.Addr][]string // ids; nearly always one
-	root      string                  // id of the endpoint that represents this node; empty where it is not there
-	adopted   map[Key]bool            // endpoints of others used instead of our own, by the key of those
+	root      string                  // id of the endpoint that represents this node; empty if there is none
+	adopted   map[Key]bool            // keys whose endpoint another program made
 	balancers map[Key]installed       // by frontend, of any owner
-	surplus   map[Key][]string        // ids of our own beside those, by KindSurplus
+	surplus   map[Key][]string        // ids of owned ones that are not in balancers, by KindSurplus
 	facts     facts
 
-	unrouted   map[string]bool // ids of our own remote endpoints whose node the overlay does not name
-	unroutedAt time.Time       // when the last of them was made or first seen
+	unrouted   map[string]bool // ids of owned remote endpoints whose node the overlay does not name
+	unroutedAt time.Time       // when the last of them was created or first seen
 
-	replaced map[Key]pace // load balancers that were deleted and created again, and are there
+	replaced map[Key]pace // load balancers that were replaced, and still exist
 
 	retries map[Key]retry  // of degraded objects that were re-created
-	tenants map[Key]string // Balancer.Namespace of those that are there
-	shares  map[string]int // how many without DSR each of these has
-	most    int            // as many as there are ports for; constant
+	tenants map[Key]string // Balancer.Namespace of balancers
+	shares  map[string]int // load balancers without DSR, by namespace
+	most    int            // load balancers without DSR that the node's ports allow; constant
 
-	now     findings // kept up to date with each change
+	now     findings // current
 	found   findings // of the last reading
-	reading *reading // that is on its way; nil for none
+	reading *reading // in progress; nil for none
 }
 
 // installed is the load balancer of a frontend.
 type installed struct {
-	lb LoadBalancer
-	// single ones have this frontend only. Others belong to their
-	// creator.
-	single bool
+	lb     LoadBalancer
+	single bool // it has no other frontend; others belong to their creator
 }
 
-// reading is a reading of HNS: what it has read, and what must be known of before it began
-// and of the time since.
+// reading is a reading of HNS: what it has read, the journal's state when it began, and
+// what has changed since.
 type reading struct {
 	network   network
 	sourceVIP netip.Addr
@@ -72,9 +70,9 @@ type reading struct {
 	balancers []LoadBalancer
 
 	owned   map[string]bool // ids in the journal
-	doubts  map[Key]try     // frontends with a load balancer that may be ours
-	touched map[string]bool // ids that came and went since
-	changed map[Key]bool    // frontends that were written since
+	doubts  map[Key]try     // frontends for which HNS may have created a load balancer
+	touched map[string]bool // ids of endpoints created or deleted since, and of surplus ones deleted
+	changed map[Key]bool    // frontends written since
 }
 
 func newInventory(j *journal, s Settings) *inventory {
@@ -93,7 +91,7 @@ func (t *inventory) put(e Endpoint) {
 	t.touch(e.ID)
 	t.endpoints[e.ID] = e
 	t.count(e, 1)
-	if t.trace(e); t.unrouted[e.ID] {
+	if t.checkRoute(e); t.unrouted[e.ID] {
 		t.unroutedAt = time.Now()
 	}
 	if e.Name == t.rootName && e.Name != "" {
@@ -131,7 +129,7 @@ func (t *inventory) touch(id string) {
 	}
 }
 
-// set takes the lock, and notes the load balancer of a frontend; the zero value for none.
+// set takes the lock, and sets the load balancer of a frontend; the zero value for none.
 func (t *inventory) set(k Key, lb LoadBalancer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -148,8 +146,9 @@ func (t *inventory) set(k Key, lb LoadBalancer) {
 	t.balancers[k] = installed{lb, true}
 }
 
-// replacing takes the lock, and notes that a load balancer was replaced in the time since.
-func (t *inventory) replacing(k Key, begun time.Time) {
+// noteReplaced takes the lock, and notes that the replacement of a load balancer, begun
+// at a time, has ended.
+func (t *inventory) noteReplaced(k Key, begun time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if _, there := t.balancers[k]; there {
@@ -167,8 +166,8 @@ func (t *inventory) balancer(k Key) (have installed, ok bool) {
 	return have, ok
 }
 
-// typeOf takes the lock, and returns what a load balancer is for, in kube-proxy's words. HNS has none for
-// the address of a cloud's load balancer: it is an external IP.
+// typeOf takes the lock, and returns the type of a load balancer, in the words of kube-proxy's
+// metrics. HNS does not tell load balancer IPs from external IPs.
 func (t *inventory) typeOf(k Key, lb LoadBalancer) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -183,14 +182,14 @@ func (t *inventory) typeOf(k Key, lb LoadBalancer) string {
 	return "clusterip"
 }
 
-// current takes the lock, and returns the facts as they are now.
+// current takes the lock, and returns the facts.
 func (t *inventory) current() facts {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.facts
 }
 
-// endpoint takes the lock, and returns an endpoint that was read before. An endpoint's address
+// endpoint takes the lock, and returns a known endpoint. An endpoint's addresses
 // and MAC never change, so only its state needs to be read again.
 func (t *inventory) endpoint(id string) (Endpoint, bool) {
 	t.mu.Lock()
@@ -199,8 +198,8 @@ func (t *inventory) endpoint(id string) (Endpoint, bool) {
 	return e, ok
 }
 
-// route takes a later reading of the network, and reports whether a remote endpoint that is in use
-// is behind another node by that.
+// route replaces the network by a later reading, and reports whether a remote endpoint in use
+// is now behind another node.
 func (t *inventory) route(n network) (moved bool) {
 	old := t.facts.network
 	t.facts.network = n
@@ -209,14 +208,14 @@ func (t *inventory) route(n network) (moved bool) {
 	}
 	clear(t.unrouted)
 	for _, e := range t.endpoints {
-		moved = t.trace(e) || moved
+		moved = t.checkRoute(e) || moved
 	}
 	return moved
 }
 
-// trace notes an endpoint of ours whose node the overlay does not name, and reports whether a
-// remote one in use is behind another node than the overlay says.
-func (t *inventory) trace(e Endpoint) (moved bool) {
+// checkRoute notes an owned endpoint whose node the overlay does not name, and reports whether a
+// remote one in use leads to another node than the overlay says.
+func (t *inventory) checkRoute(e Endpoint) (moved bool) {
 	if !t.facts.network.overlay || !e.remote() {
 		return false
 	}
@@ -237,22 +236,22 @@ func (t *inventory) trace(e Endpoint) (moved bool) {
 	return moved
 }
 
-// routeEvery is how often the network is read again for the nodes of unrouted endpoints: a CNI
-// plug-in has the route of a node that joins within seconds. Addresses outside of the
-// cluster never get one, so that readings become rarer.
+// routeEvery is the least time between readings of the network for the nodes of unrouted
+// endpoints: a CNI plug-in has the route of a joining node within seconds. Addresses outside
+// the cluster never get one, so readings become rarer.
 const routeEvery = 5 * time.Second
 
-// waits takes the lock, and reports whether endpoints wait for a route that has not been looked for
-// since a time for long enough: a tenth of the time that they have been waiting.
-func (t *inventory) waits(since time.Time) bool {
+// routesDue takes the lock, and reports whether the network, last read at a time, is to be read
+// again for unrouted endpoints: after a tenth of the time that they have been waiting.
+func (t *inventory) routesDue(last time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.unrouted) > 0 && time.Since(since) >= max(routeEvery, time.Since(t.unroutedAt)/paceShare)
+	return len(t.unrouted) > 0 && time.Since(last) >= max(routeEvery, time.Since(t.unroutedAt)/paceShare)
 }
 
-// find returns the endpoint for a target: for a local one this node's, and for a
-// remote one any that exists, this node's first. An owned endpoint that
-// has the address of a pod that is now on this node must not be taken for the pod's.
+// find returns the endpoint for a target: for a local one a local endpoint, and for a
+// remote one any, local ones first. A remote endpoint with the address of a pod of this
+// node is never the pod's.
 func (t *inventory) find(target Target) (id string, ok bool) {
 	if target.Addr.IsUnspecified() {
 		return t.root, t.root != ""
@@ -278,8 +277,8 @@ func (t *inventory) own(k Key) (Endpoint, bool) {
 	return Endpoint{}, false
 }
 
-// foreign returns an endpoint that others have made for the address of a key: of a
-// pod of this node, else a remote one.
+// foreign returns another program's endpoint with the address of a key: a local one,
+// else a remote one.
 func (t *inventory) foreign(k Key) (e Endpoint, ok bool) {
 	for _, id := range t.byAddr[k.Addr] {
 		o := t.endpoints[id]
@@ -293,8 +292,8 @@ func (t *inventory) foreign(k Key) (e Endpoint, ok bool) {
 	return e, ok
 }
 
-// adoptable returns the endpoint that others have made for the address of a key, if any, and
-// whether it leads where the one of the key would.
+// adoptable returns another program's endpoint with the address of a key, whether there is one,
+// and whether it leads where the key's own would.
 func (t *inventory) adoptable(k Key, v Value) (e Endpoint, there, ok bool) {
 	if e, there = t.foreign(k); !there {
 		return e, false, false
@@ -304,8 +303,7 @@ func (t *inventory) adoptable(k Key, v Value) (e Endpoint, there, ok bool) {
 	return e, true, ok && (!e.remote() || sameProvider(e, want) && !t.repairable(k, e.degraded()))
 }
 
-// duplicate returns the address of a remote endpoint that a pod of this node has,
-// too.
+// duplicate returns the address that a remote endpoint shares with a pod of this node.
 func (t *inventory) duplicate(e Endpoint) (netip.Addr, bool) {
 	if !e.remote() {
 		return netip.Addr{}, false
@@ -318,7 +316,7 @@ func (t *inventory) duplicate(e Endpoint) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// readEndpoint returns the object that an owned remote endpoint is.
+// readEndpoint returns the value of an owned remote endpoint, with its drift.
 func (t *inventory) readEndpoint(k Key, e Endpoint) Value {
 	v := t.facts.endpointValue(k)
 	switch want := t.facts.endpoint(k, v); {
@@ -332,8 +330,8 @@ func (t *inventory) readEndpoint(k Key, e Endpoint) Value {
 	return v
 }
 
-// readBalancer returns the object of an installed load balancer. Anything that an
-// object cannot express is its Drift.
+// readBalancer returns the value of a load balancer with one frontend. Drift has the
+// differences that other fields cannot express.
 func (t *inventory) readBalancer(k Key, lb LoadBalancer) Value {
 	m := lb.PortMappings[0]
 	b := &Balancer{
@@ -377,7 +375,7 @@ func (t *inventory) readBalancer(k Key, lb LoadBalancer) Value {
 	return v
 }
 
-// objects takes the lock, and returns our objects.
+// objects takes the lock, and returns the owned objects, and those that are never wanted.
 func (t *inventory) objects() map[Key]Value {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -413,7 +411,7 @@ func (t *inventory) objects() map[Key]Value {
 	return all
 }
 
-// absent returns the load balancers that are ours by the journal and that HNS does not have.
+// absent returns the ids of the journal's load balancers that HNS does not have.
 func (t *inventory) absent() []string {
 	ids := t.journal.all()
 	for _, have := range t.balancers {
@@ -435,10 +433,10 @@ func (t *inventory) begin() *reading {
 	return t.reading
 }
 
-// sort sorts load balancers by frontend. Of one frontend ours come before those of others, and a
-// known one before any that has turned up since; the rest of ours is surplus.
-// Those that were deleted meanwhile are left out.
-func (t *inventory) sort(all []LoadBalancer) (by map[Key]installed, surplus map[Key][]string) {
+// byFrontend assigns load balancers to frontends. Of several with one frontend an owned one
+// wins, and of these the one known before; the other owned ones are surplus.
+// Surplus ones deleted during the current reading are left out.
+func (t *inventory) byFrontend(all []LoadBalancer) (by map[Key]installed, surplus map[Key][]string) {
 	by, surplus = make(map[Key]installed, len(all)), map[Key][]string{}
 	own := t.journal.owns
 	for _, lb := range all {
@@ -468,8 +466,8 @@ func (t *inventory) sort(all []LoadBalancer) (by map[Key]installed, surplus map[
 	return by, surplus
 }
 
-// end takes the lock, and merges in the reading that has begun, or gives it up where it failed.
-// An error is one of writing the journal.
+// end takes the lock, and merges the reading in, or discards it if it failed. An error
+// is one of writing the journal.
 func (t *inventory) end(failed bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -481,13 +479,13 @@ func (t *inventory) end(failed bool) error {
 	err := t.journal.own(r.doubts, r.balancers)
 	t.route(r.network)
 	t.merge(r.endpoints, r.touched)
-	// One that was made meanwhile was not read. A pod with its address is none.
+	// The reading lacks a source VIP endpoint made meanwhile.
 	if e, _ := t.source(); r.sourceVIP.IsValid() || !isSource(e) {
 		t.facts.sourceVIP, t.facts.chosenVIP = r.sourceVIP, r.chosenVIP
 	}
 	t.countLoopback()
 	before, surplus := t.balancers, t.surplus
-	t.balancers, t.surplus = t.sort(r.balancers)
+	t.balancers, t.surplus = t.byFrontend(r.balancers)
 	for k := range r.changed {
 		keep(t.balancers, before, k)
 		keep(t.surplus, surplus, k.surplus())
@@ -507,7 +505,7 @@ func (t *inventory) end(failed bool) error {
 	return errors.Join(err, t.journal.prune(r.owned, seen))
 }
 
-// keep gives a key in a map what it has in another: maybe nothing.
+// keep copies a key from one map to another, where it is deleted if the first lacks it.
 func keep[V any](in, of map[Key]V, k Key) {
 	delete(in, k)
 	if v, ok := of[k]; ok {
@@ -515,8 +513,8 @@ func keep[V any](in, of map[Key]V, k Key) {
 	}
 }
 
-// merge takes the endpoints that were read, except those created or deleted
-// meanwhile.
+// merge takes over the endpoints that were read, except those created or deleted
+// meanwhile. Known ones change only in State and Health.
 func (t *inventory) merge(read []Endpoint, meanwhile map[string]bool) {
 	seen := make(map[string]bool, len(read))
 	for _, e := range read {
@@ -555,8 +553,8 @@ func (t *inventory) degraded(k Key) bool {
 	return e.degraded()
 }
 
-// source returns the endpoint of the source VIP, also if another program created it: one of this node, or Calico's,
-// which is a remote one on overlays.
+// source returns the endpoint of the source VIP, of any creator: a local one, or Calico's,
+// which is remote on overlays.
 func (t *inventory) source() (e Endpoint, ok bool) {
 	if id, ok := t.find(Target{t.facts.sourceVIP, true}); ok {
 		return t.endpoints[id], true
@@ -569,8 +567,8 @@ func (t *inventory) source() (e Endpoint, ok bool) {
 	return Endpoint{}, false
 }
 
-// readSource returns the object that the endpoint of the source VIP is. It is as it
-// should be, no matter who made it; when degraded, it is re-created only if it is owned.
+// readSource returns the value of the source VIP's endpoint. It has drift only if it is
+// owned and degraded.
 func (t *inventory) readSource() (v Value) {
 	if e, _ := t.source(); isSource(e) && t.repairable(sourceKey(), e.degraded()) {
 		v.Drift = "degraded"
@@ -578,18 +576,18 @@ func (t *inventory) readSource() (v Value) {
 	return v
 }
 
-// Windows has 16,384 dynamic ports for TCP by default, of which each load balancer without
-// DSR reserves 64 (Azure/AKS#1375): beyond half of them pods are at risk, and those of
-// frontends that any tenant can create in numbers leave an eighth.
+// Windows has 16,384 dynamic TCP ports by default, of which each load balancer without
+// DSR reserves 64 (Azure/AKS#1375). Using more than half of them is reported: pods run short of ports. An
+// eighth is left free by load balancers that any tenant can create in numbers (Balancer.Namespace).
 const (
 	defaultPorts    = 16384
 	portsWithoutDSR = 64
-	reserve         = 8
+	reserve         = 8 // 1/reserve
 )
 
-// room takes the lock, and reports why a frontend gets no load balancer: one without DSR whose
-// namespace has more of these than there is room for. One namespace alone has half of the room
-// at most, two have a third each. What is there keeps its place.
+// room takes the lock, and reports why a frontend gets no load balancer: it would be without DSR,
+// and its namespace has more of these than are still free. One namespace alone gets half of
+// the room at most, two a third each. Existing load balancers stay.
 func (t *inventory) room(k Key, b *Balancer) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -606,7 +604,7 @@ func (t *inventory) room(k Key, b *Balancer) error {
 	return nil
 }
 
-// assign takes the lock, and notes which namespace a load balancer that is there is counted by.
+// assign takes the lock, and counts an existing load balancer against a namespace.
 func (t *inventory) assign(k Key, namespace string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -619,7 +617,7 @@ func (t *inventory) assign(k Key, namespace string) {
 	t.countBalancer(k, lb, 1)
 }
 
-// count adds what an endpoint is counted as to the findings, or takes it away (-1).
+// count adds an endpoint to the current findings (1), or removes it (-1).
 func (t *inventory) count(e Endpoint, by int) {
 	switch {
 	case e.degraded() && e.remote():
@@ -632,7 +630,7 @@ func (t *inventory) count(e Endpoint, by int) {
 	}
 }
 
-// countBalancer does the same of a load balancer, regardless of its owner.
+// countBalancer is count for a load balancer, of any owner.
 func (t *inventory) countBalancer(k Key, lb LoadBalancer, by int) {
 	if lb.degraded() {
 		t.now.balancers += by
@@ -645,7 +643,7 @@ func (t *inventory) countBalancer(k Key, lb LoadBalancer, by int) {
 	}
 }
 
-// countBalancers counts all of them anew: some have several frontends.
+// countBalancers counts all load balancers anew, those with several frontends once.
 func (t *inventory) countBalancers() {
 	t.now.balancers, t.now.withoutDSR = 0, 0
 	clear(t.shares)
@@ -659,8 +657,8 @@ func (t *inventory) countBalancers() {
 	}
 }
 
-// countLoopback counts the pods of withoutLoopback anew: which endpoints are none follows from what
-// was read.
+// countLoopback counts the pods without loopback anew: the network's name and the source
+// VIP, which withoutLoopback uses, may have changed.
 func (t *inventory) countLoopback() {
 	t.now.loopback = 0
 	for _, e := range t.endpoints {
@@ -670,8 +668,8 @@ func (t *inventory) countLoopback() {
 	}
 }
 
-// hostSuffix follows the network's name in the name of the node's own endpoint in it, by flannel and
-// Calico.
+// hostSuffix follows the network's name in the name of the node's own endpoint in it, as flannel and
+// Calico name it.
 const hostSuffix = "_ep"
 
 // withoutLoopback reports whether an endpoint is a pod of this node that DSR keeps from
@@ -695,11 +693,10 @@ func (t *inventory) withoutLoopback(e Endpoint) bool {
 	})
 }
 
-// Objects can be there without effect: their State shows that they are degraded.
-// Owned ones are re-created; that may help or not, so each waits twice as long for
-// the next attempt. Endpoints of pods are not touched: only the CNI plug-in knows what
-// else belongs to them (policies, namespaces, routes), and a deletion would take the
-// pod its network. They are reported, with what helps.
+// Degraded objects exist without effect; State shows it. Owned ones are re-created. That may
+// not help, so each attempt waits twice as long as the last. Endpoints of pods are only
+// reported: their policies, namespaces and routes are the CNI plug-in's, and a deletion
+// would leave the pod without network.
 
 // retry is when a degraded object may be re-created again.
 type retry struct {
@@ -713,7 +710,7 @@ const (
 	lastRetry  = time.Hour
 )
 
-// repairing notes that a degraded object is re-created.
+// repairing notes that a degraded object is re-created, and when it may be again.
 func (t *inventory) repairing(k Key) {
 	next := t.retries[k]
 	next.wait = sleep.Longer(next.wait, firstRetry, lastRetry)
@@ -726,17 +723,17 @@ func (t *inventory) repairable(k Key, degraded bool) bool {
 	return degraded && !time.Now().Before(t.retries[k].at)
 }
 
-// findings count the objects of each kind without effect, and the load balancers that take
-// ports of the node, regardless of their owner.
+// findings count objects without effect, of any owner, and the load balancers that reserve
+// ports of the node.
 type findings struct {
 	balancers, remote, local, unmapped, loopback int
 
 	withoutDSR int
 }
 
-// problems takes the lock, and describes what the last reading has found and is still there,
-// with the numbers of that reading, so that the texts stay the same while objects are repaired
-// one by one.
+// problems takes the lock, and describes what the last reading found and still exists,
+// with the numbers of that reading: texts stay the same while objects are repaired one
+// by one.
 func (t *inventory) problems() (all []model.Problem) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -21,9 +21,9 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// journal remembers beyond the life of a process which load balancers are Tandem's:
-// HNS gives them no name. It is a text file, one fact a line, that is
-// appended to and at every reading of HNS replaced as a whole:
+// journal keeps, across restarts, the ids of the load balancers that Tandem owns: they have
+// no names in HNS. It is a text file, one fact a line, that is appended to and from time to
+// time replaced as a whole:
 //
 //	tandem-hns 1
 //	node 192.0.2.1
@@ -33,54 +33,54 @@ import (
 //	try 6 10.96.0.10:80
 //	done 6 10.96.0.10:80
 //
-// HNS is asked for a load balancer of a frontend (protocol, address and port) between try and
-// done. Where the process ends in between, HNS may have one of unknown ID: a load balancer
-// of that frontend at the next read of HNS is owned, as after a lost answer. A done without a frontend ends all
+// A load balancer of a frontend (protocol number, address and port) is created between try and
+// done. If the process ends in between, or the answer is lost, HNS may have one of unknown id:
+// whatever load balancer has that frontend at the next reading is owned. A done without a frontend ends all
 // attempts. Lines are not synced to the disk: written data outlives the process.
 //
-// An echo is a load balancer as it was requested, and as HNS returned it when that
-// was something else; an echo with two equal parts cancels an earlier one of the same load balancer.
-// An id that was deleted is forgotten only when HNS has shown not to have it:
-// deletions are known to succeed and do nothing (Windows-Containers#631). A line
+// An echo is a load balancer as requested and as HNS returned it, where these
+// differ; an echo with two equal parts cancels an earlier one of the same load balancer.
+// A deleted id is kept, as gone, until a reading of HNS lacks it: deletions are known to
+// report success and do nothing (Windows-Containers#631). A line
 // that is cut off is ignored. It is safe for concurrent use.
 type journal struct {
 	mu     sync.Mutex
 	path   string                                  // empty for none
 	folder func(dir string, files ...string) error // creates the folder
 	file   *os.File
-	ids    map[string]bool // true when it was deleted, or was not there
-	echoes map[string]echo // of ids
-	tries  map[Key]try     // frontends that HNS is or was asked for one for, and may have made one
-	doubts int             // how many creations may have done so
-	grown  int             // bytes that were appended since the file was replaced or extended
-	stuck  bool            // the file could not be replaced the last time, which was reported
+	ids    map[string]bool // true: deleted, or missing in the last reading
+	echoes map[string]echo // by id
+	tries  map[Key]try     // frontends for which HNS may have created a load balancer of unknown id
+	doubts int             // the number of the last doubt
+	grown  int             // bytes appended since the file was replaced or extended
+	stuck  bool            // the last replacement of the file failed, and was reported
 	nodes  [2]netip.Addr
 }
 
 // try is a creation that may have made a load balancer.
 type try struct {
-	doubt   int  // its number; 0 while HNS is asked
-	refused bool // HNS has said no: this process alone looks whether it made none, and the file has a done
+	doubt   int  // its number; 0 while the call runs
+	refused bool // HNS returned an error: only this process checks what it made; the file has a done
 }
 
-// echo is a load balancer that HNS returned otherwise than it was requested.
+// echo is a load balancer as requested, and as HNS returned it.
 type echo struct{ asked, got LoadBalancer }
 
-// maxGrown is how much is appended before the file is replaced. One that cannot be replaced
-// may be maxExtended larger than what it has to say.
+// maxGrown is how many bytes are appended before the file is replaced. One that cannot be
+// replaced may exceed its contents by maxExtended bytes.
 const (
 	maxGrown    = 1 << 20
 	maxExtended = 16 * maxGrown
 )
 
-// maxJournal is how large a file is read: that of 100,000 load balancers, each with an echo.
+// maxJournal bounds the file that is read, in bytes: that of 100,000 load balancers, each with an echo.
 const maxJournal = 128 << 20
 
 const header = "tandem-hns 1\n"
 
-// headerError reports why a text that does not begin with header is rejected. Taken for
-// empty, a journal of another format would make owned load balancers foreign.
-// Words may be added within a format: those that a program does not know it ignores.
+// headerError reports why a text that does not begin with header is rejected. If a journal
+// of another format were taken for empty, owned load balancers would become foreign.
+// Within a format words may be added: unknown ones are ignored.
 func headerError(text []byte) error {
 	first, _, _ := strings.Cut(string(text[:min(len(text), 64)]), "\n")
 	var version int
@@ -90,12 +90,12 @@ func headerError(text []byte) error {
 	return fmt.Errorf("written by another version of Tandem (format %d, this one reads format 1): run that version's \"tandem cleanup\", then delete the file", version)
 }
 
-// replacement ends the name of what is to replace the file.
+// replacement is the suffix of the file that is to replace the journal.
 const replacement = ".new"
 
 // openJournal reads a journal, or starts one. An empty path keeps it in memory.
-// Its folder is made first, as in Settings: files that this removes are not read. It writes
-// nothing: on a full disk load balancers are programmed all the same.
+// It first calls folder (Settings.Folder), which deletes untrusted files. The journal itself is not
+// written: on a full disk load balancers are programmed all the same.
 func openJournal(path string, folder func(dir string, files ...string) error) (*journal, error) {
 	if folder == nil {
 		folder = func(dir string, _ ...string) error { return os.MkdirAll(dir, 0o700) }
@@ -117,8 +117,8 @@ func newJournal() *journal {
 	return &journal{ids: map[string]bool{}, echoes: map[string]echo{}, tries: map[Key]try{}}
 }
 
-// readJournal reads a journal that may be another process's. Changes
-// from now on stay in memory.
+// readJournal reads a journal that may be another process's. Its changes stay in
+// memory.
 func readJournal(path string) (*journal, error) {
 	j := newJournal()
 	if path == "" {
@@ -170,7 +170,7 @@ func (j *journal) parse(text []byte) error {
 	return nil
 }
 
-// parseTry takes the frontend that a line has, if it can be read.
+// parseTry takes over the frontend of a try or done line. Invalid lines are ignored.
 func (j *journal) parseTry(done bool, line string) {
 	number, at, _ := strings.Cut(line, " ")
 	proto, err := strconv.ParseUint(number, 10, 8)
@@ -186,12 +186,12 @@ func (j *journal) parseTry(done bool, line string) {
 	}
 }
 
-// tryLine is a line about a frontend.
+// tryLine is a try or done line.
 func tryLine(word string, k Key) string {
 	return fmt.Sprintf("%s %d %s\n", word, k.Proto, netip.AddrPortFrom(k.Addr, k.Port))
 }
 
-// parseEcho takes the echo that a line has, if it can be read.
+// parseEcho takes over the echo of a line. Invalid lines are ignored.
 func (j *journal) parseEcho(line string) {
 	var e echo
 	lines := json.NewDecoder(strings.NewReader(line))
@@ -200,7 +200,7 @@ func (j *journal) parseEcho(line string) {
 	}
 }
 
-// String returns the echo as a line has it.
+// String returns the echo as in its line.
 func (e echo) String() string {
 	asked, _ := json.Marshal(e.asked) // plain structs of strings and numbers
 	got, _ := json.Marshal(e.got)
@@ -231,8 +231,8 @@ func (j *journal) text() []byte {
 	return b
 }
 
-// rewrite replaces the file, or where that fails extends it, and leaves it open for appending.
-// That it could only be extended is an error once until it is replaced again.
+// rewrite replaces the file, or extends it where that fails, and leaves it open for appending.
+// A failed replacement is an error once, until one succeeds again.
 func (j *journal) rewrite() error {
 	if j.path == "" {
 		return nil
@@ -249,11 +249,12 @@ func (j *journal) rewrite() error {
 		return nil
 	}
 	j.stuck = true
-	return fmt.Errorf("the file cannot be replaced, and is extended instead: %w", err)
+	return fmt.Errorf("replacing the file failed; appending to it instead: %w", err)
 }
 
-// extension is what makes a file that holds anything of before read as the journal is: the
-// first line ends one that was cut off, and what has ended since is ended.
+// extension returns lines that, appended to an earlier state of the file, make it read as the
+// journal: the first ends a line that was cut off, and ended attempts and echoes are
+// cancelled. Ids that were forgotten since remain: the next reading of HNS forgets them again.
 func (j *journal) extension() []byte {
 	b := append([]byte("\ndone\n"), j.text()[len(header):]...)
 	for id := range j.ids {
@@ -264,8 +265,8 @@ func (j *journal) extension() []byte {
 	return b
 }
 
-// extend appends everything to the file that there is: a disk without room for a second one
-// may have some for more lines.
+// extend appends the whole journal to the existing file: a disk without room for a second
+// file may have room for that.
 func (j *journal) extend() error {
 	f, err := os.OpenFile(j.path, os.O_RDWR|os.O_APPEND, 0)
 	if err != nil {
@@ -281,7 +282,7 @@ func (j *journal) extend() error {
 	}
 	text := j.extension()
 	if err == nil && size > int64(len(text)+maxExtended) {
-		err = fmt.Errorf("%s has %d bytes, and is not extended further", j.path, size)
+		err = fmt.Errorf("%s has %d bytes: not appending more", j.path, size)
 	}
 	if err == nil {
 		_, err = f.Write(text)
@@ -293,7 +294,7 @@ func (j *journal) extend() error {
 	return nil
 }
 
-// replace writes a new file in the place of the old one.
+// replace writes a new file and renames it to the journal's name.
 func (j *journal) replace() error {
 	if j.file != nil { // Windows replaces no file that is open
 		j.file.Close()
@@ -303,7 +304,7 @@ func (j *journal) replace() error {
 	if err := j.folder(filepath.Dir(j.path), tmp); err != nil {
 		return err
 	}
-	if err := writeDown(tmp, j.text()); err != nil {
+	if err := writeSynced(tmp, j.text()); err != nil {
 		return err
 	}
 	if err := os.Rename(tmp, j.path); err != nil {
@@ -314,10 +315,10 @@ func (j *journal) replace() error {
 	return err
 }
 
-// writeDown writes a file and waits until it is on the disk: one that is renamed
-// before may be empty after a loss of power. One that is not whole is removed: it may have
+// writeSynced writes a file and waits until it is on the disk: one that is renamed
+// before may be empty after a loss of power. An incomplete file is removed: it may occupy
 // the disk's last room, which the journal needs.
-func writeDown(path string, text []byte) error {
+func writeSynced(path string, text []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -333,7 +334,7 @@ func (j *journal) append(lines string) error {
 	switch {
 	case j.path == "":
 		return nil
-	case j.file == nil, j.grown > maxGrown: // the first write, the last one failed, or there were many
+	case j.file == nil, j.grown > maxGrown: // nil: the first write, or the last one failed
 		return j.rewrite()
 	}
 	n, err := j.file.WriteString(lines)
@@ -344,7 +345,7 @@ func (j *journal) append(lines string) error {
 	return err
 }
 
-// owns reports whether a load balancer is owned.
+// owns reports whether a load balancer is owned, also one that was deleted and may still exist.
 func (j *journal) owns(id string) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -363,7 +364,7 @@ func (j *journal) add(id string) error {
 	return j.append("lb " + id + "\n")
 }
 
-// attempt notes that HNS is about to be asked for the load balancer of a frontend.
+// attempt notes that a frontend's load balancer is about to be created.
 func (j *journal) attempt(k Key) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -371,7 +372,7 @@ func (j *journal) attempt(k Key) error {
 	return j.append(tryLine("try", k))
 }
 
-// answered notes the id of the one that HNS has made for it; "" for none.
+// answered ends the attempt with the id of the load balancer that HNS created; "" for none.
 func (j *journal) answered(k Key, id string) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -384,8 +385,8 @@ func (j *journal) answered(k Key, id string) error {
 	return j.append(lines)
 }
 
-// doubt notes that HNS may have made one, though it did not give its id: there was no answer, or
-// it refused.
+// doubt notes that the attempt may have created a load balancer of unknown id: there was no
+// answer, or (refused) an error.
 func (j *journal) doubt(k Key, refused bool) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -397,8 +398,8 @@ func (j *journal) doubt(k Key, refused bool) error {
 	return j.append(tryLine("done", k))
 }
 
-// doubtful returns the frontends with a load balancer that may be ours though its id is not
-// known. HNS is to be read after that.
+// doubtful returns the frontends for which HNS may have created a load balancer of unknown id.
+// A reading of HNS that begins afterwards resolves them (own).
 func (j *journal) doubtful() map[Key]try {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -407,8 +408,8 @@ func (j *journal) doubtful() map[Key]try {
 	return all
 }
 
-// own enters the load balancers of doubtful frontends, when all were read, and ends those
-// doubts.
+// own makes the load balancers of doubtful frontends owned, where all holds all of HNS, and ends
+// these doubts.
 func (j *journal) own(doubts map[Key]try, all []LoadBalancer) error {
 	if len(doubts) == 0 {
 		return nil
@@ -424,7 +425,7 @@ func (j *journal) own(doubts map[Key]try, all []LoadBalancer) error {
 	return errors.Join(failed, j.settle(doubts))
 }
 
-// settle ends the doubts of before HNS was read; later ones about the same frontends stay.
+// settle ends doubts that are still the same; newer ones about their frontends stay.
 func (j *journal) settle(doubts map[Key]try) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -443,7 +444,7 @@ func (j *journal) settle(doubts map[Key]try) error {
 	return j.append(lines)
 }
 
-// gone notes that an owned one was deleted.
+// gone notes that a load balancer was deleted.
 func (j *journal) gone(id string) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -454,7 +455,7 @@ func (j *journal) gone(id string) error {
 	return j.append("gone " + id + "\n")
 }
 
-// setEcho notes how HNS returned what was requested.
+// setEcho notes a load balancer as requested and as HNS returned it.
 func (j *journal) setEcho(asked, got LoadBalancer) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -464,8 +465,7 @@ func (j *journal) setEcho(asked, got LoadBalancer) error {
 	return j.append("echo " + echo{asked, got}.String() + "\n")
 }
 
-// keepEcho keeps an echo that differs, the latest of each load balancer. One that does not
-// ends the one before.
+// keepEcho replaces the echo of a load balancer, or deletes it where the two parts are equal.
 func (j *journal) keepEcho(e echo) (differ bool) {
 	if differ = differs(e.got, e.asked) != ""; differ {
 		j.echoes[e.got.ID] = e
@@ -475,9 +475,9 @@ func (j *journal) keepEcho(e echo) (differ bool) {
 	return differ
 }
 
-// asked returns a load balancer that was read as it was requested, if it is as HNS
-// returned it then; else as it was read.
-func (j *journal) asked(lb LoadBalancer) LoadBalancer {
+// requested returns a load balancer that was read: as requested, if it is still as HNS
+// returned it then, else unchanged.
+func (j *journal) requested(lb LoadBalancer) LoadBalancer {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if e, ok := j.echoes[lb.ID]; ok && differs(lb, e.got) == "" {
@@ -505,9 +505,9 @@ func (j *journal) setNode(f model.Family, a netip.Addr) error {
 	return j.rewrite()
 }
 
-// prune forgets what HNS does not have: at once where we had deleted it, and
-// otherwise at the second time, since HNS that has just started may not show
-// everything yet. Only ids that were there before HNS was read are looked at.
+// prune forgets load balancers that a reading lacks: deleted ones at once, others
+// when a second reading lacks them, too, since HNS that has just started may not show
+// all. Only ids that were in the journal before the reading are considered.
 func (j *journal) prune(before, seen map[string]bool) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -534,7 +534,7 @@ func (j *journal) prune(before, seen map[string]bool) error {
 	return j.rewrite()
 }
 
-// all returns the ids that are owned.
+// all returns the owned ids, all with the value true.
 func (j *journal) all() map[string]bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -545,7 +545,7 @@ func (j *journal) all() map[string]bool {
 	return ids
 }
 
-// close closes the file. From then on it may be another process's, and nothing is written.
+// close closes the file. Later changes stay in memory: the file may be another process's.
 func (j *journal) close() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()

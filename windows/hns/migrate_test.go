@@ -143,7 +143,7 @@ func (r *rig) displaced() func() int {
 	var log bytes.Buffer
 	r.settings.Log = slog.New(slog.NewTextHandler(&log, nil))
 	r.restart()
-	return func() int { return strings.Count(log.String(), "deleted an endpoint of another program") }
+	return func() int { return strings.Count(log.String(), "deleted conflicting endpoint of another program") }
 }
 
 // A Service's slice names the pod before any look: kube-proxy's remote endpoint

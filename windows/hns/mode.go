@@ -30,10 +30,9 @@ func Mode() dataplane.Mode {
 	return onWindows(dataplane.Mode{Name: Name, System: "windows", Plan: plan})
 }
 
-// plan is for a current Windows and an l2bridge network: what the node has is
-// not known here.
+// plan assumes a current Windows and an l2bridge network: the node's are unknown here.
 func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Plan {
-	o := Newest().asked(c)
+	o := Newest().configured(c)
 	return dataplane.PlanOf(NewCompiler(o), host, ports, func(objects map[Key]Value) string { return Script(objects, o.Overlay) })
 }
 
@@ -41,13 +40,13 @@ func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Pla
 func options(v Version, n Network, c *config.Config) Options {
 	f := v.Features()
 	d := describe(n)
-	return Options{Overlay: d.overlay, Subnets: d.subnets, DSR: f.DSR, Affinity: f.Affinity, DualStack: f.DualStack}.asked(c)
+	return Options{Overlay: d.overlay, Subnets: d.subnets, DSR: f.DSR, Affinity: f.Affinity, DualStack: f.DualStack}.configured(c)
 }
 
-// asked returns the options with what a configuration asks for.
-func (o Options) asked(c *config.Config) Options {
+// configured returns the options with the settings of a configuration.
+func (o Options) configured(c *config.Config) Options {
 	o.ClientDSR, o.Trust = c.Windows.DSR, c.Windows.SourceRanges == config.TrustRanges
-	o.Failover = c.Failover == config.FailoverOn || c.Failover == config.FailoverObserve // auto leaves out what cannot be
+	o.Failover = c.Failover == config.FailoverOn || c.Failover == config.FailoverObserve // auto is silent
 	o.Probes = Probes{Forward: c.Windows.ForwardHealthCheckVIP}
 	if a, err := netip.ParseAddrPort(c.HealthAddress); err == nil {
 		o.Probes.Port = a.Port()
@@ -55,13 +54,13 @@ func (o Options) asked(c *config.Config) Options {
 	return o
 }
 
-// asking is how long a pause is between two questions to an HNS that is not
-// ready yet, or has no network yet: a CNI plug-in makes it when it starts.
-const asking = time.Second
+// askEvery is the pause between two questions to an HNS that is not ready, or has no
+// network yet: a CNI plug-in creates it.
+const askEvery = time.Second
 
-// Open opens the data plane of an HNS, which it owns from now on. It waits for
-// HNS and for the network until ctx ends, or looks once (Settings): without them the error wraps
-// dataplane.ErrNotReady.
+// Open opens the data plane of an HNS, which it owns from now on, also after an error. It waits for
+// HNS and for the network until ctx ends, or looks once (Settings.Once): without them the error wraps
+// dataplane.ErrNotReady, or dataplane.ErrAbsent on a system without HNS.
 func Open(ctx context.Context, h HNS, c *config.Config, s Settings) (_ dataplane.Backend, err error) {
 	defer func() {
 		if err != nil {
@@ -94,7 +93,7 @@ func find(ctx context.Context, h HNS, c *config.Config, s Settings) (Settings, V
 	look := await[Network]
 	version := calls.version
 	if s.Once {
-		calls.tooSlow = math.MaxInt64 // the next look would be beside a call that hangs
+		calls.tooSlow = math.MaxInt64 // only ctx ends the call: after a time-out the next look would run beside it
 		version = calls.askVersion
 		look = func(_ context.Context, ask func() (Network, error)) (Network, error) { return ask() }
 	}
@@ -122,9 +121,9 @@ func notReady(err error) error {
 	return fmt.Errorf("%w: %w", dataplane.ErrNotReady, err)
 }
 
-// Probe reports whether there is an HNS that is new enough, and waits for it until ctx
-// ends. An HNS that is there and does not answer is no reason to use another mode
-// (dataplane.ErrUndecided): the load balancers in it work.
+// Probe returns nil if there is an HNS that is new enough, and waits for its answer until ctx
+// ends. If HNS exists and does not answer, the error wraps dataplane.ErrUndecided: its
+// load balancers work, which is no reason to use another mode.
 func Probe(ctx context.Context, h HNS, s Settings) error {
 	v, err := newCalls(h, s.Log).version(ctx)
 	if err == nil {
@@ -150,8 +149,8 @@ func (c *calls) askVersion(ctx context.Context) (Version, error) {
 	return do(ctx, c, "ask for the version", HNS.Version)
 }
 
-// await asks until there is an answer, and returns the last error when ctx ends.
-// A system without HNS gets none later either.
+// await asks until there is an answer, and returns the last error when ctx ends. It returns at once
+// if the system has no HNS.
 func await[T any](ctx context.Context, ask func() (T, error)) (T, error) {
 	var last error
 	for {
@@ -161,19 +160,19 @@ func await[T any](ctx context.Context, ask func() (T, error)) (T, error) {
 			return v, err
 		case ctx.Err() == nil:
 			last = err
-		case errors.Is(err, ctx.Err()) && last != nil: // it was not asked, or not for long
+		case errors.Is(err, ctx.Err()) && last != nil: // ctx ended before or during this attempt
 			return v, last
 		default:
 			return v, err
 		}
-		if !sleep.For(ctx, asking) {
+		if !sleep.For(ctx, askEvery) {
 			return v, err
 		}
 	}
 }
 
-// interfaceMAC returns the hardware address of the interface that has an
-// address, as HNS writes it.
+// interfaceMAC returns the MAC address of the interface that has an IP address, in the
+// notation of HNS.
 func interfaceMAC(a netip.Addr) (string, error) {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -198,37 +197,35 @@ type Settings struct {
 	Network   string     // the network's name; empty to find it
 	Root      string     // the name of the endpoint that represents the node; empty for none
 	SourceVIP netip.Addr // of an overlay; the zero value to find it
-	Ports     int        // of the node's dynamic range; 0 for defaultPorts
+	Ports     int        // size of the node's dynamic port range; 0 for defaultPorts
 	DSR       bool       // cluster IPs use DSR, which pods' endpoints must be made for
 	Journal   string     // the journal of owned load balancers; empty for none
 	Log       *slog.Logger
 
-	// Pause is the least time between two replacements of a load balancer where HNS cannot modify it
+	// Pause is the least time between two replacements of a load balancer, where HNS cannot modify it
 	// in place; 0 is none.
 	Pause time.Duration
-	// Once means that HNS and its network are looked for once when they are opened, and not
-	// waited for.
+	// Once: Open looks for HNS and its network once, and does not wait for them.
 	Once bool
 
-	// Folder makes the journal's folder, and deletes those of its files that
-	// another user has made: the journal decides what is deleted. Nil
-	// makes a plain one.
+	// Folder creates the journal's folder, and deletes those of the files that an untrusted
+	// user owns: the journal decides which load balancers are deleted. Nil creates a folder
+	// only.
 	Folder func(dir string, files ...string) error
-	// MAC returns the hardware address of the interface that has an address. Only
+	// MAC returns the MAC address of the interface that has an IP address. Only
 	// overlay networks need it.
 	MAC func(netip.Addr) (string, error)
 	// Instance identifies the process of the HNS service, without a call to it: 0 while the
 	// service does not run. Nil disables the check.
 	Instance func() (uint32, error)
-	// SourceVIPFile is where flannel's start scripts leave the source VIP; empty
-	// for nowhere.
+	// SourceVIPFile is the file in which flannel's start scripts leave the source VIP; empty
+	// for none.
 	SourceVIPFile string
 }
 
-// Evaluate: what the virtual switch does with load
-// balancers is assumed as in windows/test/hnsemu: packets without one pass unchanged;
-// those without External answer this node's pods and processes only; node ports do
-// not answer the node itself; with DSR endpoints see the client.
+// Evaluate assumes of the virtual switch, as windows/test/hnsemu does: packets without a load
+// balancer pass unchanged; load balancers without External serve this node's pods and processes
+// only; node ports do not serve the node itself; with DSR endpoints see the client's address.
 func (*Compiler) Evaluate(objects map[Key]Value, host *model.Host) func(oracle.Packet) oracle.Outcome {
 	return func(p oracle.Packet) oracle.Outcome {
 		b := balancerFor(objects, host, p)
@@ -243,7 +240,7 @@ func (*Compiler) Evaluate(objects map[Key]Value, host *model.Host) func(oracle.P
 			}
 			k := Key{Kind: KindRemote, Addr: a}
 			if _, there := objects[k]; !t.Local && !there && !slices.Contains(host.IPs, a) {
-				continue // HNS cannot reach an endpoint that it does not have
+				continue // no endpoint object: HNS cannot reach the address
 			}
 			hidden := !b.DSR || slices.Contains(host.IPs, p.Src)
 			out.Endpoints = append(out.Endpoints, oracle.Target{
@@ -255,8 +252,8 @@ func (*Compiler) Evaluate(objects map[Key]Value, host *model.Host) func(oracle.P
 	}
 }
 
-// balancerFor finds the load balancer of a packet: by its address, else as a node
-// port.
+// balancerFor returns the load balancer of a packet: by destination address, else a node
+// port's; nil for none.
 func balancerFor(objects map[Key]Value, host *model.Host, p oracle.Packet) *Balancer {
 	k := Key{Kind: KindBalancer, Proto: p.Proto, Port: p.Dst.Port(), Addr: p.Dst.Addr()}
 	outside := p.Iface == oracle.Uplink
@@ -275,13 +272,13 @@ func (*Compiler) Text(_ Key, v Value) string { return v.String() }
 
 func (*Compiler) Opaque(Key, Value) bool { return false }
 
-// patience is how long HNS, and at a start its network, is waited for. The service
-// manager restarts the proxy after that.
+// patience bounds the waits for HNS and, at the start, for its network. The service manager
+// restarts the proxy after that.
 const patience = time.Minute
 
-// Remove deletes all our objects from an HNS but the endpoints that load balancers of others
-// depend on, and closes it. The network of the pods may be gone, or indistinguishable from
-// others: load balancers are owned by the journal, endpoints by their names, in any network.
+// Remove deletes all owned objects from an HNS, except endpoints that other programs' load
+// balancers use, and closes it. It does so in all networks: that of the pods may no longer
+// exist. The journal tells owned load balancers, the name owned endpoints.
 func Remove(ctx context.Context, h HNS, s Settings) error {
 	d, err := driverFor(ctx, h, s)
 	if err != nil {
@@ -290,13 +287,13 @@ func Remove(ctx context.Context, h HNS, s Settings) error {
 	c, release := d.begin(ctx)
 	defer release()
 	others, err := c.removeBalancers()
-	if err == nil { // which endpoints are part of
+	if err == nil { // else load balancers may still use the endpoints
 		err = c.removeEndpoints(others)
 	}
 	return errors.Join(err, d.Close())
 }
 
-// driverFor returns a driver of an HNS once that answers.
+// driverFor waits for HNS, at most for patience, and returns a driver of it.
 func driverFor(ctx context.Context, h HNS, s Settings) (*Driver, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -310,8 +307,8 @@ func driverFor(ctx context.Context, h HNS, s Settings) (*Driver, error) {
 	return NewDriver(h, v, s)
 }
 
-// removeBalancers deletes the load balancers that the journal knows, and returns all others.
-// Those that HNS does not show are not forgotten: it may show them again.
+// removeBalancers deletes the owned load balancers, and returns all others. Owned ones that
+// HNS does not list stay in the journal: it may list them again.
 func (c *commit) removeBalancers() (others []LoadBalancer, err error) {
 	doubts := c.journal.doubtful()
 	all, err := c.balancers(c.ctx)
@@ -328,7 +325,7 @@ func (c *commit) removeBalancers() (others []LoadBalancer, err error) {
 			others = append(others, lb)
 			continue
 		}
-		var k Key // without a frontend, the id names it
+		var k Key // zero if it has no frontend
 		if keys, _ := keysOf(lb); len(keys) > 0 {
 			k = keys[0]
 		}
@@ -339,8 +336,8 @@ func (c *commit) removeBalancers() (others []LoadBalancer, err error) {
 	return others, errors.Join(failed...)
 }
 
-// removeEndpoints deletes the endpoints with our names. Those that load balancers of others
-// depend on are left and logged: kube-proxy takes any endpoint that has an address as its own.
+// removeEndpoints deletes the owned endpoints. Those that other programs' load balancers use are
+// kept and logged: kube-proxy adopts any endpoint with an address that it needs.
 func (c *commit) removeEndpoints(others []LoadBalancer) error {
 	used := map[string]bool{} // ids, and addresses
 	for _, lb := range others {

@@ -32,8 +32,8 @@ func probe(ctx context.Context) error {
 	return Probe(ctx, h, Settings{Log: slog.Default(), Instance: serviceInstance})
 }
 
-// awaitNetwork waits for the network of the pods, at most for patience: the error then
-// states what there is instead.
+// awaitNetwork waits for the network of the pods, at most for patience. The error lists
+// the networks that HNS has.
 func awaitNetwork(ctx context.Context, c *config.Config) error {
 	h, s, err := Local()
 	if err != nil {
@@ -78,8 +78,8 @@ func local(log *slog.Logger) (HNS, Settings, error) {
 	}, err
 }
 
-// closedFolder makes the journal's folder (Settings). A pod finds it as a service
-// has left it, or as any user has.
+// closedFolder is Settings.Folder. A HostProcess pod may find the folder as a service has
+// left it, or as created by any user.
 func closedFolder(log *slog.Logger, dir string, files ...string) error {
 	if err := folders.Close(filepath.Dir(dir), dir); err != nil {
 		return err
@@ -96,8 +96,8 @@ func closedFolder(log *slog.Logger, dir string, files ...string) error {
 	return nil
 }
 
-// serviceInstance returns the id of the process that HNS is, 0 unless the service runs: its process
-// may be that of others, too. It asks the service manager, not HNS. The error wraps
+// serviceInstance returns the id of the process of the service hns, which other services may
+// share; 0 unless it runs. It asks the service manager, not HNS. The error wraps
 // dataplane.ErrAbsent if there is no such service.
 func serviceInstance() (uint32, error) {
 	m, err := windows.OpenSCManager(nil, nil, windows.SC_MANAGER_CONNECT)

@@ -27,19 +27,19 @@ type network struct {
 	subnets  [2]netip.Prefix // the first range of its own addresses, by family
 }
 
-// remoteSubnet is a range of pods behind another node.
+// remoteSubnet is a range of pod addresses behind another node.
 type remoteSubnet struct {
 	pods netip.Prefix
 	node netip.Addr
 }
 
-// forSwitch are the networks that scripts make so that the node has its virtual switch before the
-// network of the pods comes: those of Microsoft, flannel and Calico; of AKS; of OVN-Kubernetes.
-// They have no pods.
+// forSwitch are networks without pods that set-up scripts create so that the node has its virtual switch
+// before the network of the pods: of Microsoft, flannel and Calico; of AKS; of OVN-Kubernetes.
 var forSwitch = [...]string{"External", "ext", "BaseOVNKubernetesHybridOverlayNetwork"}
 
-// FindNetwork chooses the network of the pods: the one of that name or, where no
-// name is given, the only one that can have load balancers.
+// FindNetwork returns the network of the pods: the one of that name or, with an empty
+// name, the only one that can have load balancers, except forSwitch. Its errors list
+// the networks that HNS has.
 func FindNetwork(all []Network, name string) (Network, error) {
 	var fit []Network
 	var seen []string
@@ -58,17 +58,17 @@ func FindNetwork(all []Network, name string) (Network, error) {
 	}
 	switch {
 	case name != "":
-		return Network{}, fmt.Errorf("there is no network %q in HNS yet: %s", name, there)
+		return Network{}, fmt.Errorf("HNS has no network %q yet: %s", name, there)
 	case len(fit) == 0:
-		return Network{}, fmt.Errorf("HNS has no l2bridge or overlay network yet; a CNI plug-in makes it: %s", there)
+		return Network{}, fmt.Errorf("HNS has no l2bridge or overlay network yet; a CNI plug-in creates it: %s", there)
 	case len(fit) > 1:
 		return Network{}, fmt.Errorf("HNS has several networks: name one with --network-name: %s", there)
 	}
 	return fit[0], nil
 }
 
-// balances reports why a network cannot have load balancers. On a Transparent one
-// Services are the affair of Open vSwitch (Antrea).
+// balances reports why a network cannot have load balancers. On Transparent networks
+// Open vSwitch serves Services (Antrea).
 func balances(n Network) error {
 	for _, t := range []string{TypeOverlay, TypeL2Bridge, TypeL2Tunnel} {
 		if strings.EqualFold(n.Type, t) {
@@ -78,8 +78,8 @@ func balances(n Network) error {
 	return fmt.Errorf("network %q is of type %s: load balancers of HNS need l2bridge or overlay", n.Name, n.Type)
 }
 
-// describe reads what matters of a network. Policies that cannot be read belong
-// to other programs.
+// describe extracts what the driver needs of a network. Policies of other types, and
+// those that cannot be read, are ignored.
 func describe(n Network) network {
 	d := network{id: n.ID, name: n.Name, overlay: strings.EqualFold(n.Type, TypeOverlay)}
 	for _, p := range n.Policies {
@@ -104,8 +104,8 @@ func describe(n Network) network {
 	return d
 }
 
-// provider returns the node behind which an address is, itself if it is a
-// node. Of ranges that overlap the last one counts, as for kube-proxy.
+// provider returns the node that an address is behind, or the address itself if it is
+// another node's. Of overlapping ranges the last one counts, as for kube-proxy.
 func (n network) provider(a netip.Addr) (node netip.Addr, ok bool) {
 	for _, r := range slices.Backward(n.remote) {
 		if r.pods.Contains(a) || r.node == a {
@@ -125,20 +125,20 @@ func (n network) node(a netip.Addr) bool {
 	return false
 }
 
-// inside reports whether an address is a pod's of another node.
+// inside reports whether an address is a pod's on another node.
 func (n network) inside(a netip.Addr) bool {
 	_, ok := n.provider(a)
 	return ok && !n.node(a)
 }
 
-// The names of endpoints whose address is used as the source VIP: a proposal
-// (kubernetes#123014), OpenShift's, Calico's and Tandem's. Calico's is a remote one on overlays.
+// sourceNames are the names of endpoints whose address is used as the source VIP: as proposed in
+// kubernetes#123014, OpenShift's, Calico's (remote on overlays) and Tandem's.
 var sourceNames = [...]string{"sourcevip", "VIPEndpoint", "Calico_ep", sourceName}
 
-// sourceVIP finds the address that an overlay's load balancers send from: the one
-// that is set, that of an endpoint with a known name, or the one that flannel's
-// start scripts have reserved. Without any it is not valid: then one is to be had
-// from HNS. Chosen is one that was, which nothing has reserved.
+// sourceVIP returns the address that an overlay's load balancers send from: the configured
+// one, that of an endpoint with a known name, or the one that flannel's start scripts have
+// reserved. It is not valid if there is none; then HNS chooses one. Chosen reports that
+// HNS chose it, so that no IPAM has reserved it.
 func (s Settings) sourceVIP(all []Endpoint) (a netip.Addr, chosen bool) {
 	if s.SourceVIP.IsValid() {
 		return s.SourceVIP, false
@@ -153,7 +153,7 @@ func (s Settings) sourceVIP(all []Endpoint) (a netip.Addr, chosen bool) {
 	return s.reserved(), false
 }
 
-// reserved is the address that flannel's start scripts have reserved; not valid where they did not run.
+// reserved returns the address that flannel's start scripts have reserved; not valid where they did not run.
 func (s Settings) reserved() netip.Addr {
 	a, err := readSourceVIP(s.SourceVIPFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -164,10 +164,10 @@ func (s Settings) reserved() netip.Addr {
 
 func isSource(e Endpoint) bool { return e.Name == sourceName && !e.remote() }
 
-// maxSourceVIP is how much of the file is read: every user may make one in C:\.
+// maxSourceVIP bounds the bytes of SourceVIPFile that are read: any user can create folders in C:\.
 const maxSourceVIP = 64 << 10
 
-// readSourceVIP reads what host-local IPAM answered when the address was reserved.
+// readSourceVIP reads the CNI result of host-local IPAM, in which it reserved the address.
 // PowerShell writes UTF-16 or UTF-8, with a byte order mark.
 func readSourceVIP(file string) (netip.Addr, error) {
 	f, err := os.Open(file)
@@ -206,5 +206,5 @@ func parseSourceVIP(text []byte) (netip.Addr, error) {
 			return p.Addr(), nil
 		}
 	}
-	return netip.Addr{}, fmt.Errorf("no IPv4 address among %d", len(found))
+	return netip.Addr{}, fmt.Errorf("none of %d entries is an IPv4 address with its prefix length", len(found))
 }

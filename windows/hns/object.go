@@ -16,8 +16,8 @@ import (
 // Key names an object.
 type Key struct {
 	Kind  Kind
-	Proto model.Proto // of a balancer, or of surplus ones
-	Port  uint16      // same: what clients connect to
+	Proto model.Proto // of KindBalancer and KindSurplus
+	Port  uint16      // same: the port that clients connect to
 	// Addr is the address of an endpoint or of a balancer's frontend; the
 	// unspecified one of the family for node ports and for KindNode.
 	Addr netip.Addr
@@ -28,8 +28,8 @@ type Kind uint8
 
 // The kinds, in the order of their creation.
 const (
-	// KindNode is this node's own address. HNS holds no such object: it is what
-	// the driver must know before it makes the others.
+	// KindNode is this node's own address. HNS holds no such object: the driver needs
+	// the address to create the others.
 	KindNode Kind = iota
 	// KindSource is the endpoint of an overlay's source VIP.
 	KindSource
@@ -40,20 +40,20 @@ const (
 	KindVIP
 	// KindBalancer is a load balancer of one frontend.
 	KindBalancer
-	// KindDuplicate is a remote endpoint with the address of a pod of this node,
-	// no matter who made it. It is never wanted: while it exists the pod has no network
+	// KindDuplicate is a remote endpoint, of any creator, with the address of a pod of
+	// this node. It is never wanted: while it exists the pod has no network
 	// (Windows-Containers#631).
 	KindDuplicate
-	// KindSurplus are load balancers of ours that a frontend has beside its own, and those
-	// with several frontends or with none: then the port is 0. They are never wanted: which of
-	// two HNS takes is unknown.
+	// KindSurplus are owned load balancers of a frontend that has another one, and owned ones
+	// with several frontends or with none (port 0). They are never wanted: which of two
+	// HNS uses is unknown.
 	KindSurplus
 )
 
-// nodeAddress is where a node's own address of a family is kept.
+// nodeAddress is the key of this node's own address of a family.
 func nodeAddress(f model.Family) Key { return Key{Kind: KindNode, Addr: f.Unspecified()} }
 
-// sourceKey is where the source VIP's endpoint is kept. Overlays have no IPv6.
+// sourceKey is the key of the source VIP's endpoint. Overlays have no IPv6.
 func sourceKey() Key { return Key{Kind: KindSource, Addr: model.IPv4.Unspecified()} }
 
 // String returns the object's name for people.
@@ -102,31 +102,31 @@ func (k Key) compare(o Key) int {
 	return int(k.Proto) - int(o.Proto)
 }
 
-// Value is the content of an object. Remote endpoints have none: their node
-// follows from their address and the network.
+// Value is the content of an object. KindRemote has none: its node follows from its
+// address and the network.
 type Value struct {
 	// Node is this node's own address in the family; the zero value while it is
 	// not known. Balancers may need it as a source, VIP endpoints as a target.
 	Node     netip.Addr
 	Balancer *Balancer // of KindBalancer; immutable
 
-	// Drift states how an installed object differs in what only the driver knows,
-	// such as ids. It is empty in everything that is compiled.
+	// Drift states how an installed object differs in what only the driver knows, such as
+	// ids. In compiled objects it is empty.
 	Drift string
 }
 
 // Balancer is a load balancer without its frontend.
 type Balancer struct {
 	Endpoints           []Target // in address order, none twice, never empty
-	Port                uint16   // where all of them listen
-	DSR                 bool     // answers go directly to the client, whose address is kept
-	External            bool     // for clients beyond this node too
+	Port                uint16   // of all endpoints
+	DSR                 bool     // endpoints see the client's address and answer it directly
+	External            bool     // serves clients outside this node, too
 	SessionAffinity     bool     // all connections of a client go to one endpoint
 	PreserveDestination bool     // endpoints see the frontend's address as the destination
 
-	// Namespace is that of the Service where it has a share only of what load balancers of
-	// this kind may take of the node's ports (inventory.room). HNS has no such setting: of what is
-	// there when a process begins it is not known before the first Commit.
+	// Namespace is the Service's where the load balancer counts against its namespace's share
+	// of the node's ports (inventory.room), else empty. HNS does not store it: for load balancers of an
+	// earlier process it is unknown until the first Commit.
 	Namespace string
 }
 
@@ -137,7 +137,7 @@ type Target struct {
 }
 
 // self is this node as a target, with the unspecified address: the endpoint that
-// represents it is known by its name (Settings.Root).
+// represents it is found by its name (Settings.Root).
 func self(f model.Family) Target { return Target{f.Unspecified(), true} }
 
 // String returns the target for people.
@@ -196,8 +196,8 @@ const (
 	sourceName   = "tandem-source-vip"
 )
 
-// mac makes an address up from an IP, as kube-proxy does: remote endpoints need
-// one, and it must be the same each time it is made.
+// mac derives the MAC address of a remote endpoint from its IP address, as kube-proxy
+// does: HNS needs one, and it must be stable.
 func mac(a netip.Addr) string {
 	b := a.AsSlice()
 	b = b[len(b)-4:]
@@ -207,19 +207,18 @@ func mac(a netip.Addr) string {
 	return fmt.Sprintf("02-11-%02x-%02x-%02x-%02x", b[0], b[1], b[2], b[3])
 }
 
-// facts are what rendering needs beyond the objects themselves. They are
-// immutable.
+// facts are what rendering needs beyond the objects themselves.
 type facts struct {
 	network   network
 	node      [2]netip.Addr // this node's own addresses, by family
 	hostMAC   string        // overlay: of the interface that has the node's address
 	sourceVIP netip.Addr    // overlay
-	chosenVIP bool          // by HNS, without a reserved endpoint
+	chosenVIP bool          // HNS chose sourceVIP: no IPAM has reserved it
 	askSource bool          // l2bridge: load balancers need a source VIP (Features.DefaultSource)
 }
 
-// endpoint renders a remote endpoint. The node is for VIP endpoints, and for
-// addresses that no node of the overlay has.
+// endpoint renders a remote endpoint. On an overlay, VIP endpoints are behind v.Node, and
+// addresses that no node has behind this one.
 func (f facts) endpoint(k Key, v Value) Endpoint {
 	e := Endpoint{
 		Name:               remotePrefix + k.Addr.String(),
@@ -245,8 +244,8 @@ func (f facts) endpoint(k Key, v Value) Endpoint {
 	return e
 }
 
-// sourceEndpoint renders the endpoint of the source VIP, which is local. Without an
-// address the network's own address management in HNS gives it one.
+// sourceEndpoint renders the source VIP's endpoint, which is local. If it has no
+// address, HNS chooses one of the network.
 func (f facts) sourceEndpoint() Endpoint {
 	e := Endpoint{Name: sourceName, HostComputeNetwork: f.network.id, MacAddress: f.hostMAC, SchemaVersion: schema}
 	if f.sourceVIP.IsValid() {
@@ -292,11 +291,10 @@ func (f facts) balancer(k Key, v Value, ids []string) LoadBalancer {
 	return lb
 }
 
-// source is the address that endpoints see where clients' addresses are not
-// kept. On an overlay pods can answer the source VIP only, and endpoints outside
-// the pod network can answer the node only. On l2bridge it is the network's own address,
-// which HNS takes by default, as kube-proxy lets it, except for builds of Server
-// 2019 on which hairpin connections would break: there it is the node's.
+// source is the address that HNS translates clients' addresses to (SNAT). On an overlay,
+// pods can answer the source VIP only, and endpoints outside the pod network the node
+// only. On l2bridge it is left to HNS, as with kube-proxy: the network's own address, but
+// on builds of Server 2019, where hairpin connections would break, the node's.
 func (f facts) source(v Value) netip.Addr {
 	switch {
 	case !f.network.overlay && f.askSource:
@@ -335,7 +333,7 @@ func ownedKey(e Endpoint) (Key, bool) {
 	return Key{Kind: kind, Addr: a}, ok && err == nil && e.remote() && slices.Contains(addresses(e), a)
 }
 
-// providerOf returns the node behind which an endpoint is, if it has one.
+// providerOf returns the node that an endpoint is behind, if it has one.
 func providerOf(e Endpoint) netip.Addr {
 	for _, p := range e.Policies {
 		var s Provider
@@ -347,15 +345,15 @@ func providerOf(e Endpoint) netip.Addr {
 	return netip.Addr{}
 }
 
-// script is what would be asked of HNS, in the words of its schema. Ids, which
-// only HNS knows, are replaced by addresses.
+// script is what HNS would be requested to create, in its schema. Addresses stand for
+// ids, which only HNS knows.
 type script struct {
 	Endpoints     []Endpoint
 	LoadBalancers []LoadBalancer
 }
 
-// Script renders objects as the JSON that HNS would be given. Where remote pods
-// are on an overlay, and its source VIP, is known on the node only.
+// Script renders objects as the JSON that HNS would be given. The nodes of remote pods on
+// an overlay, and its source VIP, are known on the node only.
 func Script(objects map[Key]Value, overlay bool) string {
 	f := facts{network: network{overlay: overlay}, hostMAC: "(host)"}
 	s := script{Endpoints: []Endpoint{}, LoadBalancers: []LoadBalancer{}}
@@ -384,13 +382,13 @@ func names(ts []Target) []string {
 	return all
 }
 
-// keysOf returns the frontends of a load balancer, and whether it has exactly
-// one: owned ones always do.
+// keysOf returns the frontends of a load balancer, and whether it has exactly one, as
+// those that Tandem requests.
 func keysOf(lb LoadBalancer) (keys []Key, single bool) {
 	for _, a := range vipsOf(lb) {
 		for _, m := range lb.PortMappings {
 			if m.Protocol > 255 {
-				continue // no protocol of IP
+				continue // not an IP protocol number
 			}
 			keys = append(keys, Key{KindBalancer, model.Proto(m.Protocol), m.ExternalPort, a})
 		}
@@ -398,8 +396,8 @@ func keysOf(lb LoadBalancer) (keys []Key, single bool) {
 	return keys, len(keys) == 1 && len(lb.FrontendVIPs) <= 1 && len(lb.PortMappings) == 1
 }
 
-// vipsOf returns the addresses of a load balancer: the unspecified one of its family for
-// those of the node.
+// vipsOf returns the VIPs of a load balancer: for one on the node's own addresses the
+// unspecified one of its family.
 func vipsOf(lb LoadBalancer) (vips []netip.Addr) {
 	for _, s := range lb.FrontendVIPs {
 		if a, err := netip.ParseAddr(s); err == nil {
@@ -412,8 +410,8 @@ func vipsOf(lb LoadBalancer) (vips []netip.Addr) {
 	return vips
 }
 
-// surplusKey names a load balancer of ours that is not of one frontend, by the first of them; without
-// any, which HNS may make of one (kubernetes#141488), by its address.
+// surplusKey names an owned load balancer with several frontends by the first of them, and one
+// that has lost its port mapping (kubernetes#141488) by its address.
 func surplusKey(lb LoadBalancer) Key {
 	if keys, _ := keysOf(lb); len(keys) > 0 {
 		return keys[0].surplus()
@@ -432,7 +430,8 @@ func (lb LoadBalancer) unspecified() netip.Addr {
 	return netip.IPv4Unspecified()
 }
 
-// differs lists the settings in which an installed load balancer is not as wanted.
+// differs lists the settings in which an installed load balancer is not as wanted;
+// empty for none.
 func differs(have, want LoadBalancer) string {
 	var in []string
 	say := func(what string, differs bool) {
@@ -447,8 +446,8 @@ func differs(have, want LoadBalancer) string {
 	return strings.Join(in, ", ")
 }
 
-// beyondEndpoints reports whether two load balancers differ in more than what
-// HNS can change in place.
+// beyondEndpoints reports whether two load balancers differ in more than their endpoints,
+// all that HNS can change in place.
 func beyondEndpoints(have, want LoadBalancer) bool {
 	have.HostComputeEndpoints = want.HostComputeEndpoints
 	return differs(have, want) != ""
@@ -464,7 +463,7 @@ func sameAddr(a, b string) bool {
 	return a == b || err == nil && err2 == nil && x.Unmap() == y.Unmap()
 }
 
-// endpointValue returns the object of a remote endpoint that is as it should be.
+// endpointValue returns the value of a remote endpoint without drift.
 func (f facts) endpointValue(k Key) (v Value) {
 	if k.Kind == KindVIP {
 		v.Node = f.node[model.FamilyOf(k.Addr)]

@@ -20,20 +20,20 @@ import (
 	"github.com/tandem-proxy/tandem/core/redact"
 )
 
-// A recording is what HNS was asked and what it answered, a line each, in the order of the
-// answers. All calls of a proxy pass here:
+// A recording has a line for each call of HNS with its answer, in the order of the answers. All
+// calls of a proxy pass the recorder:
 //
 //	Driver ── calls ── recorder ── hcnHNS            ──▶ {"call":"CreateBalancer","request":…,"answer":…,"us":1204}
 //	                      │
-//	                      └─▶ FILE ── hnsemu.ReadRecording ── hnsemu.Player: what does the proxy ask?
-//	                                                      └── hnsemu.Replay: what does the emulator answer?
+//	                      └─▶ FILE ── hnsemu.ReadRecording ── hnsemu.Player: answers a proxy as recorded
+//	                                                      └── hnsemu.Replay: compares the emulator's answers
 //
 // Names, addresses and ids are replaced (package redact). Kept are the types of networks and
-// policies, versions, flags, ports, states and codes; of policies also numbers and what is
-// true or false; of names those that Tandem gives, with another address, and those that the
-// scripts of CNI plug-ins give.
+// policies, versions, flags, ports, states and codes; the numbers and booleans in policies;
+// the names that Tandem gives, with the address replaced, and those that scripts of CNI
+// plug-ins give.
 
-// RecordingVersion is the version of a recording's form, which is in its first line.
+// RecordingVersion is the version of the recording's format, in its first line.
 const RecordingVersion = "tandem.io/hns-recording/v1"
 
 // MaxRecording bounds a recording in bytes: the file that is written, and one that is read.
@@ -43,15 +43,15 @@ const MaxRecording = 64 << 20
 type Call struct {
 	Name    string          `json:"call"`              // the method of HNS
 	ID      string          `json:"id,omitempty"`      // of the object, or of the network whose endpoints are listed
-	Request json.RawMessage `json:"request,omitempty"` // the object that is wanted
-	Answer  json.RawMessage `json:"answer,omitempty"`  // none of what failed
+	Request json.RawMessage `json:"request,omitempty"` // the object to create or modify to
+	Answer  json.RawMessage `json:"answer,omitempty"`  // none if the call failed
 	Failed  *Refusal        `json:"failed,omitempty"`
 	Micros  int64           `json:"us"` // how long it took
 }
 
 // Refusal is an error in a recording.
 type Refusal struct {
-	Function string `json:"function,omitempty"` // such as "HcnCreateLoadBalancer"; empty if HNS did not refuse the call
+	Function string `json:"function,omitempty"` // such as "HcnCreateLoadBalancer"; empty for an error that is not of HNS
 	Code     string `json:"code,omitempty"`     // such as "0x803b0013"
 }
 
@@ -75,8 +75,8 @@ type recorder struct {
 	ended bool
 }
 
-// Record returns an HNS that writes its calls to out, redacted with a key, until
-// MaxRecording bytes are written or writing fails: that is logged, and the calls go on. Its
+// Record returns an HNS that writes its calls to out, redacted with a key. When
+// MaxRecording bytes are written or writing fails, that is logged and the recording ends; calls continue.
 // Close closes both.
 func Record(h HNS, out io.WriteCloser, key []byte, log *slog.Logger) HNS {
 	r := &recorder{hns: h, log: log, out: out, words: words{redact.New(key)}, room: MaxRecording}
@@ -86,9 +86,8 @@ func Record(h HNS, out io.WriteCloser, key []byte, log *slog.Logger) HNS {
 	return r
 }
 
-// RecordIn is Record into a file, which is replaced, with a key that is kept nowhere. If
-// the file cannot be made, that is logged, and the HNS is returned as it is. Without a
-// name it is, too.
+// RecordIn is Record into a file, which is overwritten, with a random key that is not kept. It
+// returns h itself if file is empty, or cannot be created, which is logged.
 func RecordIn(file string, h HNS, log *slog.Logger) HNS {
 	if file == "" {
 		return h
@@ -111,7 +110,7 @@ func (r *recorder) line(v any) {
 		return
 	case err != nil:
 	case len(b) > r.room:
-		err = fmt.Errorf("the file has reached %d MiB", MaxRecording>>20)
+		err = fmt.Errorf("the recording has reached its limit of %d MiB", MaxRecording>>20)
 	default:
 		r.room -= len(b)
 		_, err = r.out.Write(b)
@@ -122,7 +121,7 @@ func (r *recorder) line(v any) {
 	}
 }
 
-// recorded makes a call and writes it down.
+// recorded makes a call and records it.
 func recorded[T any](r *recorder, name, id string, request any, f func() (T, error)) (T, error) {
 	began := time.Now()
 	answer, err := f()
@@ -142,7 +141,7 @@ func recorded[T any](r *recorder, name, id string, request any, f func() (T, err
 	return answer, err
 }
 
-// deleted records a call without an answer.
+// deleted is recorded for a deletion, which has no answer.
 func deleted(r *recorder, name, id string, f func(string) error) error {
 	_, err := recorded(r, name, id, nil, func() (any, error) { return nil, f(id) })
 	return err
@@ -202,11 +201,11 @@ func (r *recorder) Close() error {
 	return err
 }
 
-// words are what a recording has instead of the words of a node.
+// words replaces a node's names, addresses and ids in a recording.
 type words struct{ *redact.Redactor }
 
-// object returns an object, or a list, as JSON without words of the node. A type that is not
-// known here is left out.
+// object returns an object, or a list, as redacted JSON. A type that is not known here is
+// left out.
 func (w words) object(v any) json.RawMessage {
 	switch x := v.(type) {
 	case Version:
@@ -222,7 +221,7 @@ func (w words) object(v any) json.RawMessage {
 		return nil
 	}
 	b, err := json.Marshal(v)
-	if err != nil { // settings of HNS that are no JSON
+	if err != nil { // policy settings that are not JSON
 		return nil
 	}
 	return b
@@ -262,7 +261,7 @@ func (w words) balancer(lb LoadBalancer) LoadBalancer {
 	return lb
 }
 
-// policy replaces the texts in a policy's settings.
+// policy replaces the strings in a policy's settings.
 func (w words) policy(p Policy) Policy {
 	var settings any
 	if json.Unmarshal(p.Settings, &settings) != nil {
@@ -287,7 +286,7 @@ func (w words) setting(v any) any {
 	return v
 }
 
-// name replaces a name, or an address in words.
+// name replaces a name. Names of Tandem's endpoints keep their prefix, well-known ones stay.
 func (w words) name(s string) string {
 	if slices.Contains(sourceNames[:], s) || slices.Contains(forSwitch[:], s) {
 		return s
@@ -300,7 +299,7 @@ func (w words) name(s string) string {
 	return w.Text(s)
 }
 
-// id replaces a GUID by one. HNS compares them whatever their case.
+// id replaces a GUID by another one. HNS ignores the case of GUIDs.
 func (w words) id(s string) string {
 	if s == "" {
 		return ""
@@ -309,7 +308,7 @@ func (w words) id(s string) string {
 	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
 }
 
-// mac replaces a hardware address by one that is administered locally.
+// mac replaces a MAC address by a locally administered one.
 func (w words) mac(s string) string {
 	if s == "" {
 		return ""

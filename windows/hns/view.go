@@ -15,17 +15,16 @@ import (
 	"github.com/tandem-proxy/tandem/core/model"
 )
 
-// View is what an HNS and a journal held when they were looked at. It is
-// immutable.
+// View is the content of an HNS and a journal at one time. It is immutable.
 type View struct {
-	known   *inventory // used by this View alone, so without its lock
+	known   *inventory // of this View alone: used without its lock
 	version Version
 	network Network
 	config  *config.Config
 }
 
-// Look reads HNS and the journal, and changes neither: a proxy may be at work.
-// It closes the HNS.
+// Look reads HNS and the journal, and changes neither: a proxy may be using them.
+// It closes h.
 func Look(ctx context.Context, h HNS, c *config.Config, s Settings) (_ *View, err error) {
 	defer func() { err = errors.Join(err, h.Close()) }()
 	s, v, n, err := find(ctx, h, c, s)
@@ -58,9 +57,9 @@ type Dump struct {
 	Version           string `json:"version"` // of HNS
 	Network           string `json:"network"`
 	Type              string `json:"type"`
-	WithoutDSR        int    `json:"withoutDSR"`        // load balancers, each of which reserves 64 ports of the node
+	WithoutDSR        int    `json:"withoutDSR"`        // load balancers that each reserve 64 ports of the node
 	Degraded          int    `json:"degraded"`          // load balancers whose rules are not in the virtual switch
-	DegradedEndpoints int    `json:"degradedEndpoints"` // those that have lost their port of it
+	DegradedEndpoints int    `json:"degradedEndpoints"` // endpoints that have lost their port of the virtual switch
 	Objects           []Item `json:"objects"`
 }
 
@@ -72,8 +71,7 @@ type Item struct {
 	Detail string `json:"detail,omitempty"`
 }
 
-// Dump lists the contents: endpoints, load balancers, and objects that only the
-// journal knows.
+// Dump lists endpoints, load balancers, and load balancers that only the journal has.
 func (v *View) Dump() Dump {
 	t := v.known
 	d := Dump{Version: v.version.String(), Network: v.network.Name, Type: v.network.Type, Objects: []Item{}}
@@ -149,24 +147,24 @@ type Change struct {
 type State string
 
 const (
-	Missing State = "missing" // wanted, and not in HNS
-	Differs State = "differs" // owned, and not as wanted
-	Foreign State = "foreign" // another program has made one for its frontend
-	Left    State = "left"    // owned, and not wanted
-	Lost    State = "lost"    // in the journal, and not in HNS
+	Missing State = "missing" // wanted, not in HNS
+	Differs State = "differs" // owned, not as wanted
+	Foreign State = "foreign" // another program's load balancer has the frontend
+	Left    State = "left"    // owned, not wanted
+	Lost    State = "lost"    // in the journal, not in HNS
 )
 
-// Diff compares the contents with what ports need on a host. Endpoints that
-// nothing needs any more are no difference: they are deleted after a minute.
+// Diff compares the view with what ports need on a host. Endpoints that no load balancer
+// needs any more are no difference: they are deleted after a minute.
 func (v *View) Diff(host *model.Host, ports []*model.Port) Diff {
 	compiler := NewCompiler(options(v.version, v.network, v.config))
 	want, _ := dataplane.Compile(compiler, host, ports)
-	delete(want, nodeAddress(model.IPv4)) // no objects of HNS: what follows from them is compared
+	delete(want, nodeAddress(model.IPv4)) // no objects of HNS: those that depend on them are compared
 	delete(want, nodeAddress(model.IPv6))
 	for k, v := range want {
 		if v.Balancer != nil {
 			b := *v.Balancer
-			b.Namespace = "" // of no object of HNS either
+			b.Namespace = "" // not stored in HNS
 			v.Balancer = &b
 			want[k] = v
 		}
@@ -200,7 +198,7 @@ func (v *View) Diff(host *model.Host, ports []*model.Port) Diff {
 	return d
 }
 
-// stateOf judges one wanted object; empty is as it should be.
+// stateOf returns the state of a wanted object; empty for no difference.
 func (v *View) stateOf(k Key, want, got Value, owned bool) State {
 	_, taken := v.known.balancers[k]
 	_, _, adoptable := v.known.adoptable(k, want)

@@ -17,25 +17,25 @@ import (
 	"github.com/tandem-proxy/tandem/core/sleep"
 )
 
-// Addresses knows the addresses of this machine. It is used by one goroutine at a
+// Addresses reads the addresses of this machine by polling. It is used by one goroutine at a
 // time.
 type Addresses struct{ looked time.Time }
 
-// lookEvery is how often the table of addresses is read.
+// lookEvery is the interval at which the table of addresses is read.
 const lookEvery = 5 * time.Second
 
-// Changed reports whether it is time to look again.
+// Changed reports whether the addresses are to be read again, changed or not.
 func (a *Addresses) Changed() bool { return time.Since(a.looked) >= lookEvery }
 
-// Wait waits until it is, or ctx ends.
+// Wait waits until Changed reports true, or ctx ends.
 func (a *Addresses) Wait(ctx context.Context) { sleep.For(ctx, time.Until(a.looked.Add(lookEvery))) }
 
 // Close has nothing to close.
 func (*Addresses) Close() error { return nil }
 
-// List returns all addresses but those of loopback, of links, and those that are
-// never a source: they are put on an adapter for Services, as by the mode userspace. They are
-// in the order of their adapters.
+// List returns all addresses except loopback, link-local and those with SkipAsSource, which
+// are on an adapter for Services, as in the mode userspace. They are ordered by interface
+// index.
 func (a *Addresses) List() (all []model.LocalAddress, err error) {
 	a.looked = time.Now()
 	var table *windows.MibUnicastIpAddressTable

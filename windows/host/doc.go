@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package host is what Tandem asks a Windows node about itself.
+// Package host reads a Windows node's addresses, and facts for tandem doctor.
 package host

@@ -13,8 +13,8 @@ import (
 	"github.com/tandem-proxy/tandem/core/diagnosis"
 )
 
-// Facts reads the facts for doctor's checks. It changes nothing; what cannot be read
-// is left out.
+// Facts reads the facts for the checks of tandem doctor. Facts that cannot be read are left
+// out.
 func Facts() *diagnosis.Facts {
 	v := windows.RtlGetVersion()
 	return &diagnosis.Facts{
@@ -23,14 +23,13 @@ func Facts() *diagnosis.Facts {
 	}
 }
 
-// interfaces lists those that are up.
+// interfaces lists the interfaces that are up.
 func interfaces() (all []diagnosis.Interface) {
 	size := uint32(64 << 10)
 	for range 3 { // more may appear between two calls
 		buf := make([]byte, size)
 		first := (*windows.IpAdapterAddresses)(unsafe.Pointer(&buf[0]))
-		const gateways = 0x80 // GAA_FLAG_INCLUDE_GATEWAYS
-		err := windows.GetAdaptersAddresses(windows.AF_UNSPEC, gateways, 0, first, &size)
+		err := windows.GetAdaptersAddresses(windows.AF_UNSPEC, windows.GAA_FLAG_INCLUDE_GATEWAYS, 0, first, &size)
 		if err == windows.ERROR_BUFFER_OVERFLOW {
 			continue
 		}
@@ -47,7 +46,7 @@ func interfaces() (all []diagnosis.Interface) {
 	return nil
 }
 
-// processes are the process ids by program.
+// processes returns the process ids by program name, in lower case.
 func processes() map[string][]string {
 	list, err := windows.CreateToolhelp32Snapshot(windows.TH32CS_SNAPPROCESS, 0)
 	if err != nil {
@@ -64,8 +63,8 @@ func processes() map[string][]string {
 	return all
 }
 
-// services returns the states of services that are installed; nil when the service
-// manager cannot be asked.
+// services returns the states of installed services; nil if the service manager cannot be
+// opened.
 func services(names ...string) map[string]string {
 	manager, err := windows.OpenSCManager(nil, nil, windows.SC_MANAGER_CONNECT)
 	if err != nil {

@@ -6,11 +6,11 @@
 //
 //	Service address ──CreateUnicastIpAddressEntry──▶ adapter ◀── relay listens
 //
-// The adapter is that of the container network where there is one, as containers
-// reach nothing else by their default route; on other nodes it is the loopback
+// The adapter is that of the container network, if there is one: it is all that containers
+// reach by their default route. On other nodes it is the loopback
 // adapter, and Services are reachable from the node only.
 //
 // Addresses are removed at shutdown, since no relay serves them then. Those that a
-// crash left are recognised by their lifetime, and adopted or removed at the next
-// start: Windows stores nothing else with an address that could mark its owner.
+// crash left are recognised by their lifetime, the only property of an address that can
+// mark its owner, and adopted or removed at the next start.
 package userspace

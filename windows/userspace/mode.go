@@ -23,7 +23,7 @@ func plan(_ *config.Config, host *model.Host, ports []*model.Port) dataplane.Pla
 	return dataplane.PlanOf(direct.NewCompiler(direct.Adapter{}), host, ports, direct.Table)
 }
 
-// placement is that for a kind of adapter.
+// placement returns the placement of Service addresses on a kind of adapter.
 func placement(loopback bool) direct.Placement {
 	if loopback {
 		return nodeOnly{}
@@ -31,7 +31,7 @@ func placement(loopback bool) direct.Placement {
 	return direct.Adapter{}
 }
 
-// nodeOnly is for nodes without an adapter for containers.
+// nodeOnly is the placement on the loopback adapter, which only this node reaches.
 type nodeOnly struct{ direct.Adapter }
 
 var _ direct.Placement = nodeOnly{}
@@ -40,11 +40,11 @@ func (nodeOnly) Note() string {
 	return "node ports apart, only processes of this node are served: it has no adapter for containers, so the addresses are assigned to its loopback adapter"
 }
 
-// tryAddress assigns an address for benchmarks (RFC 2544), and removes it again. Where it
-// is there already (taken reports that of an error of Add) and marked, a probe at the
-// same time has it or a killed one has left it: then addresses can be assigned, too.
+// tryAddress reports whether addresses can be assigned: it assigns one for benchmarks
+// (RFC 2544), and removes it. If Add fails since the address exists (taken) and it is marked, another
+// probe has assigned it, so addresses can be assigned, too.
 func tryAddress(a direct.Addresses, taken func(error) bool) error {
-	const attempts = 10 // a probe at the same time may remove it between two calls
+	const attempts = 10 // a concurrent probe may remove it between two calls
 	scratch := netip.AddrFrom4([4]byte{198, 18, 84, 1})
 	var err error
 	for range attempts {
@@ -65,13 +65,12 @@ func tryAddress(a direct.Addresses, taken func(error) bool) error {
 	return err
 }
 
-// lifetime is the valid lifetime in seconds of our addresses: 44 years, a number
-// that no other program would choose. The system counts it down.
+// lifetime is the valid lifetime of owned addresses in seconds: "TAND" in ASCII, 44 years, a number
+// that no other program would choose. Windows counts it down.
 const lifetime = 0x54414e44
 
-// slack is how long an address may have been assigned and still be recognised: a
-// year without a restart.
+// slack is the time in seconds, a year, for which an assigned address is recognised.
 const slack = 365 * 24 * 3600
 
-// marked reports whether an address with this remaining lifetime is owned.
+// marked reports whether an address with this remaining lifetime in seconds is owned.
 func marked(seconds uint32) bool { return seconds <= lifetime && seconds > lifetime-slack }

@@ -59,7 +59,7 @@ type adapter struct {
 
 var _ direct.Addresses = (*adapter)(nil)
 
-// iphlpapi are the calls that x/sys does not have, looked up at first use.
+// iphlpapi holds functions of iphlpapi.dll that x/sys does not have, looked up at first use.
 type iphlpapi struct{ initialize, create, remove *windows.LazyProc }
 
 func loadIphlpapi() iphlpapi {
@@ -94,7 +94,8 @@ func findAdapter() (*adapter, error) {
 	return loopback, nil
 }
 
-// adapters returns the system's list, in a buffer that the list points into.
+// adapters returns a buffer that begins with the first IP_ADAPTER_ADDRESSES, which links to
+// the others in it.
 func adapters() ([]uint64, error) {
 	const attempts = 4 // the list may grow between two calls
 	size := uint32(16 << 10)
@@ -112,8 +113,8 @@ func adapters() ([]uint64, error) {
 	return nil, windows.ERROR_BUFFER_OVERFLOW
 }
 
-// Add implements direct.Addresses. The address is for listening only: never a
-// source, and without an on-link network.
+// Add assigns an address for listening only: never a source, and without an on-link
+// network.
 func (a *adapter) Add(ip netip.Addr) error {
 	row, err := a.row(ip)
 	if err != nil {
@@ -152,7 +153,7 @@ func (a *adapter) List() (own []netip.Addr, err error) {
 	return own, nil
 }
 
-// row returns an entry for an address, initialised by the system.
+// row returns a table row for an address, initialised by Windows.
 func (a *adapter) row(ip netip.Addr) (*windows.MibUnicastIpAddressRow, error) {
 	row := &windows.MibUnicastIpAddressRow{}
 	if err := a.api.initialize.Find(); err != nil {

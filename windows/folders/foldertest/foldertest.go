@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// New makes a folder for a test, and removes it after it, with the files that the test makes in it,
-// if all of them are there: t.TempDir is removed by calls that Wine lacks.
+// New creates a folder for a test, and removes it afterwards with these files, all of which the
+// test must have created: t.TempDir uses calls that Wine lacks.
 func New(t *testing.T, files ...string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "tandem-folder-")

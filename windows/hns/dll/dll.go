@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dll is the functions of HNS as its DLLs have them, one call a value: Request and
-// Response. On Windows DLLs makes the calls (dll_windows.go, the only place where memory is
+// Package dll represents calls of the functions of HNS's DLLs as values: Request and
+// Response. On Windows, type DLLs makes the calls (dll_windows.go, the only place where memory is
 // shared with HNS); elsewhere an emulator answers them (windows/test/hnsemu).
 package dll
 
-// Kind is a kind of object, by the number that it has on the emulator's wire.
+// Kind is a kind of object; the numbers are those of the emulator's wire format.
 type Kind uint8
 
 const (
@@ -16,7 +16,7 @@ const (
 	SdnRoute
 )
 
-// String returns the name that is part of the functions' names.
+// String returns the kind as it appears in names of functions.
 func (k Kind) String() string {
 	return [...]string{"Service", "Network", "Endpoint", "Namespace", "LoadBalancer", "SdnRoute"}[k]
 }
@@ -24,8 +24,8 @@ func (k Kind) String() string {
 // Verb is what a function does.
 type Verb uint8
 
-// The verbs, by their numbers on the wire. Rest is HNSCall, the only function
-// without a kind: the old API, of which the product requests the version.
+// The verbs; the numbers are those of the emulator's wire format. Rest is HNSCall, the only function
+// without a kind: the old API, used for the version.
 const (
 	Enumerate Verb = iota
 	Create
@@ -37,7 +37,7 @@ const (
 	Rest
 )
 
-// Request is a call of a function of the DLL.
+// Request is a call of a function of HNS.
 type Request struct {
 	Kind   Kind
 	Verb   Verb
@@ -59,14 +59,14 @@ func (r Request) Function() string {
 	return "Hcn" + [...]string{Create: "Create", Open: "Open", Modify: "Modify", Delete: "Delete", Close: "Close"}[r.Verb] + r.Kind.String()
 }
 
-// Caller makes calls: the DLLs of a machine, or what stands for them.
+// Caller makes calls: the DLLs of this machine, or an emulator.
 type Caller interface{ Do(Request) Response }
 
 // Response is what a function returns.
 type Response struct {
 	Result uint32 // an HRESULT
 	Handle uint64
-	ID     string // of what was created, where the function says so: Windows' do not
+	ID     string // of the created object; set by the emulator only
 	Text   string // ids or properties
 	Record string // an error record, as JSON
 }

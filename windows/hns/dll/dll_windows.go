@@ -13,7 +13,7 @@ import (
 // DLLs are computenetwork.dll and, for the old API, vmcompute.dll of this machine.
 type DLLs struct{ network, old *windows.LazyDLL }
 
-// Local returns this machine's, which are loaded at the first call.
+// Local returns the DLLs of this machine, which are loaded at the first call.
 func Local() DLLs {
 	return DLLs{windows.NewLazySystemDLL("computenetwork.dll"), windows.NewLazySystemDLL("vmcompute.dll")}
 }
@@ -21,11 +21,14 @@ func Local() DLLs {
 // Load loads both.
 func (d DLLs) Load() error { return errors.Join(d.network.Load(), d.old.Load()) }
 
-// missing is the result of a function that the DLL does not have.
-const missing = 0x8007007f // ERROR_PROC_NOT_FOUND
+// The results that Do makes up, as HRESULTs of Win32 errors.
+const (
+	missing = 0x8007007f // ERROR_PROC_NOT_FOUND: the DLL does not have the function
+	invalid = 0x80070057 // ERROR_INVALID_PARAMETER
+)
 
-// Do makes a call. The arguments are made in the calls themselves, which keeps what
-// they point to from being moved.
+// Do makes a call. Pointers become uintptr in the argument lists of Call, as package unsafe
+// demands: so their targets stay in place.
 func (d DLLs) Do(r Request) Response {
 	if r.Verb == Rest {
 		return d.rest(r.Text)
@@ -36,12 +39,12 @@ func (d DLLs) Do(r Request) Response {
 	}
 	text, err := windows.UTF16PtrFromString(r.Text)
 	if err != nil {
-		return Response{Result: 0x80070057} // ERROR_INVALID_PARAMETER
+		return Response{Result: invalid}
 	}
-	var id windows.GUID // zero, as of hcsshim: HNS or the settings choose one
+	var id windows.GUID // zero, as hcsshim has it: HNS or the settings choose one
 	if r.ID != "" {
 		if id, err = windows.GUIDFromString("{" + r.ID + "}"); err != nil {
-			return Response{Result: 0x80070057}
+			return Response{Result: invalid}
 		}
 	}
 	var out struct {
@@ -89,7 +92,7 @@ func (d DLLs) rest(request string) Response {
 	return Response{Result: uint32(hr), Text: taken(out.text)}
 }
 
-// taken returns a string that HNS has allocated, and frees it.
+// taken copies a string that HNS has allocated, and frees it.
 func taken(s *uint16) string {
 	if s == nil {
 		return ""

@@ -14,8 +14,8 @@ import (
 	"github.com/tandem-proxy/tandem/windows/hns"
 )
 
-// What the emulator refuses, and with which code, is what package contract expects of
-// a version of HNS, or what a report of a real one says that is kept in reports.
+// The emulator's error codes are those that package contract expects of a version of HNS,
+// or those of a real HNS in a report that is kept in reports.
 
 //go:embed reports
 var reports embed.FS
@@ -50,8 +50,8 @@ func expectations(v hns.Version) map[string]hns.Code {
 	return answers
 }
 
-// Learn makes the emulator answer as a report says. Where the report has several networks,
-// the last counts: it is more like those of nodes than NAT.
+// Learn makes the emulator answer as the HNS of a report did. Of several networks in the report
+// the last counts: L2Bridge and Overlay, which nodes have, come after NAT.
 func (e *Emulator) Learn(r contract.Report) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -69,7 +69,7 @@ func (e *Emulator) Learn(r contract.Report) {
 	}
 }
 
-// codeOf reads an answer that is one code.
+// codeOf parses an answer that consists of a code.
 func codeOf(answer string) (hns.Code, bool) {
 	if answer == "ok" {
 		return 0, true
@@ -79,7 +79,7 @@ func codeOf(answer string) (hns.Code, bool) {
 	return hns.Code(n), hex && err == nil
 }
 
-// answer is the answer to an experiment, 0 if HNS accepts what is asked of it there.
+// answer returns the code that an experiment expects, 0 for success.
 func (e *Emulator) answer(experiment string) hns.Code {
 	code, ok := e.answers[experiment]
 	if !ok {
@@ -88,7 +88,7 @@ func (e *Emulator) answer(experiment string) hns.Code {
 	return code
 }
 
-// refusal is the answer to an experiment if this is such a case.
+// refusal returns the code that an experiment expects if its case applies, else 0.
 func (e *Emulator) refusal(is bool, experiment string) hns.Code {
 	if !is {
 		return 0

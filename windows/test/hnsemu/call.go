@@ -30,8 +30,7 @@ func (e *Emulator) Do(r Request) Response {
 	return out
 }
 
-// finish carries a call out and logs it. It returns how long the caller has to
-// wait.
+// finish carries a call out and logs it. It returns the time that the caller has to wait.
 func (e *Emulator) finish(r Request, c *Call) (out Response, wait time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -58,7 +57,7 @@ func (e *Emulator) finish(r Request, c *Call) (out Response, wait time.Duration)
 	return out, wait
 }
 
-// pass lets time pass.
+// pass advances the emulator's clock by the cost of a call.
 //
 // rule: time
 func (e *Emulator) pass(c *Call) {

@@ -57,7 +57,7 @@ func (e *Emulator) Calls(names ...string) (n int) {
 	return n
 }
 
-// Writes returns how many calls there were that may change something.
+// Writes returns the number of Create, Modify and Delete calls.
 func (e *Emulator) Writes() (n int) {
 	for _, c := range e.Log() {
 		if c.Verb == Create || c.Verb == Modify || c.Verb == Delete {
@@ -67,10 +67,9 @@ func (e *Emulator) Writes() (n int) {
 	return n
 }
 
-// Check returns everything that must never be: handles that were not closed,
-// load balancers without endpoints or with ones that are gone, two for one
-// frontend, and objects of others that were touched. A network may be held open
-// by a client that is not closed.
+// Check reports open handles except those of networks, which a client keeps, load balancers
+// without endpoints or with deleted ones, two load balancers for one frontend, and changed
+// objects of other programs.
 func (e *Emulator) Check() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/tandem-proxy/tandem/windows/hns"
 )
 
-// Client is the emulator as the product sees it (hns.HNS): by the same functions, and in the
-// place of hcsshim by those that it calls, in the same order.
+// Client is the emulator as an hns.HNS. It makes the same calls in the same order as
+// hns.Functions and hcsshim.
 type Client struct {
 	*hns.Functions
 	e *Emulator

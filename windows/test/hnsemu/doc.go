@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hnsemu is an HNS for tests: networks, endpoints and load balancers in
-// memory, behind the functions of the DLL that Windows has.
+// Package hnsemu emulates HNS for tests: networks, endpoints and load balancers in
+// memory, behind the functions of Windows' DLL.
 //
 //	hns.Driver ── Client ─────────────────────────────────┐
 //	tandem.exe ── hcsshim ── dll/computenetwork.c ── wire ──┴─▶ Emulator.Do ─▶ log
 //	   (Wine)                          (Serve)                     │
 //	                                               VFP.Decide ◀── objects ──▶ Check, Outages
 //
-// It refuses what HNS refuses, has versions and switchable faults (Behaviour,
-// Hook), counts every call and handle, and works out how long each frontend had
-// no load balancer. Nothing takes real time: calls make the emulator's own clock
-// advance.
+// It rejects what HNS rejects, has versions and switchable faults (Behaviour,
+// Hook), logs every call, and measures how long each frontend had
+// no load balancer. Calls take no real time unless Wait is set: they advance the emulator's own clock.
 //
-// A recording of a proxy's calls (hns.Record) is answered by a Player, in the place of an HNS,
-// and made again on the emulator by Replay.
+// From a recording of a proxy's calls (hns.Record), Player answers as an HNS, and Replay repeats the
+// calls on the emulator.
 //
 // # The rules and their sources
 //
@@ -24,8 +23,8 @@
 // Troubleshooting Kubernetes is MicrosoftDocs/Virtualization-Documentation,
 // virtualization/windowscontainers/kubernetes/common-problems.md, at 887d4ccf.
 //
-// "Assumed" marks behaviour without a published observation of a real HNS. Where a rule is carried
-// out the code says "rule: " and its name. Experiments named after the rules ask any HNS
+// "Assumed" marks behaviour without a published observation of a real HNS. The code that implements
+// a rule says "rule: " and its name. Experiments named after the rules ask any HNS
 // (package windows/contract, tandem test hns); the codes below are those that
 // they expect, unless a report of a real machine of that version is kept in reports
 // (answers.go). ci/wine/smoke.ps1 prints what a node does beside the assumption.
@@ -80,6 +79,5 @@
 //	node-ports        node ports do not answer the node itself                     kubernetes.io, Networking on Windows
 //	dsr               endpoints see the client with DSR, else the source VIP       kubernetes.io, Networking on Windows; from the node itself: assumed
 //
-// VFP is a model of the switch, by the last four. It is what the scenarios' packets run
-// through.
+// VFP models the virtual switch by the last four rules, for the packets of scenarios.
 package hnsemu

@@ -50,8 +50,8 @@ func DropExternal(lb *hns.LoadBalancer) {
 	}
 }
 
-// Normalise is an Echo of an HNS that fills in the source VIP of load balancers
-// with DSR, and the default distribution.
+// Normalise is an Echo of an HNS that drops the source VIP of load balancers with DSR, and
+// adds a bit to the distribution type.
 //
 // rule: normalises
 func Normalise(lb *hns.LoadBalancer) {
@@ -136,25 +136,22 @@ func (e *Emulator) Hold(held func(port uint16) bool) {
 	e.held = held
 }
 
-// Hook sets a function that is asked before each call: it may refuse it with a
-// code, change the emulator by its methods in capitals ending in Locked, or
-// block. Nil is none.
+// Hook sets a function that runs before each call: it may reject the call with a
+// code, change the emulator through its methods, or block. Nil is none.
 func (e *Emulator) Hook(f func(*Call) hns.Code) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.hook = f
 }
 
-// Cost sets how long each call takes, in the emulator's own time, without waiting.
-// Without it a call takes a millisecond.
+// Cost sets how long each call takes, by the emulator's clock. Without it a call takes a millisecond.
 func (e *Emulator) Cost(f func(Call) time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.cost = f
 }
 
-// Wait makes calls take their cost of the caller's clock, too: for tests in virtual
-// time.
+// Wait makes calls sleep for their cost, too: for tests in virtual time.
 func (e *Emulator) Wait(wait bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -171,7 +168,7 @@ func (e *Emulator) Down(down bool) {
 	clear(e.handles)
 }
 
-// id makes a GUID.
+// id returns a new GUID.
 func (e *Emulator) id() string {
 	e.next++
 	return fmt.Sprintf("00000000-0000-4000-8000-%012x", e.next)
@@ -191,14 +188,13 @@ func (e *Emulator) Endpoints() []hns.Endpoint {
 	return sorted(e.endpoints)
 }
 
-// Outage is a time in which a frontend had no load balancer, between two that it
-// had.
+// Outage is a time without a load balancer between two load balancers of a frontend.
 type Outage struct {
 	Frontend string // "VIP/protocol/port"
 	For      time.Duration
 }
 
-// stale is what a handle that is none is answered with.
+// stale returns the code for an unknown handle.
 //
 // rule: handles
 func (e *Emulator) stale() hns.Code {
@@ -214,7 +210,7 @@ func (e *Emulator) open(k Kind, id string) uint64 {
 	return e.next
 }
 
-// has reports whether there is an object, of which there may be any number.
+// has reports whether an object exists. The number of objects is not limited.
 //
 // rule: no-limits
 func (e *Emulator) has(k Kind, id string) bool {

@@ -34,8 +34,8 @@ func (e *Emulator) createNetwork(settings string) (Response, hns.Code) {
 	return Response{Handle: e.open(Network, n.ID), ID: n.ID}, 0
 }
 
-// identity returns the id of a new object: the one that is requested, if any. An HNS that
-// accepts one in use gives the object another one.
+// identity returns the id of a new object: the requested one, if any. If that is in use and HNS
+// accepts it nevertheless, the object gets another one.
 //
 // rule: given-id
 func (e *Emulator) identity(asked, inUse string) (string, hns.Code) {
@@ -94,8 +94,8 @@ type policyRequest struct {
 	Settings     struct{ Policies []hns.Policy }
 }
 
-// modifyPolicies changes the policies of a network or an endpoint; of what else
-// they have nothing can be modified here.
+// modifyPolicies changes the policies of a network or an endpoint, all that the emulator can
+// modify of these.
 func (e *Emulator) modifyPolicies(h handle, settings string) hns.Code {
 	var r policyRequest
 	if json.Unmarshal([]byte(settings), &r) != nil {
@@ -142,7 +142,7 @@ func (r policyRequest) apply(have []hns.Policy) (policies []hns.Policy, ok bool)
 	return have, false
 }
 
-// subnets are those of a network.
+// subnets returns the subnets of a network.
 func (e *Emulator) subnets(network string) (all []netip.Prefix) {
 	var settings struct {
 		Ipams []struct {

@@ -59,7 +59,7 @@ func (e *Emulator) createEndpoint(r Request) (Response, hns.Code) {
 	return Response{Handle: e.open(Endpoint, p.ID), ID: p.ID}, 0
 }
 
-// addressed refuses addresses of endpoints.
+// addressed returns the code with which HNS rejects an endpoint's address; 0 for none.
 //
 // rule: bad-address beside-a-pod twins
 func (e *Emulator) addressed(addr, network string, flags uint32) hns.Code {
@@ -135,7 +135,7 @@ func (e *Emulator) keep(lb hns.LoadBalancer) {
 	e.balancers[lb.ID] = lb
 }
 
-// valid refuses what HNS refuses.
+// valid returns the code with which HNS rejects a load balancer; 0 for none.
 //
 // rule: needs-endpoints needs-mapping endpoints-exist
 func (e *Emulator) valid(lb hns.LoadBalancer) hns.Code {
@@ -147,7 +147,8 @@ func (e *Emulator) valid(lb hns.LoadBalancer) hns.Code {
 	)
 }
 
-// conflicts refuses a load balancer if another one has one of its frontends.
+// conflicts returns the code with which HNS rejects a load balancer if another one has one of
+// its frontends.
 //
 // rule: one-frontend
 func (e *Emulator) conflicts(lb hns.LoadBalancer) hns.Code {
@@ -168,7 +169,8 @@ func (e *Emulator) conflicts(lb hns.LoadBalancer) hns.Code {
 // portsEach is how many dynamic ports a load balancer without DSR takes.
 const portsEach = 64
 
-// stack refuses a load balancer that the node's own TCP stack has no port for. With DSR it needs none.
+// stack returns the code with which HNS rejects a load balancer for which the node's TCP stack has no
+// ports. With DSR it needs none.
 //
 // rule: port-pool held-port port-stays
 func (e *Emulator) stack(lb hns.LoadBalancer) hns.Code {
@@ -229,7 +231,7 @@ func collide(a, b hns.LoadBalancer) bool {
 	return ports && slices.ContainsFunc(a.FrontendVIPs, func(vip string) bool { return slices.Contains(b.FrontendVIPs, vip) })
 }
 
-// frontends returns what a load balancer answers on, as text.
+// frontends returns the frontends of a load balancer as "VIP/protocol/port".
 func frontends(lb hns.LoadBalancer) (all []string) {
 	vips := lb.FrontendVIPs
 	if len(vips) == 0 {
@@ -249,7 +251,7 @@ func (e *Emulator) modify(h handle, settings string) hns.Code {
 		return e.modifyPolicies(h, settings)
 	case Namespace:
 		return e.modifyNamespace(h, settings)
-	case SdnRoute: // hcsshim deletes and makes it anew
+	case SdnRoute: // hcsshim replaces routes
 		return notImplemented
 	}
 	have, ok := e.balancers[h.id]
@@ -290,7 +292,7 @@ func (e *Emulator) delete(k Kind, id string) hns.Code {
 			return e.answer("not-found/delete-balancer")
 		case e.behaviour.DeleteFailsOnce && !e.refused[id]:
 			e.refused[id] = true
-			return 0x1f // a device attached to the system is not functioning
+			return 0x1f // ERROR_GEN_FAILURE
 		// rule: lost-endpoint
 		case e.behaviour.Degrades && e.missesEndpoints(lb):
 			return e.answer("endpoints-exist/absent")

@@ -44,7 +44,7 @@ func (e *Emulator) AddEndpoint(p hns.Endpoint) string {
 	return p.ID
 }
 
-// Leave adds an endpoint that an earlier proxy has left: it may be deleted.
+// Leave adds an endpoint that an earlier proxy has left, which may be deleted.
 func (e *Emulator) Leave(p hns.Endpoint) string {
 	id := e.AddEndpoint(p)
 	e.mu.Lock()
@@ -62,8 +62,8 @@ func (e *Emulator) AddPod(network string, addrs ...string) string {
 	return e.AddEndpoint(p)
 }
 
-// AddBalancer adds a load balancer. A foreign one must never be touched; another one
-// is left by an earlier proxy.
+// AddBalancer adds a load balancer, which if foreign must not be changed; else an earlier
+// proxy has left it.
 func (e *Emulator) AddBalancer(lb hns.LoadBalancer, foreign bool) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

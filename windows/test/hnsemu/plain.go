@@ -10,8 +10,8 @@ import (
 	"github.com/tandem-proxy/tandem/windows/hns"
 )
 
-// createPlain makes an object of a kind that no load balancer depends on: a namespace, which is
-// a container's, or an SDN route. It is kept as it is given.
+// createPlain creates an object of a kind that no load balancer depends on: a container's
+// namespace, or an SDN route. It is kept as given.
 //
 // rule: plain
 func (e *Emulator) createPlain(k Kind, settings string) (Response, hns.Code) {
@@ -29,7 +29,7 @@ func (e *Emulator) createPlain(k Kind, settings string) (Response, hns.Code) {
 	return Response{Handle: e.open(k, id), ID: id}, 0
 }
 
-// resource is what is in a namespace.
+// resource is a resource of a namespace.
 type resource struct {
 	Type string // Endpoint or Container
 	Data struct{ ID string }

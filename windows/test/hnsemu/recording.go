@@ -19,11 +19,11 @@ import (
 	"github.com/tandem-proxy/tandem/windows/hns"
 )
 
-// maxDifferences bounds what is told of a recording.
+// maxDifferences bounds the differences that are reported of a recording.
 const maxDifferences = 100
 
-// ReadRecording reads a recording. A last line that is cut short, as by the end of a
-// process, is left out.
+// ReadRecording reads a recording. A last line without its end, as after a crash, is
+// ignored.
 func ReadRecording(from io.Reader) (calls []hns.Call, err error) {
 	in := bufio.NewReader(io.LimitReader(from, hns.MaxRecording+1))
 	read := 0
@@ -101,9 +101,10 @@ func requesting[T any](c hns.Call, f func(T) (T, error)) (any, error) {
 	return f(request)
 }
 
-// Player is an HNS that answers from a recording: the same request the same, as often and in
-// the order as it was asked. The order of different requests, and of ids in one, is free. Who
-// asks is given the inputs of the recorded proxy in the words of the recording.
+// Player is an HNS that answers from a recording: equal requests in the recorded order, as often
+// as recorded. The order of different requests, and of ids in one, does not matter. The
+// caller needs the inputs of the recorded proxy with the recording's redacted names and
+// addresses. It is safe for concurrent use.
 type Player struct {
 	mu          sync.Mutex
 	answers     map[string][]hns.Call
@@ -121,12 +122,12 @@ func NewPlayer(calls []hns.Call) *Player {
 
 var _ hns.HNS = (*Player)(nil)
 
-// asked is a request in one form.
+// asked returns a request in canonical form.
 func asked(c hns.Call) string {
 	return strings.TrimSpace(c.Name + " " + strings.ToLower(c.ID) + " " + unordered(c.Request))
 }
 
-// unordered is JSON whose lists are sorted, and whose names are in order.
+// unordered returns JSON with sorted lists and sorted names.
 func unordered(raw json.RawMessage) string {
 	if len(raw) == 0 {
 		return ""
@@ -153,15 +154,15 @@ func sortedLists(v any) any {
 	return v
 }
 
-// Differences returns what was asked and is not in the recording, and what is and was not
-// asked, at most maxDifferences of them.
+// Differences lists requests that are not in the recording, and recorded ones that were not
+// made, at most maxDifferences.
 func (p *Player) Differences() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	all := slices.Clone(p.differences)
 	for _, request := range slices.Sorted(maps.Keys(p.answers)) {
 		if n := len(p.answers[request]); n > 0 {
-			all = append(all, fmt.Sprintf("not asked, %d times in the recording: %s", n, request))
+			all = append(all, fmt.Sprintf("not requested, %d times in the recording: %s", n, request))
 		}
 	}
 	return all[:min(len(all), maxDifferences)]
@@ -232,10 +233,10 @@ func (p *Player) DeleteBalancer(id string) error {
 	return err
 }
 
-// Replay makes the calls of a recording on an emulator of its version, and returns which
-// answers differ, at most maxDifferences. Others' objects are facts, which the emulator is
-// told when they are read; compared is what becomes of the recorded proxy's own. An
-// error means that there is no such emulator.
+// Replay makes the calls of a recording on an emulator of its version, and lists the
+// answers that differ, at most maxDifferences. Other programs' objects are put into the emulator
+// as recorded; only the recorded proxy's own are compared in listings. A recording without a
+// version is an error.
 func Replay(calls []hns.Call) (differences []string, err error) {
 	var v hns.Version
 	i := slices.IndexFunc(calls, func(c hns.Call) bool { return c.Name == "Version" && c.Failed == nil })
@@ -251,8 +252,8 @@ func Replay(calls []hns.Call) (differences []string, err error) {
 	return differences, nil
 }
 
-// replay has the ids of what the recorded proxy made: of the recording to those of the
-// emulator, and back.
+// replay maps the ids of objects that the recorded proxy created: from the recording's to the
+// emulator's (here), and back (there).
 type replay struct {
 	e           *Emulator
 	here, there map[string]string
@@ -264,7 +265,7 @@ func translated(s string, ids map[string]string) string {
 	return guids.ReplaceAllStringFunc(s, func(id string) string { return cmp.Or(ids[id], id) })
 }
 
-// call makes a call, and says how its answer differs.
+// call makes a call, and describes how its answer differs; "" for not.
 func (r *replay) call(c hns.Call) string {
 	r.facts(c)
 	c.ID, c.Request = translated(c.ID, r.here), json.RawMessage(translated(string(c.Request), r.here))
@@ -296,7 +297,7 @@ func (r *replay) call(c hns.Call) string {
 
 var errNone = errors.New("no error")
 
-// own are those of a list of ids that the recorded proxy made.
+// own returns the ids in a list that the recorded proxy created.
 func (r *replay) own(raw json.RawMessage) json.RawMessage {
 	var ids, own []string
 	if json.Unmarshal(raw, &ids) != nil {
@@ -310,7 +311,7 @@ func (r *replay) own(raw json.RawMessage) json.RawMessage {
 	return json.RawMessage(text(own))
 }
 
-// facts tells the emulator what the recording has read of others' objects.
+// facts puts other programs' objects into the emulator as the recorded proxy read them.
 func (r *replay) facts(c hns.Call) {
 	r.e.mu.Lock()
 	defer r.e.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-proxy/tandem/windows/hns/dll"
 )
 
-// What is called and returned has the form of the dll.
+// The types of package dll.
 type (
 	Kind     = dll.Kind
 	Verb     = dll.Verb
@@ -43,14 +43,13 @@ type Call struct {
 	Name string // such as "HcnCreateEndpoint"
 	Verb Verb
 	Kind Kind
-	ID   string        // of the object, where it is known
+	ID   string        // of the object, if known
 	At   time.Duration // when it returned
 	Code hns.Code      // 0 when it succeeded
 	Text string        // settings
 }
 
-// The codes that the emulator answers with where no experiment asks for another one
-// (answers.go).
+// The codes of errors for which there is no experiment (answers.go).
 //
 // rule: bad-json unimplemented
 const (
@@ -61,7 +60,7 @@ const (
 	invalidJSON    hns.Code = 0x803b001b
 )
 
-// missing is the answer to opening what is not there.
+// missing returns the code for opening an object that does not exist.
 //
 // rule: not-found
 func (e *Emulator) missing(k Kind) hns.Code {
@@ -76,8 +75,8 @@ func (e *Emulator) missing(k Kind) hns.Code {
 	return notFound
 }
 
-// document is an object as JSON: what the product's types leave out is kept, and
-// returned as it was given.
+// document is an object as JSON: settings that package hns does not have are kept, and
+// returned as given.
 //
 // rule: extra-settings
 type document map[string]json.RawMessage
@@ -90,7 +89,7 @@ func asDocument(settings string) (d document, ok bool) {
 	return d, ok
 }
 
-// with returns an object's text with what the document has besides.
+// with returns an object's JSON, extended by the document's other settings.
 func (d document) with(object string) string {
 	if len(d) == 0 {
 		return object

@@ -33,7 +33,7 @@ func (e *Emulator) Serve(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// converse answers one connection, until its other end goes.
+// converse answers one connection until it is closed.
 func (e *Emulator) converse(conn net.Conn) {
 	for {
 		r, err := readRequest(conn)

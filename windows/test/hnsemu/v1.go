@@ -11,8 +11,7 @@ import (
 )
 
 // rest answers the old API of HNS (vmcompute.dll, HNSCall): "METHOD /path\nbody".
-// Of the product's libraries only the version is asked for by it; the rest is
-// what hcsshim's tests use.
+// Tandem reads only the version through it; hcsshim's tests use the rest.
 //
 // rule: v1-api
 func (e *Emulator) rest(request string) (Response, hns.Code) {
@@ -50,7 +49,7 @@ func (e *Emulator) rest(request string) (Response, hns.Code) {
 	return output("", notImplemented)
 }
 
-// accelnet keeps the addresses that accelerated networking leaves alone.
+// accelnet stores the MAC addresses of accelerated networking as given.
 func (e *Emulator) accelnet(method, body string) (Response, hns.Code) {
 	switch {
 	case method == "DELETE":

@@ -12,18 +12,18 @@ import (
 	"github.com/tandem-proxy/tandem/windows/hns"
 )
 
-// VFP is a model of what Windows' switch does with packets, given the load
+// VFP models what Windows' virtual switch does with packets, given the load
 // balancers of an HNS. It follows documented behaviour and what kube-proxy relies
-// on; where that is silent it takes the less useful answer.
+// on; otherwise it assumes the less useful behaviour.
 //
 // rule: no-balancer external node-ports dsr
 type VFP struct {
 	HNS    *Emulator
 	Host   *model.Host
-	Uplink string // the interface by which the node reaches the world
+	Uplink string // the interface to other machines
 }
 
-// Decide returns what happens to a packet: every endpoint it may reach.
+// Decide returns what happens to a packet, with every endpoint that it may reach.
 func (v VFP) Decide(p oracle.Packet) oracle.Outcome {
 	v.HNS.mu.Lock()
 	defer v.HNS.mu.Unlock()
@@ -68,8 +68,7 @@ func (v VFP) match(p oracle.Packet) (hns.LoadBalancer, bool) {
 	return hns.LoadBalancer{}, false
 }
 
-// listens reports whether a load balancer is for the packet's port, and for
-// where it is from.
+// listens reports whether a load balancer serves the packet's port and origin.
 func (v VFP) listens(lb hns.LoadBalancer, p oracle.Packet) bool {
 	m := lb.PortMappings[0]
 	if m.Protocol != uint32(p.Proto) || m.ExternalPort != p.Dst.Port() {

@@ -10,16 +10,16 @@ import (
 	"unicode/utf16"
 )
 
-// The wire between the test DLLs and the emulator. All numbers are
-// little-endian, strings are UTF-16 as the DLL has them:
+// The wire format between the test DLLs and the emulator. Numbers are
+// little-endian, strings UTF-16 as in the DLL:
 //
 //	request   u32 length | u8 kind | u8 verb | u64 handle | 16 GUID | string settings or query
 //	response  u32 length | u32 HRESULT | u64 handle | 16 GUID | string text | string record
-//	string    u32 bytes | UTF-16, without an end
+//	string    u32 bytes | UTF-16, not terminated
 //
-// A response without a text has an empty one. The length does not count itself.
+// The length does not include itself.
 
-// maxMessage bounds a message in bytes: far more than a list of 100,000 ids.
+// maxMessage bounds a message in bytes: a list of 100,000 ids needs far less.
 const maxMessage = 16 << 20
 
 const headLength = 2 + 8 + 16
