@@ -142,3 +142,15 @@ func TestAnyRuleIsSpelled(t *testing.T) {
 		}
 	}
 }
+
+func TestHookText(t *testing.T) {
+	for want, hook := range map[string]Hook{
+		"type filter hook input priority filter; policy accept;":   {Type: "filter", Point: LocalIn, Policy: PolicyAccept},
+		"type nat hook prerouting priority dstnat; policy accept;": NATHook(PreRouting),
+		"type nat hook output priority -100; policy accept;":       NATHook(LocalOut),
+	} {
+		if got := hook.String(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

@@ -159,6 +159,8 @@ func (h Hook) String() string {
 	switch h.Point {
 	case PreRouting:
 		point, priority = "prerouting", strings.Replace(priority, "-100", "dstnat", 1)
+	case LocalIn:
+		point = "input"
 	case Forward:
 		point = "forward"
 	case LocalOut:
