@@ -185,7 +185,7 @@ const sayUnallocated = "unallocated cluster IP"
 
 func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) []model.Gap {
 	if !slices.Contains(c.families, port.ID.Family) {
-		return []model.Gap{{Missing: true, Detail: port.ID.Family.String() + " is not served: this node has none, or no iptables for it"}}
+		return []model.Gap{model.MissingFamily(port.ID.Family, "iptables")}
 	}
 	p := &portCompiler{
 		branches: &c.branches, host: host, port: port, emit: emit,

@@ -117,7 +117,7 @@ func (*Compiler) Admits(k Key) (guard Key, clients netip.Prefix) {
 
 func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) []model.Gap {
 	if !slices.Contains(c.options.families(), port.ID.Family) {
-		return []model.Gap{{Missing: true, Detail: port.ID.Family.String() + " is not served: this node has none, or no iptables for it"}}
+		return []model.Gap{model.MissingFamily(port.ID.Family, "iptables")}
 	}
 	p := portCompiler{options: c.options, bits: c.bits, host: host, port: port, emit: emit}
 	for i := range port.Frontends {

@@ -149,7 +149,7 @@ func (c *Compiler) DeleteDelay(k nft.Key) time.Duration {
 
 func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(nft.Key, nft.Value)) []model.Gap {
 	if !slices.Contains(c.options.families(), port.ID.Family) {
-		return []model.Gap{{Missing: true, Detail: port.ID.Family.String() + " is not served: this node has none, or no nftables for it"}}
+		return []model.Gap{model.MissingFamily(port.ID.Family, "nftables")}
 	}
 	p := portCompiler{
 		Compiler: c, host: host, port: port, emit: emit,

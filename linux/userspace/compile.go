@@ -74,14 +74,13 @@ func chainWith(k Key, rules []xtables.Rule, emit func(Key, Value)) {
 
 // The gaps of this mode.
 const (
-	noSCTP   = "relays carry TCP and UDP only"
-	noFamily = "this host has no nat table for the family"
+	noSCTP   = "SCTP is not served: relays carry TCP and UDP only"
 	noSource = "endpoints see an address of this node, not the client's"
 )
 
 func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) []model.Gap {
 	if !slices.Contains(c.families, port.ID.Family) {
-		return []model.Gap{{Missing: true, Detail: noFamily}}
+		return []model.Gap{model.MissingFamily(port.ID.Family, "iptables or nftables")}
 	}
 	rejectOtherPorts(port, emit)
 	if port.ID.Proto == model.SCTP {
