@@ -17,12 +17,9 @@ import (
 // Name is how --proxy-mode names this mode.
 const Name config.Mode = "iptables"
 
-// defaultMark is kube-proxy's default fwmark bit for masquerade: bit 14.
-const defaultMark = 1 << 14
-
 // Options are the settings of this data plane.
 type Options struct {
-	// Mark is the fwmark bit of packets to be masqueraded; 0 means defaultMark.
+	// Mark is the fwmark bit of packets to be masqueraded; 0 means config.DefaultMark.
 	Mark uint32
 	// Families are the IP families to serve; none means both. A port of another family is a
 	// Gap.
@@ -113,7 +110,7 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 
 // constant emits the chains that do not depend on Services.
 func (c *Compiler) constant(f model.Family, emit func(Key, Value)) {
-	bit := cmp.Or(c.options.Mark, defaultMark)
+	bit := cmp.Or(c.options.Mark, config.DefaultMark)
 	marked := xtables.HasMark{Value: bit, Mask: bit}
 	unmarked := xtables.HasMark{Value: bit, Mask: bit, Not: true}
 	emitChain(nat(f, chainMark), emit, xtables.Rule{Target: xtables.SetMark{Value: bit, Mask: bit}})
@@ -342,7 +339,7 @@ func probeRules(f model.Family, t xtables.Table, randomFully bool) []xtables.Rul
 	a := netip.MustParseAddr([...]string{model.IPv4: "192.0.2.1", model.IPv6: "2001:db8::1"}[f])
 	list := "TANDEM-PROBE"
 	to := xtables.Rule{Dst: xtables.Address(a), Proto: model.TCP, Ports: xtables.Port(80)}
-	mark := xtables.HasMark{Value: defaultMark, Mask: defaultMark, Not: true}
+	mark := xtables.HasMark{Value: config.DefaultMark, Mask: config.DefaultMark, Not: true}
 	kinds := []xtables.Rule{
 		{Src: xtables.Addrs{Prefix: xtables.Address(a).Prefix, Not: true}, Comment: "a/b:c", Matches: []xtables.Match{xtables.State{Any: "NEW"}}, Target: xtables.Drop},
 		{In: xtables.Interface{Name: "tandem0", Not: true}, Matches: []xtables.Match{xtables.DstLocal{}, mark}, Target: xtables.Reject},
@@ -352,7 +349,7 @@ func probeRules(f model.Family, t xtables.Table, randomFully bool) []xtables.Rul
 	if t == xtables.NAT {
 		dnat := xtables.DNAT{To: netip.AddrPortFrom(a, 80)}
 		kinds = []xtables.Rule{
-			{Dst: xtables.Address(a), Comment: "a/b:c", Target: xtables.SetMark{Value: defaultMark, Mask: defaultMark}},
+			{Dst: xtables.Address(a), Comment: "a/b:c", Target: xtables.SetMark{Value: config.DefaultMark, Mask: config.DefaultMark}},
 			{Matches: []xtables.Match{xtables.Recent{Name: list, Seconds: 10}}, Target: xtables.Return},
 			{Matches: []xtables.Match{xtables.PartOf(1, 3)}, Proto: model.TCP, Target: dnat},
 			{Matches: []xtables.Match{xtables.Recent{Name: list, Set: true}}, Proto: model.UDP, Target: dnat},

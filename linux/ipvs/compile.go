@@ -18,7 +18,7 @@ import (
 
 // Options are the settings of this data plane.
 type Options struct {
-	// Mark is the fwmark bit of packets to be masqueraded; 0 means defaultMark.
+	// Mark is the fwmark bit of packets to be masqueraded; 0 means config.DefaultMark.
 	Mark uint32
 	// Families are the IP families to serve; none means both. A port of another family is a
 	// Gap.

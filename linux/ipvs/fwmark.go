@@ -10,15 +10,12 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/virtualserver"
 )
 
-// defaultMark is kube-proxy's default fwmark bit for masquerade: bit 14.
-const defaultMark = 1 << 14
-
-// markBits are the fwmark bits that this mode uses, all near the one that the user
-// has chosen for SNAT:
+// markBits are the fwmark bits that this mode uses, all near the user's masquerade bit:
 //
 //	masquerade  the endpoint sees this host's address
 //	service     for a frontend: delivered to this host, where IPVS forwards it
@@ -32,16 +29,18 @@ type markBits struct {
 	shift                       int // of the number
 }
 
-// maxNumber is the number of virtual servers by mark that a family can have, with SNAT and as many without. A namespace gets
-// another one while it has no more than are free: one alone gets half of them at most, two a third each. A port
-// without a number fails, and its packets find the virtual server by address.
-const maxNumber = 1<<12 - 1
+// maxNumber is how many virtual servers by mark a family can have with SNAT, and as many without. A namespace gets
+// a number while it has no more than are free: one alone gets half of them at most, two a third each. A port
+// without a number fails, and its packets reach the virtual server by address.
+const maxNumber = 1<<numberBits - 1
+
+const numberBits = 12
 
 // bitsFor returns the bits for the user's masquerade bit: below it, or above it if
 // there is no room below.
 func bitsFor(masquerade uint32) markBits {
-	masquerade = cmp.Or(masquerade, defaultMark)
-	if masquerade >= 1<<14 {
+	masquerade = cmp.Or(masquerade, config.DefaultMark)
+	if masquerade >= 1<<(numberBits+2) {
 		return markBits{masquerade, masquerade >> 1, masquerade >> 2, 0}
 	}
 	return markBits{masquerade, masquerade << 1, masquerade << 2, bits.Len32(masquerade) + 2}

@@ -12,17 +12,15 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
-// DefaultMark is kube-proxy's default fwmark bit for masquerade: bit 14.
-const DefaultMark = 1 << 14
-
 // Options are the settings of this data plane.
 type Options struct {
 	// Mark is the fwmark bit of packets to masquerade; 0 means
-	// DefaultMark.
+	// config.DefaultMark.
 	Mark uint32
 	// Families are the IP families to serve; none means both. Ports of another family are
 	// a Gap.
@@ -64,7 +62,7 @@ type pickChain struct {
 
 // NewCompiler returns a compiler.
 func NewCompiler(o Options) *Compiler {
-	c := &Compiler{options: o, bit: cmp.Or(o.Mark, DefaultMark), zero: &nft.Count{}}
+	c := &Compiler{options: o, bit: cmp.Or(o.Mark, config.DefaultMark), zero: &nft.Count{}}
 	if o.CountEndpoints {
 		c.ofEndpoint = &nft.Body{Counter: c.zero}
 	}
