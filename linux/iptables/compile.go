@@ -27,9 +27,7 @@ type Options struct {
 	// NoRandomFully omits MASQUERADE --random-fully, for iptables before 1.6.2 and
 	// kernels before 3.13.
 	NoRandomFully bool
-	// Liberal passes packets that connection tracking finds invalid, which are dropped
-	// otherwise, since some would reset connections (issue 74839 of
-	// kubernetes/kubernetes).
+	// Liberal omits the rule that drops packets which conntrack finds invalid: see invalid.
 	Liberal bool
 }
 
@@ -54,8 +52,7 @@ func NewCompiler(o Options) *Compiler {
 
 func (c *Compiler) Equal(a, b Value) bool { return a == b }
 
-// Rank: chains come before the rules that jump to them,
-// those in built-in chains last.
+// Rank: chains come before the rules that jump to them, jumps in built-in chains last.
 func (c *Compiler) Rank(k Key) int {
 	switch classOf(k.Chain) {
 	case whole:
@@ -108,7 +105,7 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 	}
 }
 
-// constant emits the chains that do not depend on Services.
+// constant emits KUBE-MARK-MASQ, KUBE-POSTROUTING and KUBE-FORWARD.
 func (c *Compiler) constant(f model.Family, emit func(Key, Value)) {
 	bit := cmp.Or(c.options.Mark, config.DefaultMark)
 	marked := xtables.HasMark{Value: bit, Mask: bit}
@@ -131,8 +128,7 @@ func (c *Compiler) constant(f model.Family, emit func(Key, Value)) {
 }
 
 // nodePorts emits the jumps to the node ports, for the addresses on which they
-// answer. On loopback addresses relays serve them (core/relay/direct): these rules
-// leave those out.
+// answer, except loopback addresses, where relays serve them (core/relay/direct).
 func nodePorts(host *model.Host, at chainID, to string, emit func(Key, Value)) {
 	const comment = "kubernetes service nodeports; NOTE: this must be the last rule in this chain"
 	local := at.Family.Loopbacks()
@@ -152,7 +148,7 @@ func nodePorts(host *model.Host, at chainID, to string, emit func(Key, Value)) {
 }
 
 // unallocated emits the rules that drop packets to an unallocated cluster IP. They
-// come after all frontends. A balanced packet has its endpoint's address by now,
+// come after all frontends. A balanced packet has its endpoint's address by then,
 // which may be in ServiceCIDRs.
 func unallocated(host *model.Host, at chainID, emit func(Key, Value)) {
 	for _, p := range host.ServiceCIDRs {
@@ -214,8 +210,7 @@ func (p *portCompiler) healthPort() {
 }
 
 // frontend emits the rules of one frontend: in the nat table for clients that are
-// balanced, in the filter table for packets that still have the frontend's address
-// after that.
+// balanced, in the filter table for packets that still have the frontend's address.
 func (p *portCompiler) frontend(f *model.Frontend) {
 	if isNodePort(f) && p.host.NodePorts.Loopback[p.port.ID.Family] {
 		p.gap(f, "node ports do not answer on loopback addresses in this mode")
@@ -230,7 +225,7 @@ func (p *portCompiler) frontend(f *model.Frontend) {
 	p.reject(f)
 }
 
-// balance emits the rule of the nat table.
+// balance emits the rule that dispatches a frontend in the nat table.
 func (p *portCompiler) balance(f *model.Frontend) {
 	on := p.actions(f)
 	if !slices.ContainsFunc(on[:], balances) {
@@ -240,7 +235,7 @@ func (p *portCompiler) balance(f *model.Frontend) {
 	switch chain := p.directPool(f); {
 	case chain != nil:
 		r.Target = xtables.Jump{Chain: chain.name}
-		if len(chain.masquerade) == 0 { // which have the same comment
+		if len(chain.masquerade) == 0 { // they have the same comment
 			r.Comment = p.comment(f)
 		}
 	case f.Restricted && len(f.Allow) == 0: // no client is allowed
@@ -285,8 +280,8 @@ func (p *portCompiler) directPool(f *model.Frontend) *poolChain {
 	return chain
 }
 
-// masqueradeMatch returns the match of clients that are masqueraded. ok is false if
-// that takes more than one match.
+// masqueradeMatch returns the match of clients that are masqueraded; some is false if there are
+// none, ok if one match cannot express them.
 func (p *portCompiler) masqueradeMatch(on [model.Origins]model.Action) (from xtables.Rule, some, ok bool) {
 	mask := on[model.FromOutside].SNAT
 	switch {
