@@ -112,21 +112,21 @@ type fwmarks struct {
 	taken [2]taken
 }
 
-// held is the fwmark of a virtual server, and which namespace has it (Value.tenant).
+// held is the fwmark of a virtual server, and its namespace (Value.tenant).
 type held struct{ fwmark, tenant uint32 }
 
 // taken counts the fwmarks of a family that are in use.
 type taken struct {
 	marks   [2]int            // without SNAT, and with
 	tenants [2]map[uint32]int // of these, by namespace
-	numbers int               // of which one mark is in use, or both are
+	numbers int               // with SNAT, without, or both
 }
 
-// errNoNumber is why a virtual server by fwmark is missing: this node's own clients then go where those from
-// outside go, whose endpoints are other ones or none.
-var errNoNumber = fmt.Errorf("no fwmark for its virtual server: of the %d of an IP family, none is free, or this namespace has more than are; "+
-	"pods and processes of this node reach only the endpoints that clients from outside have; "+
-	"have fewer Services with externalTrafficPolicy Local, or use mode nftables", maxNumber)
+// errNoNumber is why a virtual server by fwmark is missing: this node's own clients then reach the endpoints
+// for clients from outside, which are others or none.
+var errNoNumber = fmt.Errorf("no fwmark for its virtual server: none of the %d of its IP family is free, or its namespace has more than are free; "+
+	"clients on this node reach only the endpoints for clients from outside; "+
+	"use fewer Services with externalTrafficPolicy Local, or mode nftables", maxNumber)
 
 func newFWMarks(b markBits) *fwmarks {
 	m := &fwmarks{markBits: b, marks: map[Key]held{}, used: [2]map[uint32]Key{model.IPv4: {}, model.IPv6: {}}}
@@ -151,7 +151,7 @@ func fwmarksOf(b markBits, objects map[Key]Value) *fwmarks {
 		}
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(servers), compareKeys) {
-		_ = m.assign(k, objects[k].tenant()) // a plan may have more than the kernel can
+		_ = m.assign(k, objects[k].tenant()) // a plan may have more than there are numbers
 	}
 	return m
 }
@@ -172,7 +172,7 @@ func (m *fwmarks) assign(server Key, tenant uint32) error {
 	return nil
 }
 
-// id is how IPVS names a virtual server; false for one by fwmark that has no number.
+// id is IPVS' name of a virtual server; false for one by fwmark that has no number.
 func (m *fwmarks) id(server Key) (id virtualserver.ID, ok bool) {
 	switch server.Via {
 	case ByAddress:
@@ -243,8 +243,8 @@ func (m *fwmarks) snat(fwmark uint32) int {
 	return 0
 }
 
-// observed records the fwmark of a server that was read back, unless a concurrent
-// Commit has assigned the number or the server otherwise. Whose it is follows (belongs).
+// observed records the fwmark of a server that was read back, unless a concurrent Commit has
+// given the server a fwmark, or this fwmark to a server. belongs records the namespace.
 func (m *fwmarks) observed(server Key, fwmark uint32) {
 	if number, _ := m.parse(fwmark); number == 0 {
 		return
@@ -258,7 +258,7 @@ func (m *fwmarks) observed(server Key, fwmark uint32) {
 	}
 }
 
-// belongs records by which namespace a server that was read back is counted.
+// belongs records the namespace of a server that was read back.
 func (m *fwmarks) belongs(server Key, tenant uint32) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -268,8 +268,8 @@ func (m *fwmarks) belongs(server Key, tenant uint32) {
 	}
 }
 
-// orphans reserves the numbers of the orphans that were read back, and frees those of others:
-// a server that got the number of an orphan would be deleted with it.
+// orphans reserves the numbers of the orphans that were read back, and frees those of earlier
+// ones: a server that got the number of an orphan would be deleted with it.
 func (m *fwmarks) orphans(found []Key) {
 	m.mu.Lock()
 	for k := range m.marks {
@@ -283,7 +283,7 @@ func (m *fwmarks) orphans(found []Key) {
 	}
 }
 
-// release makes the number of a deleted server free.
+// release frees the number of a deleted server.
 func (m *fwmarks) release(server Key) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -298,7 +298,7 @@ func (m *fwmarks) free(server Key) {
 	}
 }
 
-// entry is the mark of an entry, with its server's number in it.
+// entry is the mark of an entry, including its server's number.
 func (m *fwmarks) entry(k Key, v Value) (Mark, error) {
 	if v.Via == ByAddress {
 		return v.Mark, nil
