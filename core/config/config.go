@@ -286,6 +286,9 @@ const (
 	masqueradeBit = 14
 )
 
+// DefaultMark is kube-proxy's default fwmark bit for masquerade.
+const DefaultMark = 1 << masqueradeBit
+
 // Default returns the configuration that holds when nothing is set. It is
 // kube-proxy's, with these differences: the mode is auto; a change is programmed
 // at once (kube-proxy waits for a second by default); and node

@@ -211,6 +211,12 @@ type Gap struct {
 	Unserved bool
 }
 
+// MissingFamily is the Gap of a port whose IP family is not served, since the node lacks the
+// family or a tool for it.
+func MissingFamily(f Family, tool string) Gap {
+	return Gap{Missing: true, Detail: fmt.Sprintf("%s is not served: this node has no %s, or no %s for it", f, f, tool)}
+}
+
 // OfMode reports whether a gap is a property of the whole mode: it is reported once, and makes no
 // Service Partial.
 func (g Gap) OfMode() bool { return g.Source || g.Failover }

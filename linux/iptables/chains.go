@@ -49,8 +49,8 @@ func (p *portCompiler) chain(t xtables.Table, name string) chainID {
 	return chainID{Family: p.port.ID.Family, Table: t, Chain: name}
 }
 
-// namePools names the chains of the port's pools: KUBE-SVL- for the one that frontends with
-// policy Local have, KUBE-SVC- for the other. The prefix only affects the name.
+// namePools names the chains of the port's pools: KUBE-SVL- for the pool of policy Local,
+// KUBE-SVC- for the other.
 func (p *portCompiler) namePools() {
 	local := p.port.PoolOf(model.Local)
 	for i, pool := range p.port.Pools() {
@@ -73,7 +73,7 @@ func (p *portCompiler) usePool(pool *model.Pool) *poolChain {
 	return p.pools[i]
 }
 
-// isNodePort reports whether a frontend is for all addresses of the host.
+// isNodePort reports whether a frontend has the addresses of the host.
 func isNodePort(f *model.Frontend) bool { return f.Kind == model.KindNodePort }
 
 // match matches packets to a frontend.
@@ -114,8 +114,8 @@ func rejectTree(f *model.Frontend) *tree {
 	return externalTree
 }
 
-// podMatch matches packets of this node's pods. It has no match if they cannot be
-// detected, or if the pod range is all addresses: see actions.
+// podMatch matches packets of this node's pods. It is empty if they cannot be detected, or
+// if the pod range is all addresses: see actions.
 func podMatch(f model.Family, pods model.PodMatch) xtables.Rule {
 	arriving, _ := xtables.FromPods(f, pods)
 	if len(arriving) == 0 {
@@ -124,7 +124,7 @@ func podMatch(f model.Family, pods model.PodMatch) xtables.Rule {
 	return arriving[0] // there is one per family
 }
 
-// matchesAll reports whether podMatch has no match.
+// matchesAll reports whether a podMatch is empty.
 func matchesAll(r xtables.Rule) bool { return !r.Src.Prefix.IsValid() && r.In.Name == "" }
 
 // markMasq marks packets to be masqueraded.
@@ -134,7 +134,7 @@ var markMasq = xtables.Jump{Chain: chainMark}
 // all are those for pods.
 func (p *portCompiler) actions(f *model.Frontend) [model.Origins]model.Action {
 	on := f.On
-	if p.host.Pods.Known(p.port.ID.Family) && matchesAll(p.pods) { // the prefix of all addresses
+	if p.host.Pods.Known(p.port.ID.Family) && matchesAll(p.pods) { // the pod range is all addresses
 		on[model.FromHost], on[model.FromOutside] = on[model.FromPod], on[model.FromPod]
 	}
 	return on
@@ -275,7 +275,7 @@ func (p *portCompiler) emitPools() {
 			continue
 		}
 		endpoints := slices.Clone(c.pool.Endpoints)
-		slices.SortFunc(endpoints, func(a, b model.Endpoint) int { return a.Addr.Compare(b.Addr) }) // the same after a restart
+		slices.SortFunc(endpoints, func(a, b model.Endpoint) int { return a.Addr.Compare(b.Addr) }) // the same order after a restart
 		p.emit(Key{chainID: p.chain(xtables.NAT, c.name)}, p.poolRules(c, endpoints))
 		for _, e := range endpoints {
 			if p.hasOwnChain(e) && !own[e.Addr] {
@@ -324,9 +324,9 @@ func (p *portCompiler) affinityRules(endpoints []model.Endpoint, add func(*xtabl
 func (p *portCompiler) balanceRules(endpoints []model.Endpoint, add func(*xtables.Rule)) {
 	left := 0
 	for _, e := range endpoints {
-		left += parts(e)
+		left += weightOf(e)
 	}
-	var r xtables.Rule // one for all, as there may be 30,000
+	var r xtables.Rule // reused, as there may be 30,000
 	chance := make([]xtables.Match, 1)
 	for i, e := range endpoints {
 		r = p.dnat(e)
@@ -334,16 +334,16 @@ func (p *portCompiler) balanceRules(endpoints []model.Endpoint, add func(*xtable
 			r = xtables.JumpTo(endpointChain(p.port.ID, e.Addr))
 		}
 		if i < len(endpoints)-1 {
-			chance[0] = xtables.PartOf(parts(e), left)
+			chance[0] = xtables.PartOf(weightOf(e), left)
 			r.Matches = chance
 		}
-		left -= parts(e)
+		left -= weightOf(e)
 		add(&r)
 	}
 }
 
-// parts returns the weight of an endpoint, at least 1.
-func parts(e model.Endpoint) int { return max(int(e.Weight), 1) }
+// weightOf returns the weight of an endpoint, at least 1.
+func weightOf(e model.Endpoint) int { return max(int(e.Weight), 1) }
 
 // reportScheduler reports a scheduler that is not supported.
 func (p *portCompiler) reportScheduler() {

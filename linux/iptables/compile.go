@@ -17,12 +17,9 @@ import (
 // Name is how --proxy-mode names this mode.
 const Name config.Mode = "iptables"
 
-// defaultMark is kube-proxy's default fwmark bit for masquerade: bit 14.
-const defaultMark = 1 << 14
-
 // Options are the settings of this data plane.
 type Options struct {
-	// Mark is the fwmark bit of packets to be masqueraded; 0 means defaultMark.
+	// Mark is the fwmark bit of packets to be masqueraded; 0 means config.DefaultMark.
 	Mark uint32
 	// Families are the IP families to serve; none means both. A port of another family is a
 	// Gap.
@@ -30,9 +27,7 @@ type Options struct {
 	// NoRandomFully omits MASQUERADE --random-fully, for iptables before 1.6.2 and
 	// kernels before 3.13.
 	NoRandomFully bool
-	// Liberal passes packets that connection tracking finds invalid, which are dropped
-	// otherwise, since some would reset connections (issue 74839 of
-	// kubernetes/kubernetes).
+	// Liberal omits the rule that drops packets which conntrack finds invalid: see invalid.
 	Liberal bool
 }
 
@@ -57,8 +52,7 @@ func NewCompiler(o Options) *Compiler {
 
 func (c *Compiler) Equal(a, b Value) bool { return a == b }
 
-// Rank: chains come before the rules that jump to them,
-// those in built-in chains last.
+// Rank: chains come before the rules that jump to them, jumps in built-in chains last.
 func (c *Compiler) Rank(k Key) int {
 	switch classOf(k.Chain) {
 	case whole:
@@ -111,9 +105,9 @@ func (c *Compiler) Base(host *model.Host, emit func(Key, Value)) {
 	}
 }
 
-// constant emits the chains that do not depend on Services.
+// constant emits KUBE-MARK-MASQ, KUBE-POSTROUTING and KUBE-FORWARD.
 func (c *Compiler) constant(f model.Family, emit func(Key, Value)) {
-	bit := cmp.Or(c.options.Mark, defaultMark)
+	bit := cmp.Or(c.options.Mark, config.DefaultMark)
 	marked := xtables.HasMark{Value: bit, Mask: bit}
 	unmarked := xtables.HasMark{Value: bit, Mask: bit, Not: true}
 	emitChain(nat(f, chainMark), emit, xtables.Rule{Target: xtables.SetMark{Value: bit, Mask: bit}})
@@ -134,8 +128,7 @@ func (c *Compiler) constant(f model.Family, emit func(Key, Value)) {
 }
 
 // nodePorts emits the jumps to the node ports, for the addresses on which they
-// answer. On loopback addresses relays serve them (core/relay/direct): these rules
-// leave those out.
+// answer, except loopback addresses, where relays serve them (core/relay/direct).
 func nodePorts(host *model.Host, at chainID, to string, emit func(Key, Value)) {
 	const comment = "kubernetes service nodeports; NOTE: this must be the last rule in this chain"
 	local := at.Family.Loopbacks()
@@ -155,7 +148,7 @@ func nodePorts(host *model.Host, at chainID, to string, emit func(Key, Value)) {
 }
 
 // unallocated emits the rules that drop packets to an unallocated cluster IP. They
-// come after all frontends. A balanced packet has its endpoint's address by now,
+// come after all frontends. A balanced packet has its endpoint's address by then,
 // which may be in ServiceCIDRs.
 func unallocated(host *model.Host, at chainID, emit func(Key, Value)) {
 	for _, p := range host.ServiceCIDRs {
@@ -185,7 +178,7 @@ const sayUnallocated = "unallocated cluster IP"
 
 func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) []model.Gap {
 	if !slices.Contains(c.families, port.ID.Family) {
-		return []model.Gap{{Missing: true, Detail: port.ID.Family.String() + " is not served: this node has none, or no iptables for it"}}
+		return []model.Gap{model.MissingFamily(port.ID.Family, "iptables")}
 	}
 	p := &portCompiler{
 		branches: &c.branches, host: host, port: port, emit: emit,
@@ -217,8 +210,7 @@ func (p *portCompiler) healthPort() {
 }
 
 // frontend emits the rules of one frontend: in the nat table for clients that are
-// balanced, in the filter table for packets that still have the frontend's address
-// after that.
+// balanced, in the filter table for packets that still have the frontend's address.
 func (p *portCompiler) frontend(f *model.Frontend) {
 	if isNodePort(f) && p.host.NodePorts.Loopback[p.port.ID.Family] {
 		p.gap(f, "node ports do not answer on loopback addresses in this mode")
@@ -233,7 +225,7 @@ func (p *portCompiler) frontend(f *model.Frontend) {
 	p.reject(f)
 }
 
-// balance emits the rule of the nat table.
+// balance emits the rule that dispatches a frontend in the nat table.
 func (p *portCompiler) balance(f *model.Frontend) {
 	on := p.actions(f)
 	if !slices.ContainsFunc(on[:], balances) {
@@ -243,7 +235,7 @@ func (p *portCompiler) balance(f *model.Frontend) {
 	switch chain := p.directPool(f); {
 	case chain != nil:
 		r.Target = xtables.Jump{Chain: chain.name}
-		if len(chain.masquerade) == 0 { // which have the same comment
+		if len(chain.masquerade) == 0 { // they have the same comment
 			r.Comment = p.comment(f)
 		}
 	case f.Restricted && len(f.Allow) == 0: // no client is allowed
@@ -288,8 +280,8 @@ func (p *portCompiler) directPool(f *model.Frontend) *poolChain {
 	return chain
 }
 
-// masqueradeMatch returns the match of clients that are masqueraded. ok is false if
-// that takes more than one match.
+// masqueradeMatch returns the match of clients that are masqueraded; some is false if there are
+// none, ok if one match cannot express them.
 func (p *portCompiler) masqueradeMatch(on [model.Origins]model.Action) (from xtables.Rule, some, ok bool) {
 	mask := on[model.FromOutside].SNAT
 	switch {
@@ -342,7 +334,7 @@ func probeRules(f model.Family, t xtables.Table, randomFully bool) []xtables.Rul
 	a := netip.MustParseAddr([...]string{model.IPv4: "192.0.2.1", model.IPv6: "2001:db8::1"}[f])
 	list := "TANDEM-PROBE"
 	to := xtables.Rule{Dst: xtables.Address(a), Proto: model.TCP, Ports: xtables.Port(80)}
-	mark := xtables.HasMark{Value: defaultMark, Mask: defaultMark, Not: true}
+	mark := xtables.HasMark{Value: config.DefaultMark, Mask: config.DefaultMark, Not: true}
 	kinds := []xtables.Rule{
 		{Src: xtables.Addrs{Prefix: xtables.Address(a).Prefix, Not: true}, Comment: "a/b:c", Matches: []xtables.Match{xtables.State{Any: "NEW"}}, Target: xtables.Drop},
 		{In: xtables.Interface{Name: "tandem0", Not: true}, Matches: []xtables.Match{xtables.DstLocal{}, mark}, Target: xtables.Reject},
@@ -352,7 +344,7 @@ func probeRules(f model.Family, t xtables.Table, randomFully bool) []xtables.Rul
 	if t == xtables.NAT {
 		dnat := xtables.DNAT{To: netip.AddrPortFrom(a, 80)}
 		kinds = []xtables.Rule{
-			{Dst: xtables.Address(a), Comment: "a/b:c", Target: xtables.SetMark{Value: defaultMark, Mask: defaultMark}},
+			{Dst: xtables.Address(a), Comment: "a/b:c", Target: xtables.SetMark{Value: config.DefaultMark, Mask: config.DefaultMark}},
 			{Matches: []xtables.Match{xtables.Recent{Name: list, Seconds: 10}}, Target: xtables.Return},
 			{Matches: []xtables.Match{xtables.PartOf(1, 3)}, Proto: model.TCP, Target: dnat},
 			{Matches: []xtables.Match{xtables.Recent{Name: list, Set: true}}, Proto: model.UDP, Target: dnat},

@@ -16,16 +16,17 @@
 //
 // Names, hashes, comments and marks are kube-proxy's. Different are:
 //
-//   - Dispatch is a tree (layout.go). A first packet meets tens of rules, and a
-//     change rewrites one small chain, never KUBE-SERVICES.
+//   - Dispatch is a tree (layout.go). A first packet traverses tens of rules, and a
+//     change rewrites one small chain, KUBE-SERVICES only with the first or last
+//     frontend of a /8 (IPv6: /32).
 //   - An endpoint has a KUBE-SEP- chain only if it is a pod of this node, where
 //     it may be its own client (hairpin), or with session affinity. Others are one DNAT
 //     rule. The legacy variant copies the table for every change, so rules are
 //     few and comments fewer: a pool's chain has one, on its first rule, which
 //     lists the endpoints.
-//   - Addresses of Services reject the host itself, too, where they have no
-//     endpoints; cluster IPs reject ports that they do not have; node ports reject
-//     only on the addresses on which they would answer.
+//   - Frontends without endpoints reject the host's own packets, too; cluster IPs
+//     reject ports that they do not have; node ports reject only on the addresses on
+//     which they would answer.
 //
 // Affinity is the kernel's xt_recent, which remembers the last 100 clients of an
 // endpoint unless its parameter ip_list_tot says otherwise.
@@ -41,8 +42,8 @@
 //
 // External changes are detected within a second in the nft variant, where the kernel
 // counts transactions, and in the legacy variant if they change the number or size of
-// a table's rules, such as a flush. Other edits are found when the table is read the
-// next time: every 30 s (syncPeriod), with 10,000 Services about every two minutes,
+// a table's rules, such as a flush. Other changes are found when the table is read
+// again: every 30 s (syncPeriod), with 10,000 Services about every two minutes,
 // since reading that table takes half a second of CPU time. Linux has no cheaper way
 // to detect them.
 //
@@ -54,7 +55,7 @@
 //
 //	layout.go          chains, their names and owners; the dispatch trees; objects,
 //	                   and where a rule belongs in its chain
-//	chains.go          the chains that belong to one port
+//	chains.go          the chains that belong to one port, and drops outside of source ranges
 //	compile.go         ports to objects (Compiler): base chains, dispatch, rejects
 //	restore.go         chains to iptables-restore, and iptables-save to objects
 //	driver_linux.go    the kernel (Driver), by the commands of linux/xtables

@@ -40,14 +40,14 @@ var (
 )
 
 // open returns a driver for the network namespace of the calling thread, with
-// the commands of a variant. The rules of the legacy variant are read again at
-// intervals of again, 0 for never. Close it after use; programmed objects stay.
-func open(t xtables.Tools, families []model.Family, again time.Duration) (*Driver, error) {
+// the commands of a variant. The rules of the legacy variant are read again every
+// syncPeriod, 0 for never. Close it after use; programmed objects stay.
+func open(t xtables.Tools, families []model.Family, syncPeriod time.Duration) (*Driver, error) {
 	d, err := xtables.Open(t, families, tables()...)
 	if err != nil {
 		return nil, err
 	}
-	d.Watch.Poll.Every = again
+	d.Watch.Poll.Every = syncPeriod
 	return &Driver{tables: d, shared: sharedChains{}}, nil
 }
 
@@ -55,9 +55,8 @@ func (d *Driver) Close() error { return errors.Join(d.tables.Close(), d.liberal.
 
 func (d *Driver) Problems() []model.Problem { return d.liberal.Lost() }
 
-// Limits: each table of each family is written as a whole
-// or not at all. If one fails after another was written, ops can be repeated, also in
-// parts, since chains are always written as a whole.
+// Limits: each table of each family is written as a whole or not at all. If one fails after
+// another was written, ops can be repeated, also in parts: chains are always written whole.
 //
 // The legacy variant copies a table for each transaction, so all ops go into one. The
 // time of the nft variant grows faster than the number of rules, so they are limited.
@@ -69,6 +68,7 @@ func (d *Driver) Limits() dataplane.Limits {
 	return l
 }
 
+// maxOpsNFT is the largest number of ops in one Commit of the nft variant.
 const maxOpsNFT = 20000
 
 func (d *Driver) Commit(ctx context.Context, ops []op) []error {
@@ -150,7 +150,7 @@ func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 	if len(d.committed) == 0 {
 		d.counts.reset(objects)
 	}
-	for id := range d.committed { // chains written meanwhile are newer than the reading
+	for id := range d.committed { // written meanwhile: newer than what was read
 		delete(shared, id)
 		if es, ok := d.shared[id]; ok {
 			shared[id] = es
@@ -210,7 +210,7 @@ func (d *Driver) Others(ctx context.Context) ([]string, error) {
 // ruleCounts are numbers of rules, by family and table.
 type ruleCounts struct{ total, written [2][2]int }
 
-// add counts the changes of a script, which adds rules.
+// add counts ops, and the rules that their script writes.
 func (t *ruleCounts) add(f model.Family, table xtables.Table, ops []op, rules int) {
 	for _, o := range ops {
 		t.total[f][table] -= o.Old.Len()

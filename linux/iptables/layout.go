@@ -31,13 +31,13 @@ func nat(f model.Family, chain string) chainID {
 // except for those marked as Tandem's.
 const (
 	chainServices    = "KUBE-SERVICES"           // nat: dispatch by address; filter: rejects cluster IPs without endpoints, and ports that a cluster IP does not have
-	chainExternal    = "KUBE-EXTERNAL-SERVICES"  // filter: other addresses without endpoints
+	chainExternal    = "KUBE-EXTERNAL-SERVICES"  // filter: rejects external and load balancer IPs without endpoints
 	chainNodePorts   = "KUBE-NODEPORTS"          // nat: dispatch by port; filter: health check ports
-	chainUnserved    = "KUBE-NODEPORTS-UNSERVED" // filter: node ports without endpoints; Tandem's
-	chainFirewall    = "KUBE-PROXY-FIREWALL"     // filter: clients outside of source ranges
-	chainForward     = "KUBE-FORWARD"            // filter
-	chainMark        = "KUBE-MARK-MASQ"          // nat
-	chainPostrouting = "KUBE-POSTROUTING"        // nat
+	chainUnserved    = "KUBE-NODEPORTS-UNSERVED" // filter: rejects node ports without endpoints; Tandem's
+	chainFirewall    = "KUBE-PROXY-FIREWALL"     // filter: drops clients outside of source ranges
+	chainForward     = "KUBE-FORWARD"            // filter: accepts marked packets and connections, drops invalid packets
+	chainMark        = "KUBE-MARK-MASQ"          // nat: marks packets to be masqueraded
+	chainPostrouting = "KUBE-POSTROUTING"        // nat: masquerades marked packets
 )
 
 // The prefixes of the names of chains that belong to one port.
@@ -126,7 +126,7 @@ func endpointChain(id model.PortID, endpoint netip.AddrPort) string {
 }
 
 // addressChain names a chain of a tree by its prefix. IPv6 prefixes are too long for
-// a name (28 bytes); the rule that goes there shows them.
+// a name (28 bytes); the rule that leads to the chain shows them.
 func addressChain(beginning string, p netip.Prefix) string {
 	if p.Addr().Is4() {
 		return beginning + p.String()
@@ -167,15 +167,15 @@ var (
 	trees = [...]*tree{vipTree, portTree, clusterTree, externalTree, firewallTree, unservedTree}
 )
 
-// The levels of trees. Cluster IPs come from one range of at most 20 bits, in IPv6
-// the lowest bits. Addresses of load balancers may be anywhere.
+// The levels of trees: prefix lengths, and numbers of ports. Cluster IPs come from one range of
+// at most 20 bits, in IPv6 the lowest bits. Addresses of load balancers may be anywhere.
 //
 // API servers allocate cluster IPs at random. Each chain takes 480 bytes of a legacy
 // table, which is copied for each change, so chains for too few addresses cost more
 // than they save; chains for too many slow down first packets.
 var (
 	prefixLengths = [...][]int{model.IPv4: {8, 16, 21, 26}, model.IPv6: {32, 112, 117, 122}}
-	portSpans     = []uint16{256, 16} // of ports
+	portSpans     = []uint16{256, 16}
 )
 
 // invalid drops packets that connection tracking finds invalid. Some of them
@@ -207,13 +207,13 @@ type Position struct {
 // Rank orders the rules of a shared chain.
 type Rank uint8
 
-// The ranks. Rules of one rank are disjoint, except the last.
+// The ranks. The order within a rank is free: its rules are disjoint or have one target.
 const (
 	rankChain      Rank = iota // the chain itself
 	rankUnexpected             // a rule that should not be there
 	rankDisorder               // the rules are in a wrong order
-	rankBranch                 // parts of the tree
-	rankPods                   // the more specific first: a frontend, for pods
+	rankBranch                 // to the next level of the tree
+	rankPods                   // the more specific first: a frontend, for pods or source ranges
 	rankHost                   // for the host itself
 	rankPort                   // for all origins
 	rankAddress                // other ports of the address
@@ -364,7 +364,7 @@ func (b *branch) emitPath(emit func(Key, Value)) {
 	b.emit(emit)
 }
 
-// branchCache caches branches, which thousands of ports share, with their text.
+// branchCache caches branches with their text: thousands of ports share each.
 type branchCache struct {
 	mu    sync.RWMutex
 	known map[branchID]*branch

@@ -185,8 +185,8 @@ func dispatches(f model.Family, chain string, l xtables.Line) (at netip.AddrPort
 	return netip.AddrPortFrom(addr, r.Ports.First), r.Proto, true
 }
 
-// packetCounter sums up the packets that the rule for invalid packets has dropped, of all families and
-// across resets of the rule's counter. It is safe for concurrent use.
+// packetCounter sums up the packets that the rule for invalid packets has dropped, of all
+// families and across resets of its counters. It is safe for concurrent use.
 type packetCounter struct {
 	families []model.Family
 	read     func(context.Context, chainID, xtables.Rule) (uint64, error)
@@ -194,10 +194,10 @@ type packetCounter struct {
 
 	mu       sync.Mutex
 	sum      uint64
-	last     [2]uint64 // by family: the rule's counter when it was last read
+	last     [2]uint64 // by family: the rule's counter as last read
 	readAt   time.Time
 	readTook time.Duration
-	failing  bool // the last reading
+	failing  bool // the last reading failed
 }
 
 // The legacy variant copies a whole table to list one chain of it: with 10,000

@@ -51,7 +51,7 @@ func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (datap
 // probe finds out whether this host supports the mode.
 func probe(ctx context.Context) error { return xtables.Probe(ctx, probeRules) }
 
-// backend adds removal for both variants, and counters.
+// backend adds counters, and removes the rules of both variants.
 type backend struct {
 	dataplane.Backend
 	driver    *Driver
@@ -128,11 +128,10 @@ func removeUnused(ctx context.Context, d *Driver) error {
 	return errors.Join(d.Commit(ctx, ops)...)
 }
 
-// eachInUse calls f for each variant and family that has objects with Tandem's names. It
-// creates no tables: of the legacy variant only existing ones are read. A variant that
-// cannot be read is skipped, since the kernel may lack nf_tables; it is an error if no
-// variant can be read, if the legacy variant fails, or if iptables cannot list an nft
-// table.
+// eachInUse calls f for each variant and family that has chains with names that Tandem uses. It
+// creates no tables: of the legacy variant only existing ones are read. The nft variant is
+// skipped if it cannot be read, since the kernel may lack nf_tables, but it is an error if no
+// variant can be read, or if iptables cannot list an nft table.
 func eachInUse(ctx context.Context, installed []xtables.Tools, ns *host.Namespace, f func(d *Driver, have map[Key]Value) error) error {
 	var unread, errs []error
 	read := 0

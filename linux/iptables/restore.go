@@ -16,13 +16,13 @@ import (
 type op = ledger.Op[Key, Value]
 
 // sharedChains is the installed content of shared chains, and of the owned rules in
-// built-in chains: a change of one rule rewrites all rules of its chain. A chain without entries
-// does not exist.
+// built-in chains: a change of one rule rewrites all of them in its chain. A chain without
+// entries does not exist.
 type sharedChains map[chainID][]entry
 
-// entry is one object of such a chain. Entries are in the order of their positions.
+// entry is one object of a chain. Entries are in the order of their positions.
 type entry struct {
-	line  Position
+	at    Position
 	value Value
 }
 
@@ -43,8 +43,8 @@ func (b sharedChains) remove(k Key) {
 	}
 }
 
-func locate(es []entry, line Position) (place int, known bool) {
-	return slices.BinarySearchFunc(es, line, func(e entry, l Position) int { return e.line.compare(l) })
+func locate(es []entry, at Position) (index int, known bool) {
+	return slices.BinarySearchFunc(es, at, func(e entry, at Position) int { return e.at.compare(at) })
 }
 
 // apply returns the script for ops on one table, and the content of changed chains
@@ -84,7 +84,7 @@ func (b sharedChains) apply(ops []op) (s xtables.Script, after sharedChains) {
 // values lists the rules of entries, with or without unexpected ones.
 func values(es []entry, unexpected bool) (vs []Value) {
 	for _, e := range es {
-		if e.value.Len() > 0 && (unexpected || !e.line.unexpected()) {
+		if e.value.Len() > 0 && (unexpected || !e.at.unexpected()) {
 			vs = append(vs, e.value)
 		}
 	}
@@ -102,7 +102,7 @@ func (b sharedChains) update(changed sharedChains) {
 	}
 }
 
-// replaceRules replaces the owned rules in a built-in chain by others at its top.
+// replaceRules replaces the owned rules in a built-in chain by new ones at its top.
 func replaceRules(s *xtables.Script, chain string, before, after []Value) {
 	for _, r := range before {
 		s.Delete(chain, r)

@@ -18,7 +18,7 @@ import (
 
 // Options are the settings of this data plane.
 type Options struct {
-	// Mark is the fwmark bit of packets to be masqueraded; 0 means defaultMark.
+	// Mark is the fwmark bit of packets to be masqueraded; 0 means config.DefaultMark.
 	Mark uint32
 	// Families are the IP families to serve; none means both. A port of another family is a
 	// Gap.
@@ -30,7 +30,7 @@ type Options struct {
 	// weights; nil means all.
 	Schedulers []string
 	// Weighted makes Services use a weighted scheduler even before endpoints have weights: while the
-	// kernel exchanges the scheduler of a virtual server, it refuses connections.
+	// kernel exchanges the scheduler of a virtual server, it rejects connections.
 	Weighted bool
 	// NoRandomFully is set if this iptables lacks MASQUERADE --random-fully.
 	NoRandomFully bool
@@ -56,8 +56,8 @@ type Compiler struct {
 // NewCompiler returns a compiler.
 func NewCompiler(o Options) *Compiler { return &Compiler{options: o, bits: bitsFor(o.Mark)} }
 
-// Equal: a weighted scheduler is equivalent to the
-// unweighted one while all weights are the same, so that an existing server is kept.
+// Equal: a weighted scheduler equals the unweighted one while all weights are the same, so that
+// an existing server is kept.
 func (c *Compiler) Equal(a, b Value) bool {
 	if !a.Weighted && !b.Weighted && (weighted[a.Scheduler] == b.Scheduler || weighted[b.Scheduler] == a.Scheduler) {
 		a.Scheduler = b.Scheduler
@@ -65,11 +65,10 @@ func (c *Compiler) Equal(a, b Value) bool {
 	return a == b
 }
 
-// Rank: no packet is marked before its virtual server
-// exists, so chains and the jumps to them come last; and source ranges come before
-// the frontend that they restrict. Node ports are the exception: IPVS serves their addresses, which are the
-// node's, without a mark, and an entry may deny that, so the entry comes before the server. Before it come
-// the entries for pods and the host, whose action may differ.
+// Rank: no packet is marked before its virtual server exists, so chains and the jumps to them
+// come last; source ranges come before the frontend that they restrict. IPVS serves node ports,
+// whose addresses are the node's, even without a mark. Their entries may deny that, so these come before the
+// server, and the entries for pods and the host, whose action may differ, come before them.
 func (c *Compiler) Rank(k Key) int {
 	switch k.Kind {
 	case kindLink, kindRule, kindRoute, KindSet:
@@ -117,7 +116,7 @@ func (*Compiler) Admits(k Key) (guard Key, clients netip.Prefix) {
 
 func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) []model.Gap {
 	if !slices.Contains(c.options.families(), port.ID.Family) {
-		return []model.Gap{{Missing: true, Detail: port.ID.Family.String() + " is not served: this node has none, or no iptables for it"}}
+		return []model.Gap{model.MissingFamily(port.ID.Family, "iptables")}
 	}
 	p := portCompiler{options: c.options, bits: c.bits, host: host, port: port, emit: emit}
 	for i := range port.Frontends {
@@ -242,7 +241,7 @@ type portCompiler struct {
 	emit      func(Key, Value)
 	gaps      []model.Gap
 	frontends []frontendAddr
-	tenant    uint32 // of its virtual servers by mark; 0 before the first
+	tenant    uint32 // see tenantNumber; 0 before its first call
 }
 
 // frontendAddr is a frontend at one address: a node port has one for each address
@@ -250,7 +249,7 @@ type portCompiler struct {
 type frontendAddr struct {
 	*model.Frontend
 	at    netip.AddrPort
-	first bool // of those that the frontend has
+	first bool // of the frontend's addresses
 }
 
 func (p *portCompiler) key(kind Kind, at netip.AddrPort) Key {
@@ -261,9 +260,9 @@ func (p *portCompiler) gap(f *model.Frontend, detail string) {
 	p.gaps = append(p.gaps, model.Gap{Frontend: f.At, Detail: detail})
 }
 
-// The purpose of a virtual server does not change with its endpoints. The one by
-// address has the endpoints for packets from outside, or none. Packets of other origins, if another
-// policy chooses their endpoints, get an fwmark that leads to the frontend's virtual server by fwmark, which
+// Which clients a virtual server is for does not change with its endpoints. The one by address
+// has the endpoints for packets from outside, or none. Packets of other origins, if another
+// policy chooses their endpoints, get the fwmark of the frontend's virtual server by fwmark, which
 // IPVS looks up first, also while both policies choose the same endpoints.
 
 // via returns how balanced packets of an origin find their virtual server.
@@ -345,8 +344,8 @@ func (p *portCompiler) commonFor(common Mark, o model.Origin) Mark {
 	return common
 }
 
-// once adds a gap of the whole port, unless it was added before.
-func (p *portCompiler) once(format string, args ...any) {
+// gapOnce adds a gap of the whole port, unless it was added before.
+func (p *portCompiler) gapOnce(format string, args ...any) {
 	g := model.Gap{Detail: fmt.Sprintf(format, args...)}
 	if !slices.Contains(p.gaps, g) {
 		p.gaps = append(p.gaps, g)
@@ -383,8 +382,8 @@ func (p *portCompiler) serve(k Key, pool *model.Pool) {
 // server is the definition of a virtual server. One by fwmark cannot be persistent:
 // the kernel would send persistent clients to the destination port of the packet, not
 // the endpoint's. It has session affinity by the source hashing scheduler instead.
-// Persistent clients are connections of the kernel's (ip_vs_conn), whose number nothing bounds for one
-// server or one namespace: those of one take no room from another's, but memory of the node.
+// The kernel has a connection (ip_vs_conn) for each persistent client. Their number is not bounded:
+// they take memory of the node, but no room from other Services.
 func (p *portCompiler) server(k Key, pool *model.Pool) Value {
 	s := virtualserver.Server{Scheduler: p.scheduler(pool)}
 	switch {
@@ -393,21 +392,21 @@ func (p *portCompiler) server(k Key, pool *model.Pool) Value {
 	case p.port.SessionAffinity > 0:
 		s.Flags, s.Timeout = virtualserver.Persistent, max(uint32(p.port.SessionAffinity.Seconds()), 1)
 	}
-	switch s.Scheduler { // without Fallback, clients that hash to a draining destination are refused
+	switch s.Scheduler { // without Fallback, clients that hash to a draining destination are rejected
 	case "mh":
 		s.Flags |= virtualserver.Fallback | virtualserver.MHPort
 	case "sh":
 		s.Flags |= virtualserver.Fallback
 	}
 	if k.Via != ByAddress {
-		s.Flags |= p.counted() << tenantShift
+		s.Flags |= p.tenantNumber() << tenantShift
 	}
 	return Value{Server: s, Weighted: isWeighted(s.Scheduler) && pool != nil && pool.Weighted()}
 }
 
-// counted returns the number by which the namespace's virtual servers by mark are counted, a hash. Two
-// namespaces with the same number have one share together.
-func (p *portCompiler) counted() uint32 {
+// tenantNumber returns a hash of the namespace, by which its virtual servers by mark are counted.
+// Namespaces with the same hash share one quota.
+func (p *portCompiler) tenantNumber() uint32 {
 	if p.tenant == 0 {
 		sum := p.host.Number("namespace", []byte(p.port.ID.Service.Namespace))
 		p.tenant = 1 + binary.BigEndian.Uint32(sum[:])%(tenantBits>>tenantShift)
@@ -415,7 +414,7 @@ func (p *portCompiler) counted() uint32 {
 	return p.tenant
 }
 
-// tenant returns the number by which a virtual server's namespace is counted; 0 if unknown, and for servers by address.
+// tenant returns the tenantNumber of a virtual server; 0 if unknown, and for servers by address.
 func (v Value) tenant() uint32 { return v.Flags & tenantBits >> tenantShift }
 
 // The kernel's schedulers that Services can choose, and the weighted ones.
@@ -434,7 +433,7 @@ func (p *portCompiler) scheduler(pool *model.Pool) string {
 	case p.port.Scheduler == model.DefaultScheduler:
 		name = usual
 	case !known:
-		p.once("IPVS has no scheduler %s: %s instead", p.port.Scheduler, usual)
+		p.gapOnce("IPVS has no scheduler %s; using %s", p.port.Scheduler, usual)
 		name = usual
 	}
 	has := func(name string) bool {
@@ -444,7 +443,7 @@ func (p *portCompiler) scheduler(pool *model.Pool) string {
 		name = by
 	}
 	if name != usual && !has(name) {
-		p.once("this kernel has no scheduler ip_vs_%s: %s instead", name, usual)
+		p.gapOnce("kernel module ip_vs_%s is missing; using scheduler %s", name, usual)
 		return usual
 	}
 	return name

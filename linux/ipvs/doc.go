@@ -38,8 +38,8 @@
 //
 // Virtual servers use the weighted schedulers, wrr for rr and wlc for lc,
 // also while all weights are the same: endpoints that start slowly or come back get
-// weights for a while, and the kernel refuses connections to a virtual server while it
-// exchanges its scheduler. A scheduler that is there already stays until it has to go.
+// weights for a while, and the kernel rejects connections to a virtual server while it
+// exchanges its scheduler. An installed rr or lc stays while all weights are the same.
 //
 // Owned objects are: virtual servers with flagOwned, sets of Tandem's type and options,
 // chains with the owner rule, Tandem's routing table and the rule that selects it, and

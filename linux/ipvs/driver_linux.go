@@ -29,7 +29,7 @@ import (
 // objects: virtual servers with flagOwned, Tandem's sets and chains, kube-ipvs0. One
 // goroutine may use it at a time, and another one Observe, from any thread.
 //
-// For the ledger a deleted destination is gone; in the kernel it drains: see drains.
+// To the ledger a draining destination is deleted: see drains.
 type Driver struct {
 	dataplane.SimpleDriver[Key, Value]
 	options Options
@@ -65,7 +65,7 @@ func Open(o Options, exclude []netip.Prefix, c *xtables.Commands, log *slog.Logg
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
-	d.servers = &servers{d.kernel, d.marks, d.drains, exclude, o.scheduler() == "dh"}
+	d.servers = &servers{d.kernel, d.marks, d.drains, exclude, o.scheduler() != "dh"}
 	return d, nil
 }
 
@@ -91,7 +91,7 @@ func (d *Driver) Others(ctx context.Context) ([]string, error) {
 	return d.tables.Others(ctx, func(chain string) bool { return strings.HasPrefix(chain, "KUBE-") })
 }
 
-// sweep deletes the scratch objects that a killed probe has left.
+// sweep deletes scratch objects of a killed probe.
 func (d *Driver) sweep(ctx context.Context) error {
 	return d.tables.Namespace.Do(func() error {
 		lock, err := host.LockProbe(ctx)
@@ -105,14 +105,14 @@ func (d *Driver) sweep(ctx context.Context) error {
 
 func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{} }
 
-// Commit applies one op after the other, except that consecutive ops on
-// entries, or on chains, are written together.
+// Commit applies one op after the other, except that consecutive ops of a batch are
+// written together.
 func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []error {
 	errs := make([]error, len(ops))
 	c := commit{d, ctx, d.servers.begin(ops)}
 	for i := 0; i < len(ops); {
-		n := 1
-		for i+n < len(ops) && batchKind(ops[i].Key.Kind) != 0 && batchKind(ops[i+n].Key.Kind) == batchKind(ops[i].Key.Kind) {
+		n, b := 1, batchOf(ops[i].Key.Kind)
+		for b != batchNone && i+n < len(ops) && batchOf(ops[i+n].Key.Kind) == b {
 			n++
 		}
 		c.apply(ops[i:i+n], errs[i:i+n])
@@ -136,10 +136,10 @@ func (c *commit) apply(ops []ledger.Op[Key, Value], errs []error) {
 		}
 		return
 	}
-	switch batchKind(ops[0].Key.Kind) {
-	case 1:
+	switch batchOf(ops[0].Key.Kind) {
+	case batchEntries:
 		c.entries(ops, errs)
-	case 2:
+	case batchRules:
 		c.tables.apply(c.ctx, ops, errs)
 	default:
 		if err := c.one(ops[0]); err != nil {
@@ -198,14 +198,13 @@ func (c *commit) entries(ops []ledger.Op[Key, Value], errs []error) {
 	}
 }
 
-// Disturbed: the kernel sends no events for virtual
-// servers and sets, so everything is read again every syncPeriod.
+// Disturbed: the kernel sends no events for virtual servers and sets, so everything is read
+// again every syncPeriod.
 func (d *Driver) Disturbed(context.Context) (bool, error) { return d.poll.Due(time.Now()), nil }
 
-// Drain: new connections are left to the next mode from
-// now on; each virtual server is deleted when it has no connections, after drainLimit
-// at the latest. All other objects stay until then: packets of existing connections
-// are still marked, delivered locally and forwarded.
+// Drain leaves new connections to the next mode, and deletes virtual servers without
+// connections until none is left, for drainLimit at most. All other objects stay: packets of
+// existing connections are still marked, delivered locally and forwarded.
 func (d *Driver) Drain(ctx context.Context) error {
 	var own []netip.Addr
 	err := d.tables.Namespace.Do(func() (err error) { own, err = nodeAddresses(); return err })
@@ -225,7 +224,7 @@ func (d *Driver) Drain(ctx context.Context) error {
 			return nil
 		}
 		if err != nil && !failing && ctx.Err() == nil {
-			d.log.Warn("counting IPVS connections failed", "mode", Name, "err", err, "retry", drainCheck)
+			d.log.Warn("draining virtual servers failed", "mode", Name, "err", err, "retry", drainCheck)
 		}
 		failing = err != nil
 		select {
@@ -260,9 +259,9 @@ func (d *Driver) skipNewConnections(ctx context.Context) error {
 }
 
 // deleteIdle deletes owned virtual servers without TCP connections and sets the
-// weights of all others to 0. It returns how many there were, including those just
-// deleted: the next packet of a UDP flow must still reach IPVS, which then deletes
-// the flow (expire_nodest_conn).
+// weights of all others to 0. It returns how many servers there were, also deleted ones: the
+// next packet of a UDP flow must still reach IPVS, which then deletes the flow
+// (expire_nodest_conn).
 func (d *Driver) deleteIdle(ctx context.Context) (busy int, err error) {
 	err = d.kernel.servers.List(func(id virtualserver.ID, s virtualserver.Server) error {
 		if s.Flags&flagOwned == 0 {
@@ -305,8 +304,8 @@ func (d *Driver) drainServer(id virtualserver.ID) (bool, error) {
 	return true, nil
 }
 
-// Draining destinations are checked every drainCheck. A slow check takes at most 1/drainShare of the time, but is made
-// at least once a minute. They are deleted after drainLimit in any case, the time after which IPVS expires an idle TCP connection.
+// Draining destinations are checked every drainCheck, or less often if a check takes more than 1/drainShare of the time,
+// but at least once a minute. They are deleted after drainLimit, when IPVS by default expires an idle TCP connection.
 const (
 	drainCheck = 2 * time.Second
 	drainShare = 100
@@ -425,7 +424,7 @@ func (d *drains) checkServer(server Key) (failed error) {
 		return nil
 	}
 	id, known := d.marks.id(server)
-	if !known { // deleted by a Commit while Observe had read its destinations
+	if !known { // a Commit deleted it after Observe had read its destinations
 		d.forget(server)
 		return nil
 	}
@@ -455,7 +454,7 @@ func (d *drains) checkServer(server Key) (failed error) {
 
 // end removes a destination and ends its drain, unless a Commit has ended or restarted the drain since the check read it.
 func (d *drains) end(server, dest Key, until time.Time, remove func() error) error {
-	runtime.Gosched() // where processors are few, a Commit that waits is next
+	runtime.Gosched() // lets a waiting Commit go first
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if now, draining := d.deadlines[server][dest]; !draining || !now.Equal(until) {

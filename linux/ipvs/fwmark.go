@@ -10,15 +10,12 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/virtualserver"
 )
 
-// defaultMark is kube-proxy's default fwmark bit for masquerade: bit 14.
-const defaultMark = 1 << 14
-
-// markBits are the fwmark bits that this mode uses, all near the one that the user
-// has chosen for SNAT:
+// markBits are the fwmark bits that this mode uses, all near the user's masquerade bit:
 //
 //	masquerade  the endpoint sees this host's address
 //	service     for a frontend: delivered to this host, where IPVS forwards it
@@ -32,16 +29,18 @@ type markBits struct {
 	shift                       int // of the number
 }
 
-// maxNumber is the number of virtual servers by mark that a family can have, with SNAT and as many without. A namespace gets
-// another one while it has no more than are free: one alone gets half of them at most, two a third each. A port
-// without a number fails, and its packets find the virtual server by address.
-const maxNumber = 1<<12 - 1
+// maxNumber is how many virtual servers by mark a family can have with SNAT, and as many without. A namespace gets
+// a number while it has no more than are free: one alone gets half of them at most, two a third each. A port
+// without a number fails, and its packets reach the virtual server by address.
+const maxNumber = 1<<numberBits - 1
+
+const numberBits = 12
 
 // bitsFor returns the bits for the user's masquerade bit: below it, or above it if
 // there is no room below.
 func bitsFor(masquerade uint32) markBits {
-	masquerade = cmp.Or(masquerade, defaultMark)
-	if masquerade >= 1<<14 {
+	masquerade = cmp.Or(masquerade, config.DefaultMark)
+	if masquerade >= 1<<(numberBits+2) {
 		return markBits{masquerade, masquerade >> 1, masquerade >> 2, 0}
 	}
 	return markBits{masquerade, masquerade << 1, masquerade << 2, bits.Len32(masquerade) + 2}
@@ -113,21 +112,21 @@ type fwmarks struct {
 	taken [2]taken
 }
 
-// held is the fwmark of a virtual server, and which namespace has it (Value.tenant).
+// held is the fwmark of a virtual server, and its namespace (Value.tenant).
 type held struct{ fwmark, tenant uint32 }
 
 // taken counts the fwmarks of a family that are in use.
 type taken struct {
 	marks   [2]int            // without SNAT, and with
 	tenants [2]map[uint32]int // of these, by namespace
-	numbers int               // of which one mark is in use, or both are
+	numbers int               // with SNAT, without, or both
 }
 
-// errNoNumber is why a virtual server by fwmark is missing: this node's own clients then go where those from
-// outside go, whose endpoints are other ones or none.
-var errNoNumber = fmt.Errorf("no fwmark for its virtual server: of the %d of an IP family, none is free, or this namespace has more than are; "+
-	"pods and processes of this node reach only the endpoints that clients from outside have; "+
-	"have fewer Services with externalTrafficPolicy Local, or use mode nftables", maxNumber)
+// errNoNumber is why a virtual server by fwmark is missing: this node's own clients then reach the endpoints
+// for clients from outside, which are others or none.
+var errNoNumber = fmt.Errorf("no fwmark for its virtual server: none of the %d of its IP family is free, or its namespace has more than are free; "+
+	"clients on this node reach only the endpoints for clients from outside; "+
+	"use fewer Services with externalTrafficPolicy Local, or mode nftables", maxNumber)
 
 func newFWMarks(b markBits) *fwmarks {
 	m := &fwmarks{markBits: b, marks: map[Key]held{}, used: [2]map[uint32]Key{model.IPv4: {}, model.IPv6: {}}}
@@ -152,7 +151,7 @@ func fwmarksOf(b markBits, objects map[Key]Value) *fwmarks {
 		}
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(servers), compareKeys) {
-		_ = m.assign(k, objects[k].tenant()) // a plan may have more than the kernel can
+		_ = m.assign(k, objects[k].tenant()) // a plan may have more than there are numbers
 	}
 	return m
 }
@@ -173,7 +172,7 @@ func (m *fwmarks) assign(server Key, tenant uint32) error {
 	return nil
 }
 
-// id is how IPVS names a virtual server; false for one by fwmark that has no number.
+// id is IPVS' name of a virtual server; false for one by fwmark that has no number.
 func (m *fwmarks) id(server Key) (id virtualserver.ID, ok bool) {
 	switch server.Via {
 	case ByAddress:
@@ -244,8 +243,8 @@ func (m *fwmarks) snat(fwmark uint32) int {
 	return 0
 }
 
-// observed records the fwmark of a server that was read back, unless a concurrent
-// Commit has assigned the number or the server otherwise. Whose it is follows (belongs).
+// observed records the fwmark of a server that was read back, unless a concurrent Commit has
+// given the server a fwmark, or this fwmark to a server. belongs records the namespace.
 func (m *fwmarks) observed(server Key, fwmark uint32) {
 	if number, _ := m.parse(fwmark); number == 0 {
 		return
@@ -259,7 +258,7 @@ func (m *fwmarks) observed(server Key, fwmark uint32) {
 	}
 }
 
-// belongs records by which namespace a server that was read back is counted.
+// belongs records the namespace of a server that was read back.
 func (m *fwmarks) belongs(server Key, tenant uint32) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -269,8 +268,8 @@ func (m *fwmarks) belongs(server Key, tenant uint32) {
 	}
 }
 
-// orphans reserves the numbers of the orphans that were read back, and frees those of others:
-// a server that got the number of an orphan would be deleted with it.
+// orphans reserves the numbers of the orphans that were read back, and frees those of earlier
+// ones: a server that got the number of an orphan would be deleted with it.
 func (m *fwmarks) orphans(found []Key) {
 	m.mu.Lock()
 	for k := range m.marks {
@@ -284,7 +283,7 @@ func (m *fwmarks) orphans(found []Key) {
 	}
 }
 
-// release makes the number of a deleted server free.
+// release frees the number of a deleted server.
 func (m *fwmarks) release(server Key) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -299,7 +298,7 @@ func (m *fwmarks) free(server Key) {
 	}
 }
 
-// entry is the mark of an entry, with its server's number in it.
+// entry is the mark of an entry, including its server's number.
 func (m *fwmarks) entry(k Key, v Value) (Mark, error) {
 	if v.Via == ByAddress {
 		return v.Mark, nil

@@ -156,7 +156,7 @@ func (k *sockets) set(ctx context.Context, verb ledger.Verb, s ipset.Set) error 
 	}
 	fresh := s
 	fresh.Name = "TANDEM-NEW"
-	// A replaced set may be left over if this was interrupted.
+	// An interrupted swap may have left a set.
 	if err := ignore(k.sets.Destroy(ctx, fresh.Name), ipset.ErrNotFound); err != nil {
 		return err
 	}
@@ -167,9 +167,9 @@ func (k *sockets) set(ctx context.Context, verb ledger.Verb, s ipset.Set) error 
 }
 
 // The host's own packets to a cluster IP on kube-ipvs0 have that same address as
-// their source, unless the local route names another one. It must name another one as
-// soon as another mode serves the host: a connection from the cluster IP would break
-// when the address is removed.
+// their source, unless the local route has another preferred source. It must have one as soon
+// as another mode serves the host: a connection from the cluster IP would break when the
+// address is removed.
 
 // preferNodeSource makes the host use one of its own addresses as the source of new
 // connections to addresses on the device. Existing connections keep theirs.
@@ -278,7 +278,7 @@ func (k *sockets) ownConnections() (n int, err error) {
 		}
 		for _, s := range sockets {
 			a, _ := netip.AddrFromSlice(s.ID.Source)
-			if addresses[a.Unmap()] && s.State != timeWait {
+			if addresses[a.Unmap()] && s.State != netlink.TCP_TIME_WAIT { // it has ended
 				n++
 			}
 		}
@@ -286,15 +286,12 @@ func (k *sockets) ownConnections() (n int, err error) {
 	return n, nil
 }
 
-// timeWait is a connection that has ended (TCP_TIME_WAIT in net/tcp_states.h).
-const timeWait = 6
-
 // openAddresses opens the addresses of this machine, except those on kube-ipvs0.
 func openAddresses() (*host.Addresses, error) {
 	return host.OpenAddresses(func(l netlink.Link) bool { return l.Attrs().Name == Link })
 }
 
-// sortedAddresses returns addresses in their order.
+// sortedAddresses returns addresses in ascending order.
 func sortedAddresses(a *host.Addresses) (ips []netip.Addr, err error) {
 	all, err := a.List()
 	for _, l := range all {
@@ -369,10 +366,10 @@ type servers struct {
 	drains  *drains
 	exclude []netip.Prefix // foreign virtual servers with these addresses are never touched
 
-	// refuses is set for a scheduler that refuses new connections for which it chooses a
-	// destination of weight 0, and has no flag to choose another: dh sends all clients of an
-	// address to one destination (ip_vs_dh_schedule, Linux net/netfilter/ipvs/ip_vs_dh.c).
-	refuses bool
+	// drainable is unset for the scheduler dh: it has no flag to choose another destination
+	// when the chosen one has weight 0, and rejects the connection (ip_vs_dh_schedule, Linux
+	// net/netfilter/ipvs/ip_vs_dh.c).
+	drainable bool
 }
 
 // serverCommit are the ops of one Commit on virtual servers and destinations.
@@ -384,7 +381,7 @@ type serverCommit struct {
 	failed  map[Key]bool // servers that could not be created or changed
 	short   map[Key]bool // servers that lack a destination, which could not be created
 
-	wanted map[Key]map[Peer]bool // destinations by server; filled by wants
+	wanted map[Key]map[Peer]bool // destinations to create, by server; filled by wants
 }
 
 func (s *servers) begin(ops []ledger.Op[Key, Value]) *serverCommit {
@@ -397,18 +394,18 @@ func (s *servers) begin(ops []ledger.Op[Key, Value]) *serverCommit {
 	return c
 }
 
-// end corrects the results of destinations that were to be deleted with their servers: if the deletion of a server failed, so
-// did theirs.
+// end corrects the results of destinations that are deleted with their servers: if the deletion of a server failed, so did
+// theirs.
 func (c *serverCommit) end(errs []error) {
-	stay := map[Key]error{}
+	failed := map[Key]error{}
 	for i, op := range c.ops {
 		if op.Key.Kind == kindServer && op.Verb == ledger.Delete && errs[i] != nil {
-			stay[op.Key] = errs[i]
+			failed[op.Key] = errs[i]
 		}
 	}
 	for i, op := range c.ops {
 		if op.Key.Kind == kindDest && op.Verb == ledger.Delete {
-			errs[i] = cmp.Or(errs[i], stay[op.Key.serverOf()])
+			errs[i] = cmp.Or(errs[i], failed[op.Key.serverOf()])
 		}
 	}
 }
@@ -483,15 +480,15 @@ func (c *serverCommit) adopt(k Key, id virtualserver.ID, s virtualserver.Server,
 	return nil
 }
 
-// checkExcluded returns an error for a foreign virtual server in an excluded range:
-// neither it nor its destinations are touched.
+// checkExcluded returns an error for a foreign virtual server in an excluded range, which is
+// not changed, nor its destinations.
 func (c *servers) checkExcluded(k Key, id virtualserver.ID) error {
 	if k.Via != ByAddress || !model.Contains(c.exclude, k.Dst.Addr()) {
 		return nil
 	}
 	have, exists, err := c.kernel.servers.Get(id)
 	if exists && have.Flags&flagOwned == 0 {
-		return fmt.Errorf("virtual server %s is not owned by Tandem and its address is excluded: %w", k.server(), virtualserver.ErrExists)
+		return fmt.Errorf("virtual server %s is not owned by Tandem and its address is in ipvs.excludeCIDRs: %w", k.server(), virtualserver.ErrExists)
 	}
 	return err
 }
@@ -552,8 +549,8 @@ func (c *serverCommit) dest(op ledger.Op[Key, Value]) (err error) {
 	return wrap(op.Key.String(), err)
 }
 
-// errLast is why a destination is not deleted.
-var errLast = errors.New("kept: it is the last one, and the next could not be created")
+// errLast is why spare keeps a destination.
+var errLast = errors.New("kept: last destination of its virtual server, and creating another one failed")
 
 // spare returns an error if a destination is the last one that takes new connections.
 func (c *servers) spare(k Key, id virtualserver.ID) error {
@@ -568,8 +565,8 @@ func (c *servers) spare(k Key, id virtualserver.ID) error {
 	return nil
 }
 
-// deletedExternally turns "no such virtual server" into an external change: more may
-// have changed, so everything must be read back.
+// deletedExternally adds ledger.ErrUnknown to "no such virtual server": more may have changed,
+// so everything must be read back.
 func deletedExternally(err error) error {
 	if errors.Is(err, virtualserver.ErrNoServer) {
 		return fmt.Errorf("the virtual server was deleted externally: %w: %w", err, ledger.ErrUnknown)
@@ -577,10 +574,10 @@ func deletedExternally(err error) error {
 	return err
 }
 
-// removeDest drains a TCP destination, so that its connections can end, and deletes
-// any other at once.
+// removeDest drains a TCP destination, so that its connections can end, and deletes any other
+// at once.
 func (c *serverCommit) removeDest(k Key, id virtualserver.ID) error {
-	if k.Proto != model.TCP || c.refuses {
+	if k.Proto != model.TCP || !c.drainable {
 		return c.kernel.servers.DeleteDestination(id, k.Peer.endpoint())
 	}
 	err := c.kernel.servers.SetWeight(id, k.Peer.endpoint(), 0)

@@ -50,14 +50,14 @@ const (
 	mangleIn           // mark packets to a frontend: KUBE-SERVICES
 	mangleOut          // the same for packets of the host
 	manglePort         // node ports
-	mangleLast         // clear marks behind IPVS
+	mangleLast         // clear marks after IPVS
 	natIn              // leave service packets to IPVS
 	natOut
-	natLast  // masquerade
-	filterIn // reject
-	filterOut
-	filterPort
-	filterForward
+	natLast       // masquerade
+	filterIn      // reject
+	filterOut     // reject, drop
+	filterPort    // accept health checks
+	filterForward // reject, drop
 	numChains
 )
 
@@ -115,7 +115,7 @@ type Kind uint8
 // The kinds.
 const (
 	kindLink    Kind = iota // kube-ipvs0
-	kindRule                // service packets are routed by routeTable first
+	kindRule                // the routing rule that selects routeTable for service packets
 	KindSet                 // an ipset
 	KindChain               // a chain of iptables with its rules
 	kindJump                // the jump to a chain
@@ -123,18 +123,26 @@ const (
 	kindDest                // a destination (real server) of a virtual server
 	kindEntry               // an entry of an ipset
 	kindAddress             // an address on kube-ipvs0
-	kindRoute               // routeTable: packets to an address are delivered locally
+	kindRoute               // a route of routeTable that delivers packets to an address locally
 )
 
-// batchKind groups kinds that are written in one batch; 0 is written alone.
-func batchKind(k Kind) int {
+// batch is how consecutive ops are written together.
+type batch uint8
+
+const (
+	batchNone    batch = iota // each op alone
+	batchEntries              // entries, in few netlink messages
+	batchRules                // chains and jumps, by one iptables-restore per family
+)
+
+func batchOf(k Kind) batch {
 	switch k {
 	case kindEntry:
-		return 1
+		return batchEntries
 	case KindChain, kindJump:
-		return 2
+		return batchRules
 	}
-	return 0
+	return batchNone
 }
 
 // Key names an object. Which fields are used depends on Kind; all others are
@@ -147,7 +155,7 @@ type Key struct {
 	Set    SetID          // set, entry
 	Chain  ChainID        // chain, jump
 	Mark   uint32         // orphan: its fwmark; rule: its bit, if that is not the configured one
-	Dst    netip.AddrPort // server, destination, entry, address, route: what packets are sent to, see dstAddr and dstPort; of servers by mark, the frontend, which for a node port has the unspecified address
+	Dst    netip.AddrPort // server, destination, entry, address, route: destination of packets, see dstAddr and dstPort; of servers by mark: the frontend, for node ports with the unspecified address
 	Peer   Peer           // destination: the endpoint; entry: a client, or a network
 }
 
@@ -192,7 +200,7 @@ func (p *Peer) UnmarshalText(text []byte) (err error) {
 
 func (p Peer) compare(q Peer) int { return cmp.Or(p.addr.Compare(q.addr), cmp.Compare(p.n, q.n)) }
 
-// String describes the object for people.
+// String names the object in logs and errors.
 func (k Key) String() string {
 	switch k.Kind {
 	case kindLink:
@@ -218,13 +226,16 @@ func (k Key) String() string {
 }
 
 func (k Key) server() string {
-	if k.Via == ByAddress {
-		return k.Proto.String() + " " + k.Dst.String()
+	name := k.Proto.String() + " " + k.Dst.String()
+	switch k.Via {
+	case ByMark:
+		return name + " (by fwmark)"
+	case ByMarkSNAT:
+		return name + " (by fwmark, SNAT)"
+	case Orphan:
+		return fmt.Sprintf("by fwmark %#x", k.Mark)
 	}
-	if k.Via == Orphan {
-		return fmt.Sprintf("by mark %#x", k.Mark)
-	}
-	return fmt.Sprintf("%s %s (by mark %d)", k.Proto, k.Dst, k.Via)
+	return name
 }
 
 // orphan is an owned virtual server by an fwmark that no entry sets. The user may
@@ -299,8 +310,8 @@ type Value struct {
 // Via is how packets are matched to a virtual server.
 type Via uint8
 
-// The ways. Virtual servers are found by address, or by the mark of a packet
-// where the action depends on its origin.
+// The ways. IPVS looks up virtual servers by address, or by fwmark where the action depends on
+// a packet's origin.
 const (
 	ByAddress  Via = iota
 	ByMark         // marked, endpoints see the client
@@ -398,7 +409,7 @@ func setNamed(name string) (SetID, model.Family) {
 	return noSet, 0
 }
 
-// definition is the definition of an owned set. kube-proxy's sets of the same names
+// definition is the definition of an owned set. Those of kube-proxy's sets with the same names
 // differ.
 func definition(k Key) ipset.Set {
 	s := ipset.Set{Name: k.Set.Name(k.Family), Type: k.Set.kind(), Family: k.Family, Marks: k.Set.marks()}
@@ -440,7 +451,7 @@ func keyOf(set Key, e ipset.Entry) Key {
 	return k
 }
 
-// emitPrefix emits entries that cover a prefix: ipsets have none of length 0.
+// emitPrefix emits entries that cover a prefix: ipsets accept no prefix length 0.
 func emitPrefix(k Key, p netip.Prefix, emit func(Key, Value)) {
 	if p.Bits() > 0 {
 		k.Peer = peerNetwork(p)

@@ -29,9 +29,8 @@ func plan(c *config.Config, host *model.Host, ports []*model.Port) dataplane.Pla
 	return dataplane.PlanOf(NewCompiler(o), host, ports, func(objects map[Key]Value) string { return Script(o, objects) })
 }
 
-// Script renders objects for people and for the system's own tools: what
-// iproute2, "ipset restore", "ipvsadm -R" and "iptables-restore --noflush" read,
-// one part after the other.
+// Script renders objects as the input of "ipset restore", "iptables-restore --noflush",
+// "ip -batch" and "ipvsadm -R", one part after the other.
 func Script(o Options, objects map[Key]Value) string {
 	t := text{marks: fwmarksOf(bitsFor(o.Mark), objects), objects: objects}
 	keys := slices.SortedFunc(maps.Keys(objects), compareKeys)
@@ -87,7 +86,7 @@ func (t text) set(k Key, v Value) string {
 	}
 	e := entryOf(k)
 	if k.Set.marks() {
-		m, _ := t.marks.entry(k, v) // a plan may have more than the kernel can
+		m, _ := t.marks.entry(k, v) // a plan may have more than there are numbers
 		e.Mark, e.MarkMask = m.Value, m.Mask
 	}
 	return definition(k).AddText(e)
@@ -162,8 +161,8 @@ func NewSim(o Options, objects map[Key]Value, host *model.Host) *Sim {
 	return s
 }
 
-// weigh notes the weight of a destination, where its scheduler gives it a share that
-// does not depend on clients or connections.
+// weigh records the weight of a destination whose share does not depend on clients or
+// connections: with the schedulers rr and wrr.
 func (s *Sim) weigh(id virtualserver.ID, scheduler string, to netip.AddrPort, weight uint16) {
 	if scheduler == "rr" {
 		weight = 1

@@ -55,8 +55,8 @@ func openBackend(ctx context.Context, c *config.Config, log *slog.Logger) (datap
 	return openWith(o, c, commands, log)
 }
 
-// openLeft is Mode.OpenLeft. It needs no scheduler, and no iptables: chains that refer to
-// our sets, which it would have to delete, hold these in use then, and that is the error.
+// openLeft is Mode.OpenLeft. It needs no scheduler, and no iptables: if chains are left then,
+// deleting the sets that they refer to fails.
 func openLeft(ctx context.Context, c *config.Config, log *slog.Logger) (dataplane.Backend, error) {
 	if err := checkLoaded(); err != nil {
 		return nil, err
@@ -123,8 +123,8 @@ func (t *tuned) Next() time.Time {
 	return t.Backend.Next()
 }
 
-// Prepare sets kernel parameters that a container which only has the mode's capabilities
-// cannot set. Without IPVS there are none.
+// Prepare sets the sysctls of IPVS, which a container with only the mode's capabilities cannot
+// set. Without IPVS there are none.
 func Prepare(c *config.Config, log *slog.Logger) error {
 	if err := virtualserver.Load(); err != nil {
 		return nil // the probe states the reason
@@ -222,8 +222,7 @@ func (f *followed) SetHost(h *model.Host) {
 	f.Backend.SetHost(&all)
 }
 
-// Disturbed: a change of addresses is not drift; it
-// causes a sync.
+// Disturbed: a change of addresses is not drift, but causes a sync.
 func (f *followed) Disturbed(ctx context.Context) (bool, error) {
 	f.stale = f.stale || f.host != nil && f.addresses.Changed()
 	if f.stale {
@@ -253,7 +252,7 @@ func (f *followed) Sync(ctx context.Context) (dataplane.Work, error) {
 }
 
 // checkLoaded returns an error if the kernel has not loaded IPVS. It makes the kernel
-// load it only if an owned kube-ipvs0 shows that it was in use here.
+// load IPVS only if an owned kube-ipvs0 shows that this mode ran here.
 func checkLoaded() error {
 	if virtualserver.Loaded() {
 		return nil
@@ -267,7 +266,7 @@ func checkLoaded() error {
 	switch {
 	case err == nil && link.Attrs().Alias == alias:
 		if err := virtualserver.Load(); err != nil {
-			return fmt.Errorf("link %s exists, but: %v", Link, err) // not ErrAbsent
+			return fmt.Errorf("link %s is left, but IPVS cannot be loaded: %v", Link, err) // not ErrAbsent
 		}
 		return nil
 	case ignore(err, unix.ENODEV) != nil:
@@ -297,7 +296,7 @@ func checkIPv6(ctx context.Context, commands *xtables.Commands) error {
 		return err
 	}
 	if !slices.Contains(commands.Families, model.IPv6) {
-		return errors.New("ip6tables cannot be used here")
+		return errors.New("ip6tables is missing or does not work")
 	}
 	_, err := commands.Save(ctx, model.IPv6, xtables.Mangle)
 	return err
@@ -359,7 +358,7 @@ func Probe(ctx context.Context, o Options) (err error) {
 	return nil
 }
 
-// tryAll makes the scratch objects. The base objects name what the mode needs.
+// tryAll creates the scratch objects.
 func (k *sockets) tryAll(ctx context.Context, o Options, commands *xtables.Commands) error {
 	if err := tracking().Check("/"); err != nil {
 		return err
@@ -444,13 +443,13 @@ func withScratchSets(r xtables.Rule) xtables.Rule {
 	return r
 }
 
-// probeHost has pods, which some rules are for.
+// probeHost has pods, which some rules match.
 func probeHost() *model.Host {
 	return &model.Host{Pods: model.PodMatch{CIDRs: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("2001:db8:1::/64")}}}
 }
 
-// sweep deletes what a probe that was killed has left, but for its virtual server, which
-// is marked as owned. Only some families have tables. The caller has host.LockProbe.
+// sweep deletes scratch objects of a killed probe, except its virtual server, which is marked
+// as owned. Chains are deleted for the families in tabled. The caller has host.LockProbe.
 func (k *sockets) sweep(ctx context.Context, t xtables.Tools, tabled, families []model.Family) (err error) {
 	for _, f := range families {
 		if slices.Contains(tabled, f) {
@@ -461,7 +460,7 @@ func (k *sockets) sweep(ctx context.Context, t xtables.Tools, tabled, families [
 	return errors.Join(err, k.deleteScratch(ctx, families))
 }
 
-// deleteScratch deletes all scratch objects but chains, which come first.
+// deleteScratch deletes all scratch objects except chains, which must be deleted before.
 func (k *sockets) deleteScratch(ctx context.Context, families []model.Family) (err error) {
 	for _, f := range families {
 		for s := noSet + 1; s < numSets; s++ {

@@ -21,8 +21,7 @@ import (
 	"github.com/tandem-proxy/tandem/linux/virtualserver"
 )
 
-// Observe reads everything, once; draining destinations are
-// added to drains and not reported.
+// Observe reads everything once. Draining destinations are added to drains and not reported.
 func (d *Driver) Observe(ctx context.Context, found func(Key, Value)) error {
 	have, err := d.observe(ctx)
 	if errors.Is(err, unix.EINTR) {
@@ -78,7 +77,7 @@ func (o *observation) family(f model.Family) error {
 }
 
 // rules reads the routing rule, and leftover ones for another masquerade bit: all
-// rules for our table are owned.
+// rules for routeTable are owned.
 func (o *observation) rules(f model.Family) error {
 	rules, err := o.reader.links.RuleList(netlinkFamily(f))
 	if err != nil {
@@ -97,7 +96,7 @@ func (o *observation) rules(f model.Family) error {
 	return nil
 }
 
-// routes reads the routes of our table, which are all owned.
+// routes reads the routes of routeTable, which are all owned.
 func (o *observation) routes(f model.Family) error {
 	filter := netlink.Route{Table: routeTable, Type: unix.RTN_LOCAL}
 	routes, err := o.reader.links.RouteListFiltered(netlinkFamily(f), &filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
@@ -138,8 +137,8 @@ func (o *observation) set(k Key) error {
 	return nil
 }
 
-// noteServer records an entry that selects a virtual server by fwmark, which is named by the
-// frontend, or the lowest one: earlier programs have one server for all frontends of a port.
+// noteServer records the virtual server by fwmark that an entry selects, named by the entry's
+// frontend, or the lowest one: earlier versions had one server for all frontends of a port.
 func (o *observation) noteServer(entry Key, mark Mark) {
 	n, via := o.marks.parse(mark.Value)
 	if n == 0 || mark.Mask != ^uint32(0) {
@@ -152,8 +151,8 @@ func (o *observation) noteServer(entry Key, mark Mark) {
 	}
 }
 
-// frontend is the frontend of an exception: a node port, if no set of addresses has it. Those
-// sets are read before.
+// frontend is the frontend of an exception: a node port unless a set of cluster, external or
+// load balancer IPs has it. These sets are read before.
 func (o *observation) frontend(exception Key) netip.AddrPort {
 	for _, s := range []SetID{ClusterIPs, ExternalIPs, LoadBalancer} {
 		k := exception
@@ -225,7 +224,7 @@ func (o *observation) link() error {
 	})
 }
 
-// servers reads our virtual servers with their destinations.
+// servers reads the owned virtual servers with their destinations.
 func (o *observation) servers() error {
 	var orphans []Key
 	err := o.reader.servers.List(func(id virtualserver.ID, s virtualserver.Server) error {
@@ -351,8 +350,8 @@ func (d *Driver) eachCounted(f func(*virtualserver.Conn, countedServer) error) e
 	return nil
 }
 
-// count passes a count with its frontend. One at an address of this node is a node
-// port's, or that of a Service that has this address, too.
+// count passes a count with its frontend. At an address of this node that is a node port, or
+// a Service's frontend with this address: both are passed.
 func (s countedServer) count(n dataplane.Connections, found func(dataplane.Connections)) {
 	n.Proto, n.At = s.key.Proto, s.key.Dst
 	found(n)

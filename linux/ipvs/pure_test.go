@@ -250,7 +250,7 @@ func TestNothingIsClaimedBeforeItIsServed(t *testing.T) {
 		if c.Rank(k) >= c.Rank(Key{Kind: kindJump}) && k.Kind != kindJump {
 			t.Errorf("%s does not come before the claims", k)
 		}
-		if batchKind(k.Kind) == batchKind(kindJump) {
+		if batchOf(k.Kind) == batchRules {
 			ops = append(ops, ledger.Op[Key, Value]{Key: k, New: v}, ledger.Op[Key, Value]{Verb: ledger.Delete, Key: k, Old: v})
 		}
 	}

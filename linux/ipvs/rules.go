@@ -83,13 +83,13 @@ func (c *Compiler) chains(f model.Family, host *model.Host) (all [numChains][]xt
 		rule(xtables.SetMark{Mask: r.masquerade}),
 		rule(masquerade),
 	}
-	refuse := rule(xtables.Reject, marked(r.denied)) // no endpoints
-	all[filterIn] = []xtables.Rule{refuse}
-	other := forwarded // those of IPVS have an endpoint's address by now
+	reject := rule(xtables.Reject, marked(r.denied))
+	all[filterIn] = []xtables.Rule{reject}
+	other := forwarded // packets of IPVS have an endpoint's address by then
 	other.Not = true
-	all[filterOut] = []xtables.Rule{refuse, r.unallocated().With(xtables.SrcLocal{}).With(other)}
+	all[filterOut] = []xtables.Rule{reject, r.unallocated().With(xtables.SrcLocal{}).With(other)}
 	all[filterPort] = []xtables.Rule{rule(xtables.Accept, r.in(healthCheckPort, "dst"))}
-	all[filterForward] = []xtables.Rule{refuse, r.unallocated(), rule(xtables.Accept, xtables.State{Any: "RELATED,ESTABLISHED"})}
+	all[filterForward] = []xtables.Rule{reject, r.unallocated(), rule(xtables.Accept, xtables.State{Any: "RELATED,ESTABLISHED"})}
 	return all
 }
 
@@ -99,9 +99,9 @@ type ruleMaker struct {
 	family model.Family
 }
 
-// forwarded matches packets that IPVS has forwarded, until they leave the host: their mark has a fixed
-// number and not the service bit. They are routed with it, so it has no bit
-// that others route by: 0x80 (Amazon VPC CNI), 0x0f00 (Cilium), or 1 alone.
+// forwarded matches packets that IPVS has forwarded, until they leave the host: their mark has a
+// fixed number and no service bit. Routing rules see it, so it has no bit that others use there:
+// 0x80 (Amazon VPC CNI), 0x0f00 (Cilium), or 1 alone.
 func (r ruleMaker) forwarded() xtables.HasMark {
 	return xtables.HasMark{Value: 0x55 << r.shift, Mask: r.service | r.denied | r.numberMask()}
 }
@@ -129,8 +129,8 @@ func (r ruleMaker) mapMark(s SetID, fields string) xtables.MapMark {
 }
 
 // classify sets the mark of a packet to the action of its frontend for its origin.
-// Only the first packet of a connection is dropped, rejected or masqueraded; all
-// others must only reach IPVS.
+// Only the first packet of a connection is dropped, rejected or masqueraded; all later ones
+// only reach IPVS.
 func (r ruleMaker) classify(pods []xtables.Rule, host bool) []xtables.Rule {
 	all := []xtables.Rule{
 		// Existing connections of a previous proxy.

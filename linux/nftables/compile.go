@@ -12,17 +12,15 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tandem-proxy/tandem/core/config"
 	"github.com/tandem-proxy/tandem/core/model"
 	"github.com/tandem-proxy/tandem/linux/nft"
 )
 
-// DefaultMark is kube-proxy's default fwmark bit for masquerade: bit 14.
-const DefaultMark = 1 << 14
-
 // Options are the settings of this data plane.
 type Options struct {
 	// Mark is the fwmark bit of packets to masquerade; 0 means
-	// DefaultMark.
+	// config.DefaultMark.
 	Mark uint32
 	// Families are the IP families to serve; none means both. Ports of another family are
 	// a Gap.
@@ -64,7 +62,7 @@ type pickChain struct {
 
 // NewCompiler returns a compiler.
 func NewCompiler(o Options) *Compiler {
-	c := &Compiler{options: o, bit: cmp.Or(o.Mark, DefaultMark), zero: &nft.Count{}}
+	c := &Compiler{options: o, bit: cmp.Or(o.Mark, config.DefaultMark), zero: &nft.Count{}}
 	if o.CountEndpoints {
 		c.ofEndpoint = &nft.Body{Counter: c.zero}
 	}
@@ -149,7 +147,7 @@ func (c *Compiler) DeleteDelay(k nft.Key) time.Duration {
 
 func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(nft.Key, nft.Value)) []model.Gap {
 	if !slices.Contains(c.options.families(), port.ID.Family) {
-		return []model.Gap{{Missing: true, Detail: port.ID.Family.String() + " is not served: this node has none, or no nftables for it"}}
+		return []model.Gap{model.MissingFamily(port.ID.Family, "nftables")}
 	}
 	p := portCompiler{
 		Compiler: c, host: host, port: port, emit: emit,

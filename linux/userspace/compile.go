@@ -29,7 +29,7 @@ func NewCompiler(mark uint32, families ...model.Family) *Compiler {
 	return &Compiler{mark: mark, families: model.FamiliesOr(families)}
 }
 
-// ServiceCIDRs: of nftables only a digest of the rules is read back.
+// ServiceCIDRs returns none for a chain read from nftables, of which only a digest is known.
 func (c *Compiler) ServiceCIDRs(k Key, v Value) (all []netip.Prefix) {
 	if k.Kind != KindChain || k.Chain != chainLast {
 		return nil
@@ -74,14 +74,13 @@ func chainWith(k Key, rules []xtables.Rule, emit func(Key, Value)) {
 
 // The gaps of this mode.
 const (
-	noSCTP   = "relays carry TCP and UDP only"
-	noFamily = "this host has no nat table for the family"
+	noSCTP   = "SCTP is not served: relays carry TCP and UDP only"
 	noSource = "endpoints see an address of this node, not the client's"
 )
 
 func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value)) []model.Gap {
 	if !slices.Contains(c.families, port.ID.Family) {
-		return []model.Gap{{Missing: true, Detail: noFamily}}
+		return []model.Gap{model.MissingFamily(port.ID.Family, "iptables or nftables")}
 	}
 	rejectOtherPorts(port, emit)
 	if port.ID.Proto == model.SCTP {
@@ -109,7 +108,8 @@ func (c *Compiler) Port(host *model.Host, port *model.Port, emit func(Key, Value
 }
 
 // hidesSource reports whether an endpoint should see its clients' addresses, which
-// relays cannot keep. Endpoints on the host's own addresses always should.
+// relays cannot keep. Endpoints on this host's addresses always should: in the kernel modes
+// their packets skip POSTROUTING.
 func hidesSource(host *model.Host, port *model.Port) bool {
 	own := func(e model.Endpoint) bool { return slices.Contains(host.IPs, e.Addr.Addr()) }
 	for i := range port.Frontends {
@@ -182,11 +182,10 @@ func (p portals) target(from model.Origin) Target {
 	return p.own(Drop)
 }
 
-// Rank: before relays and all that leads to them come the entries
-// for allowed source ranges of a frontend, then the one that drops the rest: a restricted frontend is
-// never open to all. Of the other entries come first those for this node's pods, since without one a pod uses
-// those for all others: it would get their endpoints between two writes, when they
-// lead to a relay already, or still.
+// Rank: entries for allowed source ranges come before relays, then the entries that drop all
+// other clients: a restricted frontend is never open to all. Of the other entries those for
+// this node's pods come first: without one a pod matches the entry for all other clients, which
+// may lead to other endpoints.
 func (c *Compiler) Rank(k Key) int {
 	rank := 4 * int(k.Kind)
 	switch {
@@ -202,7 +201,8 @@ func (c *Compiler) Rank(k Key) int {
 	return rank + 1
 }
 
-// Admits: source ranges do, to a restricted frontend.
+// Admits returns, for an allowed source range, the entry that drops the other clients of its
+// frontend, and the range.
 func (c *Compiler) Admits(k Key) (guard Key, clients netip.Prefix) {
 	if k.Kind != kindEntry || k.Chain != chainGuard || !k.From.IsValid() {
 		return guard, clients

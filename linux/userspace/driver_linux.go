@@ -30,7 +30,7 @@ type Driver struct {
 
 	mu        sync.Mutex // Observe may run concurrently with Commit
 	rules     map[Key]installed
-	users     map[RelayID]int // how many of rules lead to a relay
+	users     map[RelayID]int // how many rules lead to a relay
 	relays    relays
 	flows     *flowTable
 	dropPorts [2]dropListeners
@@ -60,13 +60,13 @@ func (d *Driver) release() {
 
 var _ dataplane.Driver[Key, Value] = (*Driver)(nil)
 
-func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{Batch: d.table.Most()} }
+func (d *Driver) Limits() dataplane.Limits { return dataplane.Limits{Batch: d.table.MaxEdits()} }
 
-// grace is how long connections may continue when the proxy ends.
-const grace = 3 * time.Second
+// closeLimit is how long connections may continue when the proxy ends.
+const closeLimit = 3 * time.Second
 
 func (d *Driver) Close() error {
-	err := errors.Join(d.relays.server.Close(grace), d.flows.close())
+	err := errors.Join(d.relays.server.Close(closeLimit), d.flows.close())
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for f := range d.dropPorts {
@@ -84,8 +84,8 @@ func (d *Driver) Others(ctx context.Context) ([]string, error) { return d.table.
 
 func (d *Driver) Problems() []model.Problem { return d.relays.server.Limited() }
 
-// Commit creates targets of rules, then writes the
-// rules in one transaction per family, then removes targets without rules.
+// Commit creates targets of rules, then writes the rules in one transaction per family,
+// then removes targets without rules.
 func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -116,7 +116,7 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 	for i, op := range ops {
 		switch err := failed[op.Key.Family]; {
 		case errs[i] != nil:
-		case err != nil && (inTable(op.Key) || op.Verb == ledger.Delete || op.Key.Kind == kindRelay): // whose rules were redirected
+		case err != nil && (inTable(op.Key) || op.Verb == ledger.Delete || op.Key.Kind == kindRelay): // redirect may have failed
 			errs[i] = fmt.Errorf("%w: %w", err, ledger.ErrUnknown)
 		case op.Verb == ledger.Delete && !inTable(op.Key):
 			errs[i] = d.remove(op.Key)
@@ -126,10 +126,10 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 	return errs
 }
 
-// inherit gives relays that are about to listen the ports of an earlier run that had other
-// names for them: a relay takes the port to which rules of its entries lead, if all rules
-// that lead there get another target, and none that has the relay's own name stays. All
-// ops of a Service port are in one Commit.
+// inherit gives relays that are about to listen the ports of relays of an earlier run that had
+// other names: a relay takes the port to which its entries' rules lead, if these ops change all
+// rules that lead there, and all that lead to a relay of its own name. All ops of a Service
+// port are in one Commit.
 func (d *Driver) inherit(ops []ledger.Op[Key, Value]) {
 	if len(d.relays.ports) == 0 {
 		return
@@ -139,7 +139,7 @@ func (d *Driver) inherit(ops []ledger.Op[Key, Value]) {
 		port     uint16
 	}
 	var moves []move
-	leave := map[RelayID]int{} // how many rules to a relay of the earlier run get another target
+	leave := map[RelayID]int{} // how many rules to a relay of the earlier run change
 	for _, op := range ops {
 		from, to := d.rules[op.Key].relay, op.New.To
 		port := d.relays.ports[from]
@@ -188,15 +188,15 @@ func (d *Driver) remove(k Key) error {
 		d.dropPorts[k.Family] = nil
 		return err
 	}
-	if n := d.users[k.Relay]; n > 0 { // where one of these goes has failed: see UsesRelay
-		return fmt.Errorf("%d rules still lead to it", n)
+	if n := d.users[k.Relay]; n > 0 { // the change of one has failed: see UsesRelay
+		return fmt.Errorf("relay %s kept: %d rules still lead to it", k.Relay, n)
 	}
 	d.relays.close(k.Relay)
 	return nil
 }
 
-// redirect rewrites the rules to ports of an earlier run that relays could not bind
-// again.
+// redirect rewrites rules that lead to a port of an earlier run which the relay could not
+// bind again.
 func (d *Driver) redirect(edits *[2][]edit) {
 	if !d.relays.changed {
 		return
@@ -253,7 +253,7 @@ func (d *Driver) record(e edit) {
 	}
 }
 
-// setRule notes what a rule is now.
+// setRule records a rule as installed.
 func (d *Driver) setRule(k Key, now installed) {
 	d.use(d.rules[k].relay, -1)
 	d.use(now.relay, 1)
@@ -270,8 +270,7 @@ func (d *Driver) use(id RelayID, n int) {
 	}
 }
 
-// leads reports whether a flow is led to a relay of its frontend: to which one
-// depends on its origin.
+// leads reports whether a flow leads to a relay of its frontend, for any origin.
 func (d *Driver) leads(f flows.Flow) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -285,45 +284,44 @@ func (d *Driver) leads(f flows.Flow) bool {
 			}
 			known = known || is
 		}
-		if known { // it comes before a node port with the same number
+		if known { // entries by address come before node ports
 			return false
 		}
 	}
 	return false
 }
 
-// draining is how long connections may continue after a switch to another mode.
-const draining = time.Hour
+// drainLimit is how long connections may continue after a switch to another mode.
+const drainLimit = time.Hour
 
-// Drain deletes the jumps to our chains and waits
-// until the relays have no connections. All other objects stay until then: without
-// the relay address the kernel would drop their packets, and this mode can resume if
-// the node switches back.
+// Drain deletes the jumps to owned chains, closes the listeners and waits until the relays
+// have no connections. All other objects stay: without the relay address the kernel would
+// drop packets of connections, and this mode can resume if the node switches back.
 func (d *Driver) Drain(ctx context.Context) error {
 	stale, err := d.stopNewConnections(ctx)
 	if err != nil {
 		return fmt.Errorf("start draining: %w", err)
 	}
 	d.flows.delete(ctx, stale)
-	d.relays.server.Drain(ctx, draining)
+	d.relays.server.Drain(ctx, drainLimit)
 	return ctx.Err()
 }
 
-// stopNewConnections deletes the jumps and closes the listeners. It returns the UDP flows to
-// these.
+// stopNewConnections deletes the jumps and closes the listeners. It returns the UDP flows of
+// all entries.
 func (d *Driver) stopNewConnections(ctx context.Context) (stale []flows.Match, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var ways [2][]edit
+	var deletions [2][]edit
 	for k, have := range d.rules {
 		switch {
 		case k.Kind == kindJump:
-			ways[k.Family] = append(ways[k.Family], edit{verb: ledger.Delete, key: k, have: have})
+			deletions[k.Family] = append(deletions[k.Family], edit{verb: ledger.Delete, key: k, have: have})
 		case hasFlows(k):
 			stale = append(stale, endedFlows(k, have.port, ""))
 		}
 	}
-	for f, list := range ways {
+	for f, list := range deletions {
 		if len(list) == 0 {
 			continue
 		}
@@ -400,8 +398,8 @@ func (d *Driver) read(ctx context.Context) (rules map[Key]found, hasAddr [2]bool
 	return rules, hasAddr, nil
 }
 
-// target returns the content of an object as read. An entry's target is a relay only
-// if that listens on the port, or will do so, since it did in an earlier run.
+// target returns the content of an object as read. An entry's target is a relay only if the
+// relay listens on the port, or did in an earlier run and will again.
 func (d *Driver) target(r found) Value {
 	if r.relay != (RelayID{}) && !d.relays.leadsTo(r.relay, r.port) {
 		r.To.Do = unknown

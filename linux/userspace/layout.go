@@ -19,8 +19,8 @@ import (
 )
 
 // Reserved ports of the relay address: nothing listens on the first, and sockets on
-// the second drop every packet. IANA reserves it, too, and to bind it takes no capability:
-// installed as a service or in a pod, the proxy has CAP_NET_ADMIN and nothing for ports below it.
+// the second drop every packet. IANA reserves the second, too, and it is the lowest that can be
+// bound without CAP_NET_BIND_SERVICE, which the proxy lacks as a service or in a pod.
 const (
 	rejectPort = 1
 	dropPort   = 1024
@@ -70,7 +70,7 @@ type Key struct {
 type Value struct {
 	To     Target        // of entries
 	Rules  xtables.Rules // of chains and jumps
-	Digest uint64        // hash of the same in nftables, where only that is read back; or 0
+	Digest uint64        // nftables' hash of Rules, of which only that is read back; or 0
 	Policy *relay.Policy // of relays; never changed
 }
 
@@ -128,7 +128,7 @@ const (
 	Reject     // answer that nothing listens
 	Drop       // do not answer
 	Accept     // inside the source ranges
-	unknown    // a rule that we never write
+	unknown    // a rule that Tandem never writes
 )
 
 func (v Value) equal(o Value) bool {
@@ -139,15 +139,15 @@ func (v Value) equal(o Value) bool {
 	return rules && v.To == o.To && (v.Policy == o.Policy || v.Policy != nil && o.Policy != nil && v.Policy.Equal(o.Policy))
 }
 
-// localSuffix marks the relay of policy Local in the comments of its rules. Programs before this
-// layout numbered the pools of a port in the order of its frontends, and read it as the second
-// one: that is the local one's number but where no frontend, or only later ones, have policy Cluster.
+// localSuffix marks the relay of policy Local in the comments of its rules. Earlier versions
+// numbered a port's pools in the order of its frontends and read this as the second pool, which
+// is the local one unless the first frontend has policy Local.
 const localSuffix = ", pool 2"
 
 // comment names the relay in the comments of its rules.
 func (id RelayID) comment() string { return id.named(localSuffix) }
 
-// String names the relay for people.
+// String names the relay in logs and errors.
 func (id RelayID) String() string { return id.named(", local endpoints") }
 
 // named returns the name of the port, with a suffix for policy Local.
@@ -159,13 +159,13 @@ func (id RelayID) named(local string) string {
 	return name.port.String()
 }
 
-// String names the object for people, for instance in errors.
+// String names the object in logs and errors.
 func (k Key) String() string {
 	switch k.Kind {
 	case kindAddress:
 		return "address " + relayAddr(k.Family).String()
 	case kindDropPort:
-		return k.Family.String() + " sink"
+		return k.Family.String() + " drop port"
 	case KindTable:
 		return k.Family.String() + " table"
 	case KindChain:
@@ -238,8 +238,7 @@ func inTable(k Key) bool {
 	return k.Kind != kindAddress && k.Kind != kindDropPort && k.Kind != kindRelay
 }
 
-// The chains. Those of kube-proxy's userspace mode have its names; new are those for
-// pods, source ranges and other ports of cluster IPs.
+// The chains. The names with CONTAINER and HOST are those of kube-proxy's userspace mode.
 const (
 	chainIn            = "KUBE-PORTALS-IN"
 	chainOut           = "KUBE-PORTALS-OUT"
@@ -267,7 +266,7 @@ var (
 	fixedChains = []string{chainReject, chainDrop, chainLast, chainIn, chainOut}
 )
 
-// jumps are the built-in chains and our chains that they jump to.
+// jumps are the built-in chains and the owned chain that each jumps to first.
 var jumps = map[string]string{xtables.PreRouting: chainIn, xtables.Output: chainOut}
 
 // ownedChains are all chains but the built-in ones.
@@ -305,8 +304,8 @@ func skipRelayTraffic(mark uint32) xtables.Rule {
 	return xtables.Rule{Comment: "relays, to endpoints", Matches: []xtables.Match{marked}, Target: xtables.Return}
 }
 
-// hookChain describes one of the two chains at hooks: how it detects pods, and the
-// chains that it jumps to.
+// hookChain describes KUBE-PORTALS-IN or -OUT: how it detects pods, and the chains that it
+// jumps to.
 type hookChain struct {
 	pods               []xtables.Rule // matches only
 	pod, other         string
@@ -340,13 +339,13 @@ func (w hookChain) nodePorts(p netip.Prefix) (rules []xtables.Rule) {
 	return append(rules, xtables.Rule{Dst: to, Matches: []xtables.Match{here}, Target: xtables.Jump{Chain: w.nodeOther}})
 }
 
-// sayUnallocated is the comment of the rules that drop them.
+// sayUnallocated is the comment of rules that drop packets to unallocated cluster IPs.
 const sayUnallocated = "unallocated cluster IP"
 
-// unallocated returns the rules that drop packets to unallocated cluster IPs, except
-// to addresses of this host, and those of relays: where endpoints have addresses in such a
-// range they are reached, as in the kernel modes. An address may belong to a Service of another proxy
-// (label service-proxy-name), whose rules come before these.
+// unallocated returns the rules that drop packets to unallocated cluster IPs, except to
+// addresses of this host, and those of relays: endpoints in such a range are reached, as in the
+// kernel modes. An address may belong to a Service of another proxy (label
+// service-proxy-name), whose rules come before these.
 func unallocated(f model.Family, host *model.Host, mark uint32) (rules []xtables.Rule) {
 	here := []xtables.Match{xtables.DstLocal{}}
 	for i, p := range f.Prefixes(host.ServiceCIDRs) {
@@ -476,8 +475,7 @@ func entryFound(to Target, port uint16, have installed) found {
 	return found{Value{To: to}, have}
 }
 
-// natJump reads a rule of a built-in chain: those that jump to our chains; others are
-// skipped.
+// natJump reads a rule of a built-in chain if it jumps to an owned chain.
 func natJump(f model.Family, chain string, l xtables.Line, put map[Key]found) {
 	rule := l.Rule()
 	k := Key{Kind: kindJump, Family: f, Chain: chain}
@@ -506,10 +504,10 @@ func unexpected(f model.Family, chain string, l xtables.Line, put map[Key]found)
 	put[k] = found{installed: installed{printed: xtables.Printed(l)}}
 }
 
-// Of entries that lead to no relay: the targets, and how comments end that begin with the port.
+// Of entries that lead to no relay: the targets, and the ends of comments, after the Service port.
 var (
-	targets = [...]xtables.Target{Reject: xtables.Jump{Chain: chainReject}, Drop: xtables.Jump{Chain: chainDrop}, Accept: xtables.Return}
-	says    = [...]string{Reject: ": refused", Drop: ": dropped", Accept: ": allowed"}
+	targets  = [...]xtables.Target{Reject: xtables.Jump{Chain: chainReject}, Drop: xtables.Jump{Chain: chainDrop}, Accept: xtables.Return}
+	suffixes = [...]string{Reject: ": refused", Drop: ": dropped", Accept: ": allowed"}
 )
 
 const sayClosed = "other ports of a cluster IP"
@@ -526,14 +524,13 @@ func entryRule(k Key, to Target, port uint16) xtables.Rule {
 	case k.Chain == chainClosed:
 		r.Comment, r.Target = sayClosed, targets[Reject]
 	case to.Do < unknown:
-		r.Comment, r.Target = to.Relay.Port().String()+says[to.Do], targets[to.Do]
+		r.Comment, r.Target = to.Relay.Port().String()+suffixes[to.Do], targets[to.Do]
 	}
 	r.Comment = sanitize(r.Comment)
 	return r
 }
 
-// entryOf is the reverse of entryRule. It is false for rules that it does not
-// make; the port is that of the relay.
+// entryOf is the reverse of entryRule; ok is false for rules that entryRule never returns.
 func entryOf(f model.Family, chain string, r xtables.Rule) (k Key, to Target, port uint16, ok bool) {
 	any := netip.AddrPortFrom(f.Unspecified(), r.Ports.First)
 	k = Key{Kind: kindEntry, Family: f, Chain: chain, Proto: r.Proto, At: any, From: r.Src.Prefix}
@@ -555,7 +552,7 @@ func targetOf(k Key, comment string) (to Target, ok bool) {
 	if comment == sayClosed {
 		to.Do, comment = Reject, ""
 	}
-	for do, suffix := range says {
+	for do, suffix := range suffixes {
 		if rest, is := strings.CutSuffix(comment, suffix); is && suffix != "" {
 			to.Do, comment = Do(do), rest
 			break
@@ -581,11 +578,11 @@ func parseRelay(text string, of model.PortID) (id RelayID, ok bool) {
 	return relayOf(of, policy), ok
 }
 
-// maxComment is how many bytes a comment may have: 255 in iptables, 251 in nftables.
+// maxComment is the length of the longest comment in bytes: iptables has 255, linux/nft 251.
 const maxComment = 250
 
-// sanitize shortens a text for a comment and replaces characters with a meaning to
-// the tools.
+// sanitize shortens a text to maxComment and replaces characters that iptables-restore or
+// nft would interpret.
 func sanitize(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' || r == '"' || r == '\\' || r == '\'' {

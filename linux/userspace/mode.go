@@ -19,8 +19,8 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// Mode is the userspace mode with redirect rules. Handover returns what passes the sockets of
-// relays to the next process; it may return nil.
+// Mode is the userspace mode. Handover returns what passes the sockets of relays to the next
+// process; it may return nil.
 func Mode(handover func() relay.Handover) dataplane.Mode {
 	return onLinux(dataplane.Mode{Name: relay.Mode, System: "linux", Ephemeral: true, Plan: plan}, handover)
 }
@@ -70,8 +70,7 @@ type Sim struct {
 	listens map[RelayID]uint16
 }
 
-// NewSim returns a simulator of a host with some objects, which it keeps and does not
-// change.
+// NewSim returns a simulator of a host with some objects. It keeps both, unchanged.
 func NewSim(objects map[Key]Value, host *model.Host) *Sim {
 	s := &Sim{relays: map[RelayID]Value{}, ports: map[uint16]RelayID{}, listens: map[RelayID]uint16{}}
 	keys := map[xtables.ChainID][]Key{}
@@ -103,7 +102,7 @@ func NewSim(objects map[Key]Value, host *model.Host) *Sim {
 	return s
 }
 
-// port is where a relay listens, as if all did.
+// port returns the port of a relay, also of one that is missing.
 func (s *Sim) port(relay RelayID) uint16 {
 	at, known := s.listens[relay]
 	if !known {
@@ -138,8 +137,8 @@ func (s *Sim) Decide(p oracle.Packet) oracle.Outcome {
 	return s.relayed(s.ports[end.Dst.Port()])
 }
 
-// endFate is what becomes of a packet at the reject port or the drop port. There is no
-// SCTP socket on the drop port, so that the kernel rejects.
+// endFate is the fate of a packet at the reject port or the drop port. There is no
+// SCTP socket on the drop port, so the kernel rejects SCTP.
 func endFate(port uint16, proto model.Proto) oracle.Fate {
 	if port == dropPort && proto != model.SCTP {
 		return oracle.Drop
@@ -199,8 +198,8 @@ func (t Target) String() string {
 	return "foreign"
 }
 
-// Opaque: rules that tandem does not write are not
-// evaluated.
+// Opaque reports whether Evaluate does not see the object's rules: Tandem did not write them,
+// or only a digest of them was read back.
 func (*Compiler) Opaque(k Key, v Value) bool {
 	return k.Kind == kindUnexpected || k.Kind == kindEntry && v.To.Do == unknown ||
 		(k.Kind == KindChain || k.Kind == kindJump) && v.Rules.Len() == 0
@@ -217,18 +216,18 @@ func hasFlows(k Key) bool {
 }
 
 // staleFlows returns the flows that ops make stale, given the rules before the ops.
-// Which of them to keep is known only when each is seen (Driver.leads).
-func staleFlows(ops []ledger.Op[Key, Value], rules map[Key]installed) (fronts []flows.Match) {
+// Driver.leads decides for each flow that is found whether to keep it.
+func staleFlows(ops []ledger.Op[Key, Value], rules map[Key]installed) (stale []flows.Match) {
 	for _, op := range ops {
 		switch {
 		case !hasFlows(op.Key):
 		case op.Verb == ledger.Delete:
-			fronts = append(fronts, endedFlows(op.Key, rules[op.Key].port, op.Port().Service.Namespace))
+			stale = append(stale, endedFlows(op.Key, rules[op.Key].port, op.Port().Service.Namespace))
 		default:
-			fronts = append(fronts, flows.Match{Namespace: op.Port().Service.Namespace, Proto: model.UDP, Frontend: op.Key.At, Reach: flows.Everything})
+			stale = append(stale, flows.Match{Namespace: op.Port().Service.Namespace, Proto: model.UDP, Frontend: op.Key.At, Reach: flows.Everything})
 		}
 	}
-	return fronts
+	return stale
 }
 
 // endedFlows returns the flows of an entry to its present target: a relay's port, the

@@ -30,14 +30,17 @@ func onLinux(m dataplane.Mode, handover func() relay.Handover) dataplane.Mode {
 
 // tableKind is one of the two kinds of table for rules.
 type tableKind struct {
-	// open opens it and writes nothing.
+	name string // for logs
+	// open opens the table and writes nothing.
 	open func(context.Context) (table, error)
 	// try finds out whether the rules of a family can be written.
 	try func(context.Context, table, model.Family) error
 }
 
 // tableKinds are both, the preferred one first.
-func tableKinds() [2]tableKind { return [...]tableKind{{openNAT, tryNAT}, {openNFT, tryNFT}} }
+func tableKinds() [2]tableKind {
+	return [...]tableKind{{"iptables", openNAT, tryNAT}, {"nftables", openNFT, tryNFT}}
+}
 
 // choose opens the first kind of table that works for IPv4, which every node needs,
 // and returns its index. The error states why each kind failed.
@@ -51,7 +54,7 @@ func choose(ctx context.Context, all [2]tableKind) (t table, at int, err error) 
 			}
 			err = errors.Join(err, opened.Close())
 		}
-		return host.Undecided(err) // rules may be in this kind
+		return host.Undecided(err) // the rules of an earlier run may be in this kind
 	})
 	if best == nil {
 		return nil, 0, err
@@ -100,7 +103,7 @@ type backend struct {
 	driver  *Driver
 	other   tableKind
 	cleaned bool
-	cleanAt time.Time // not before
+	cleanAt time.Time // of the next attempt to remove them
 }
 
 var _ relay.Backend = (*backend)(nil)
@@ -135,7 +138,7 @@ func (b *backend) Sync(ctx context.Context) (dataplane.Work, error) {
 	b.cleaned = failed == nil || errors.Is(failed, dataplane.ErrAbsent) || errors.Is(failed, nft.ErrForeign)
 	if !b.cleaned {
 		b.cleanAt = time.Now().Add(cleanRetry)
-		b.driver.log.Warn("removing leftover rules from the other kind of table failed", "mode", relay.Mode, "err", failed, "retry", cleanRetry)
+		b.driver.log.Warn("removing leftover rules failed", "mode", relay.Mode, "from", b.other.name, "err", failed, "retry", cleanRetry)
 	}
 	return w, err
 }
@@ -199,7 +202,8 @@ func tryNAT(ctx context.Context, t table, f model.Family) error {
 	})
 }
 
-// tryNFT writes everything to a scratch table that no packet meets.
+// tryNFT writes the fixed chains, an entry and one rule of each match to a scratch table that
+// no packet meets.
 func tryNFT(ctx context.Context, _ table, f model.Family) error {
 	objects := map[nft.Key]nft.Value{}
 	put := func(k nft.Key, v nft.Value) { objects[k] = v }
@@ -210,11 +214,11 @@ func tryNFT(ctx context.Context, _ table, f model.Family) error {
 	return nft.Try(ctx, nftTable, objects, f)
 }
 
-// probeRules returns an entry and, as rules, itself and one of each match.
+// probeRules returns the key of an entry, and rules: its own and one of each match.
 func probeRules(f model.Family) (Key, []xtables.Rule) {
 	at := netip.AddrPortFrom(relayAddr(f), 80)
 	port := model.PortID{Service: model.ServiceName{Namespace: "tandem", Name: "probe"}, Proto: model.TCP, Family: f}
-	some := xtables.Within(netip.PrefixFrom(at.Addr(), 8*3).Masked())
+	some := xtables.Within(netip.PrefixFrom(at.Addr(), 24).Masked())
 	k := Key{Kind: kindEntry, Family: f, Chain: chainContainer, Proto: model.TCP, At: at}
 	return k, []xtables.Rule{
 		entryRule(k, Target{Relay: relayOf(port, model.Cluster)}, 80),

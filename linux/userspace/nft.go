@@ -12,9 +12,8 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// Where there is no iptables the same chains are in a table of nftables for each
-// family. Only entries differ: they are not rules but elements of sets and maps,
-// which one rule per chain looks up.
+// Without iptables the same chains are in a table of nftables for each family. Only entries
+// differ: they are not rules but elements of sets and maps, which one rule per chain looks up.
 //
 //	chain KUBE-PORTALS-CONTAINER {
 //		dnat ip addr . port to ip daddr . meta l4proto . th dport map @portals-container
@@ -74,7 +73,7 @@ func nftSets() []*nft.Set {
 	return sets
 }
 
-// nftObjects emits the nftables objects of an object; rules are its content.
+// nftObjects emits the nftables objects of an object with these rules.
 func nftObjects(k Key, rules []xtables.Rule, emit func(nft.Key, nft.Value)) {
 	switch k.Kind {
 	case KindTable:
@@ -103,8 +102,7 @@ func digest(k Key, rules []xtables.Rule) (d uint64) {
 	return d
 }
 
-// nftRules returns the rules of a chain: those that look its entries up, or the
-// given ones.
+// nftRules returns the rules of a chain: the lookup of its entries, or the given rules.
 func nftRules(chain string, rules []xtables.Rule) (all []nft.Rule) {
 	rule := func(comment string, s ...nft.Statement) {
 		all = append(all, nft.Rule{Statements: s, Comment: comment})
@@ -125,7 +123,7 @@ func nftRules(chain string, rules []xtables.Rule) (all []nft.Rule) {
 	return all
 }
 
-// nftStatements returns a rule without a port as nftables has it.
+// nftStatements returns the statements of a rule, which matches no port.
 func nftStatements(r xtables.Rule) (all []nft.Statement) {
 	if r.Src.Prefix.IsValid() {
 		all = append(all, nft.SourceIn{Prefix: r.Src.Prefix})
@@ -183,7 +181,7 @@ func element(k Key, r xtables.Rule) (n nft.Key, v nft.Value) {
 	return n, v
 }
 
-// entryIn is the reverse of element. It is false for objects that element does not return.
+// entryIn is the reverse of element; ok is false for objects that element never returns.
 func entryIn(n nft.Key, v nft.Value) (k Key, to Target, port uint16, ok bool) {
 	k = Key{Kind: kindEntry, Family: n.Family, Chain: chainGuard, Proto: n.Proto, At: n.AddrPort(), From: n.Prefix()}
 	if n.Set == nftClusterIPs {

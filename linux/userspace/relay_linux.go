@@ -194,8 +194,8 @@ func (r *relays) listen(id RelayID, p *relay.Policy) error {
 	return nil
 }
 
-// replace closes a relay whose socket others have closed. Its connections continue, and
-// the next one gets its port.
+// replace closes a relay whose socket another program has closed (ss -K). Its connections
+// continue, and the next relay gets its port.
 func (r *relays) replace(id RelayID, l *listener) {
 	delete(r.open, id)
 	l.Forget()
@@ -218,7 +218,7 @@ func (r *relays) close(id RelayID) {
 	}
 }
 
-// leadsTo reports whether a port is a relay's. Before it listens that is its port in
+// leadsTo reports whether a port is a relay's. Before the relay listens that is its port in
 // the earlier run, taken from the first rule that is read.
 func (r *relays) leadsTo(id RelayID, port uint16) bool {
 	if l := r.open[id]; l != nil {
@@ -230,18 +230,18 @@ func (r *relays) leadsTo(id RelayID, port uint16) bool {
 	return r.ports[id] == port
 }
 
-// flowTable deletes stale flows from conntrack, on a goroutine of its own: to walk a large table takes a third of a
-// second, which no commit waits for, and namespaces share the time (flows.Cleaner). It opens the table for the first
-// of them, in the network namespace of the caller, and keeps it: to close one holds up the next transaction of
+// flowTable deletes stale flows from conntrack, on a goroutine of its own: walking a large table takes a third of a
+// second, which no commit waits for, and namespaces share the time (flows.Cleaner). It opens conntrack for the first
+// flows, in the network namespace of the caller, and keeps it open: closing it delays the next transaction of
 // nf_tables (conntrack.Reader).
 type flowTable struct {
 	log     *slog.Logger
 	open    func() (closingTable, error)
-	leads   func(flows.Flow) bool // whether a flow is where its frontend leads now; it may wait for a commit
+	leads   func(flows.Flow) bool // Driver.leads; it may wait for a commit
 	cleaner *flows.Cleaner        // nil before the first
 
-	walking sync.Mutex // by the cleaner or by others; who commits never takes it
-	opening sync.Mutex // guards table, which is there before anyone walks
+	walking sync.Mutex // one walk at a time; a commit never takes it
+	opening sync.Mutex // guards table, which is open before any walk
 	table   closingTable
 }
 
@@ -252,14 +252,14 @@ type closingTable interface {
 
 func openConntrack() (closingTable, error) { return conntrack.Open() }
 
-// Delete implements flows.Table. Which flows to keep is known when each is seen.
+// Delete implements flows.Table. It keeps flows that lead to a relay of their frontend.
 func (t *flowTable) Delete(ctx context.Context, matches []flows.Match, stale func(flows.Flow) bool) (int, error) {
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	return t.table.Delete(ctx, matches, func(f flows.Flow) bool { return stale(f) && !t.leads(f) })
 }
 
-// opened opens the table, if there is something to delete.
+// opened opens conntrack if there is something to delete, and reports whether it is open.
 func (t *flowTable) opened(stale []flows.Match) bool {
 	t.opening.Lock()
 	defer t.opening.Unlock()
@@ -275,9 +275,9 @@ func (t *flowTable) opened(stale []flows.Match) bool {
 	return true
 }
 
-// failed reports a failure. It does not fail the commit: the flows end when their clients pause.
+// failed logs a failure, which does not fail the commit: the flows end when their clients pause.
 func (t *flowTable) failed(err error) {
-	t.log.Warn("deleting stale UDP conntrack entries failed", "err", err)
+	t.log.Warn("deleting stale UDP conntrack entries failed", "mode", relay.Mode, "err", err)
 }
 
 // enqueue has stale flows deleted soon.
@@ -292,7 +292,7 @@ func (t *flowTable) enqueue(ctx context.Context, stale []flows.Match) {
 					t.failed(r.Err)
 				}
 			},
-			// Dropped: the proxy's own cleaner, whose frontends and room are the same, reports it with a budget
+			// No Dropped: the proxy's own cleaner has the same frontends and queue, and reports it
 		})
 	}
 	t.cleaner.Enqueue(onThisHost(stale))
@@ -312,7 +312,7 @@ func (t *flowTable) delete(ctx context.Context, stale []flows.Match) {
 	}
 }
 
-// lastFlows is how long the end waits for what is left to delete.
+// lastFlows is how long close may take to delete the stale flows that are left.
 const lastFlows = 5 * time.Second
 
 func (t *flowTable) close() error {
@@ -332,7 +332,7 @@ func (t *flowTable) close() error {
 	return err
 }
 
-// onThisHost names the addresses at which node ports answer.
+// onThisHost sets the addresses at which node ports answer.
 func onThisHost(stale []flows.Match) []flows.Match {
 	own := ownAddresses()
 	for i := range stale {

@@ -15,23 +15,23 @@ import (
 	"github.com/tandem-proxy/tandem/linux/xtables"
 )
 
-// table holds the rules: the nat table of iptables, or our own tables in nftables.
+// table holds the rules: the nat table of iptables, or Tandem's tables in nftables.
 // One goroutine may use it at a time, and another one Read or Others.
 type table interface {
-	// Served are the families that it serves.
+	// Served are the families that the table serves.
 	Served() []model.Family
 
 	// Read returns the objects of all families. It covers all external changes until it begins.
 	Read(context.Context) (map[Key]found, error)
 
 	// Edit applies edits of one family, all or none. After some errors it is unknown
-	// which.
+	// whether they were applied.
 	Edit(context.Context, model.Family, []edit) error
 
-	// Most is the largest number of edits at once; 0 is no limit.
-	Most() int
+	// MaxEdits is the largest number of edits at once; 0 is no limit.
+	MaxEdits() int
 
-	// These are dataplane.Driver's. Disturbed is about the time since Read.
+	// These are dataplane.Driver's. Disturbed reports changes since Read.
 	Disturbed(context.Context) (bool, error)
 	Others(context.Context) ([]string, error)
 	Prune(context.Context) error
@@ -62,12 +62,10 @@ func openNAT(ctx context.Context) (table, error) {
 
 func (t natTable) Served() []model.Family { return t.Families }
 
-func (t natTable) Most() int { return 0 }
+func (t natTable) MaxEdits() int { return 0 }
 
 func (t natTable) Others(ctx context.Context) ([]string, error) {
-	return t.Driver.Others(ctx, func(chain string) bool {
-		return chain == chainLast || slices.Contains(ownedChains(), chain)
-	})
+	return t.Driver.Others(ctx, func(chain string) bool { return slices.Contains(ownedChains(), chain) })
 }
 
 func (t natTable) Read(ctx context.Context) (map[Key]found, error) {
@@ -76,7 +74,7 @@ func (t natTable) Read(ctx context.Context) (map[Key]found, error) {
 	return objects, err
 }
 
-// Edit waits for the lock: without its chains the mode serves nothing.
+// Edit waits for the xtables lock: without its chains the mode serves nothing.
 func (t natTable) Edit(ctx context.Context, f model.Family, edits []edit) error {
 	b := &batch{}
 	for _, e := range withoutImplied(edits) {
@@ -88,14 +86,13 @@ func (t natTable) Edit(ctx context.Context, f model.Family, edits []edit) error 
 	return t.Write(ctx, f, b.Text(xtables.NAT))
 }
 
-// ownTables are the tables of our own in nftables.
+// ownTables are Tandem's tables in nftables.
 type ownTables struct {
 	*nft.Driver
 	families []model.Family
 }
 
-// openNFT opens the table for the families that the kernel supports, and writes
-// nothing.
+// openNFT opens the tables of the families that the kernel supports, and writes nothing.
 func openNFT(ctx context.Context) (table, error) {
 	var families []model.Family
 	for _, f := range model.Families() {
@@ -130,9 +127,9 @@ func (t ownTables) Edit(ctx context.Context, _ model.Family, edits []edit) error
 	return nil
 }
 
-// Most is half a batch, since a table has sets besides, and redirect may rewrite further
-// entries.
-func (t ownTables) Most() int { return t.Limits().Batch / 2 }
+// MaxEdits is half a batch: the edit of a table also creates its sets, and redirect may rewrite
+// more entries.
+func (t ownTables) MaxEdits() int { return t.Limits().Batch / 2 }
 
 // nftOps turns edits of one family into ops on nftables objects. Deleting a table
 // deletes its contents.
