@@ -36,7 +36,7 @@ func TestPlanShowsWhatTheModePrograms(t *testing.T) {
 	dir := folder(t, map[string]string{"lb.yaml": rangesYAML})
 	args := []string{"plan", "--manifests", dir, "--node", "node-1"}
 	_, stdout, stderr := tandem(t, append(args, "--proxy-mode", "kernelspace")...)
-	const missing = "  203.0.113.20:80/tcp  load balancer IP, not programmed, sources 198.51.100.0/24\n    ! not programmed: HNS cannot keep clients"
+	const missing = "  203.0.113.20:80/tcp  load balancer IP, not programmed, sources 198.51.100.0/24\n    ! not programmed: HNS cannot block clients"
 	if !strings.Contains(stdout, missing) {
 		t.Errorf("no %q in:\n%s%s", missing, stdout, stderr)
 	}
