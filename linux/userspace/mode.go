@@ -167,8 +167,11 @@ func (*Compiler) Evaluate(objects map[Key]Value, host *model.Host) func(oracle.P
 func (*Compiler) Text(k Key, v Value) string {
 	switch k.Kind {
 	case KindChain, kindJump:
-		if v.Rules.Len() == 0 {
+		switch {
+		case foreign(k, v):
 			return "foreign rules, or rules in another order"
+		case v.Rules.Len() == 0:
+			return "chain of entries"
 		}
 		return strings.TrimSpace(v.Rules.String())
 	case kindEntry:
@@ -201,8 +204,16 @@ func (t Target) String() string {
 // Opaque reports whether Evaluate does not see the object's rules: Tandem did not write them,
 // or only a digest of them was read back.
 func (*Compiler) Opaque(k Key, v Value) bool {
-	return k.Kind == kindUnexpected || k.Kind == kindEntry && v.To.Do == unknown ||
-		(k.Kind == KindChain || k.Kind == kindJump) && v.Rules.Len() == 0
+	return k.Kind == kindUnexpected || k.Kind == kindEntry && v.To.Do == unknown || (k.Kind == KindChain || k.Kind == kindJump) && foreign(k, v)
+}
+
+// foreign reports whether a chain or a jump has other rules than Tandem writes, or only a digest of them was
+// read back. An entry chain has no rules but its entries, which are objects of their own.
+func foreign(k Key, v Value) bool {
+	if v.Rules.Len() > 0 {
+		return false
+	}
+	return k.Kind == kindJump || !isEntryChain(k.Chain) || v.Digest != 0 && v.Digest != digest(k, nil)
 }
 
 // Connection tracking sends all datagrams of a flow to the target of the first one.
