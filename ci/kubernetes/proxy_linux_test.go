@@ -160,7 +160,29 @@ func (p *proxy) Changed(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return p.written(ctx)
+}
+
+// written waits until the proxy has written all Services that it has: a large one may take several transactions,
+// and what is small, such as a mark, does not wait for the last one.
+func (p *proxy) written(ctx context.Context) error {
+	for {
+		doc, err := p.status(ctx) // which comes after the sync that is under way
+		if err != nil {
+			return err
+		}
+		pending := slices.IndexFunc(doc.Services, func(s question.Service) bool { return s.State == question.Pending })
+		if pending < 0 {
+			return nil
+		}
+		select {
+		case <-p.process.Done():
+			return fmt.Errorf("the proxy ended:\n%s", p.process.Said(20))
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not programmed: %w", doc.Services[pending].Name, ctx.Err())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }
 
 // read waits until the proxy's status says that it has its Node and all ServiceCIDRs as
