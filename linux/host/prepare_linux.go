@@ -24,11 +24,10 @@ import (
 	"github.com/tandem-proxy/tandem/linux/netlink"
 )
 
-// Prepare sets the kernel parameters that a node needs besides rules: connection
-// tracking and the OOM score of this process; those of mode ipvs alone are in linux/ipvs
-// (applySysctls). It logs what it changes and returns what it could not change, each with the
-// command to do it manually; none of that keeps Services from being served. root is "/" except
-// in tests.
+// Prepare sets the parameters that a node needs besides rules (settings): of the kernel, and this
+// process' OOM score; those of mode ipvs alone are in linux/ipvs (applySysctls). It logs what it changes
+// and returns what it could not change, each with the command to do it manually; none of that keeps
+// Services from being served. root is "/" except in tests.
 //
 // The sysctls are those of the calling thread's network namespace. Some of them
 // exist only once connection tracking is in use.
