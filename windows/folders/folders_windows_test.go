@@ -139,7 +139,7 @@ func TestAFileIsNoFolder(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := Close(file); err == nil || !strings.Contains(err.Error(), "not a folder") {
+	if err := Close(file); err == nil || !strings.Contains(err.Error(), "instead of a folder") {
 		t.Errorf("%v", err)
 	}
 }
