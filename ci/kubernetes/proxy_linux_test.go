@@ -166,23 +166,15 @@ func (p *proxy) Changed(ctx context.Context) error {
 // written waits until the proxy has written all Services that it has: a large one may take several transactions,
 // and what is small, such as a mark, does not wait for the last one.
 func (p *proxy) written(ctx context.Context) error {
-	for {
+	return p.until(ctx, 10*time.Millisecond, func() (missing string, err error) {
 		doc, err := p.status(ctx) // which comes after the sync that is under way
-		if err != nil {
-			return err
+		for _, s := range doc.Services {
+			if s.State == question.Pending {
+				missing = s.Name + " is not programmed"
+			}
 		}
-		pending := slices.IndexFunc(doc.Services, func(s question.Service) bool { return s.State == question.Pending })
-		if pending < 0 {
-			return nil
-		}
-		select {
-		case <-p.process.Done():
-			return fmt.Errorf("the proxy ended:\n%s", p.process.Said(20))
-		case <-ctx.Done():
-			return fmt.Errorf("%s is not programmed: %w", doc.Services[pending].Name, ctx.Err())
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
+		return missing, err
+	})
 }
 
 // read waits until the proxy's status says that it has its Node and all ServiceCIDRs as
@@ -203,24 +195,35 @@ func (p *proxy) read(ctx context.Context) error {
 	for _, c := range cidrs.Items {
 		newest["servicecidrs"] = max(newest["servicecidrs"], version(c.ResourceVersion))
 	}
-	for {
+	return p.until(ctx, 10*time.Millisecond, func() (missing string, err error) {
 		doc, err := p.status(ctx)
 		if err != nil {
-			return err
+			return "", err
 		}
 		has := func(kind string, objects int) bool {
 			i := slices.IndexFunc(doc.Inputs, func(in question.Input) bool { return in.Name == kind })
 			return i >= 0 && doc.Inputs[i].Objects == objects && version(doc.Inputs[i].Version) >= newest[kind]
 		}
-		if has("nodes", len(nodes.Items)) && has("servicecidrs", len(cidrs.Items)) {
-			return nil
+		if !has("nodes", len(nodes.Items)) || !has("servicecidrs", len(cidrs.Items)) {
+			missing = fmt.Sprintf("the Node or ServiceCIDRs are not read: %+v, want %v", doc.Inputs, newest)
+		}
+		return missing, nil
+	})
+}
+
+// until asks at a pace until nothing is missing. It fails where the proxy has ended, or ctx.
+func (p *proxy) until(ctx context.Context, pace time.Duration, ask func() (missing string, err error)) error {
+	for {
+		missing, err := ask()
+		if err != nil || missing == "" {
+			return err
 		}
 		select {
 		case <-p.process.Done():
 			return fmt.Errorf("the proxy ended:\n%s", p.process.Said(20))
 		case <-ctx.Done():
-			return fmt.Errorf("the Node or ServiceCIDRs are not read: %w: %+v, want %v", ctx.Err(), doc.Inputs, newest)
-		case <-time.After(10 * time.Millisecond):
+			return fmt.Errorf("%s: %w:\n%s", missing, ctx.Err(), p.process.Said(20))
+		case <-time.After(pace):
 		}
 	}
 }
@@ -259,22 +262,13 @@ func (p *proxy) marked(ctx context.Context) error {
 // answers waits until the newest mark answers.
 func (p *proxy) answers(ctx context.Context, proto model.Proto) error {
 	call := lab.Call{From: lab.Node, Proto: proto, To: netip.AddrPortFrom(markIP(p.marks), 9), Timeout: 50 * time.Millisecond}
-	for {
+	return p.until(ctx, 2*time.Millisecond, func() (missing string, err error) {
 		a, err := p.net.Dial(call)
-		if err != nil {
-			return err
+		if a.Outcome != lab.Answered || a.Server != markServer {
+			missing = fmt.Sprintf("mark %d is not programmed", p.marks)
 		}
-		if a.Outcome == lab.Answered && a.Server == markServer {
-			return nil
-		}
-		select {
-		case <-p.process.Done():
-			return fmt.Errorf("the proxy ended:\n%s", p.process.Said(20))
-		case <-ctx.Done():
-			return fmt.Errorf("mark %d is not programmed: %w:\n%s", p.marks, ctx.Err(), p.process.Said(20))
-		case <-time.After(2 * time.Millisecond):
-		}
-	}
+		return missing, err
+	})
 }
 
 // Stop stops the proxy and empties the API server for the next scenario.
