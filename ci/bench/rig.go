@@ -41,6 +41,12 @@ type options struct {
 // chosen reports whether a contender is to be measured.
 func (o options) chosen(name string) bool { return len(o.only) == 0 || slices.Contains(o.only, name) }
 
+// withBefore returns the same options for the other tandem.
+func (o options) withBefore() options {
+	o.tandem = o.before
+	return o
+}
+
 // contender is one of those that are measured in turn.
 type contender struct {
 	name string

@@ -76,18 +76,15 @@ func runRound(ctx context.Context, o options, f *figures) error {
 	}
 	var all []contender
 	for _, w := range worlds {
-		for _, kind := range []struct {
-			name string
-			args []string
-		}{{w.String(), nil}, {w.String() + " without failover", []string{"--endpoint-failover", "off"}}} {
-			if o.chosen(kind.name) {
-				all = append(all, contender{name: kind.name, round: func(ctx context.Context, s samples) error { return o.roundsOf(ctx, w, kind.args, s) }})
+		add := func(o options, name string, args ...string) {
+			if o.chosen(name) {
+				all = append(all, contender{name: name, round: func(ctx context.Context, s samples) error { return o.roundsOf(ctx, w, args, s) }})
 			}
 		}
-		if name := w.String() + " before"; o.before != "" && o.chosen(name) {
-			other := o
-			other.tandem = o.before
-			all = append(all, contender{name: name, round: func(ctx context.Context, s samples) error { return other.roundsOf(ctx, w, nil, s) }})
+		add(o, w.String())
+		add(o, w.String()+" without failover", "--endpoint-failover", "off")
+		if o.before != "" {
+			add(o.withBefore(), w.String()+" before")
 		}
 	}
 	return inRounds(ctx, cmp.Or(o.rounds, 1), all, f)

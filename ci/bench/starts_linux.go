@@ -53,9 +53,8 @@ func starts() bench {
 				server.Put(served(i, w.service(i)), served(i, w.slice(i, 0, 0)))
 			}
 			all := []contender{{name: "tandem", round: func(ctx context.Context, s samples) error { return o.startFrom(ctx, server, s) }}}
-			if before := o; o.before != "" {
-				before.tandem = o.before
-				all = append(all, contender{name: "before", round: func(ctx context.Context, s samples) error { return before.startFrom(ctx, server, s) }})
+			if o.before != "" {
+				all = append(all, contender{name: "before", round: func(ctx context.Context, s samples) error { return o.withBefore().startFrom(ctx, server, s) }})
 			}
 			return inRounds(ctx, cmp.Or(o.rounds, 3), all, f)
 		},
