@@ -292,13 +292,14 @@ func (s *simulation) table() string {
 // Runs that violated an invariant once do not any more.
 func TestSeedsThatViolated(t *testing.T) {
 	for _, j := range []job{
-		{"userspace", "F10", 179549307350}, // I2: pods had endpoints of clients from outside, between two writes
-		{"ipvs", "F06+F21", 91000012},      // I8: the last endpoint went when the next could not be created
-		{"kernelspace", "none", 98100164},  // I8: a node port went to a Service with affinity, for which HNS makes another load balancer
-		{"iptables", "F02+F31", 98100181},  // I9: the server had accepted a watch after the ones that it redirected
-		{"iptables", "F30+F02", 98100187},  // I9: the watch had become half-open before its first bookmark
-		{"iptables", "F29", 77100008},      // I4: a restored server passed the version that is known after it was asked what it had
-		{"ipvs", "F10", 9720000050},        // I2: a destination whose virtual server is gone took packets without a mark
+		{"userspace", "F10", 179549307350},       // I2: pods had endpoints of clients from outside, between two writes
+		{"ipvs", "F06+F21", 91000012},            // I8: the last endpoint went when the next could not be created
+		{"kernelspace", "none", 98100164},        // I8: a node port went to a Service with affinity, for which HNS makes another load balancer
+		{"iptables", "F02+F31", 98100181},        // I9: the server had accepted a watch after the ones that it redirected
+		{"iptables", "F30+F02", 98100187},        // I9: the watch had become half-open before its first bookmark
+		{"iptables", "F29", 77100008},            // I4: a restored server passed the version that is known after it was asked what it had
+		{"kernelspace", "F29+F23", 930000000015}, // I4: a Service was deleted again, at another version, on a restored server
+		{"ipvs", "F10", 9720000050},              // I2: a destination whose virtual server is gone took packets without a mark
 	} {
 		if res := play(t, j, j.plan(), *verbose); len(res.violations) > 0 {
 			t.Errorf("%s: %s\n%s", j, strings.Join(res.violations, "\n  "), res.log)

@@ -302,6 +302,27 @@ func TestRestoredBackupOfWhatAListLacked(t *testing.T) {
 	w.until("the Service again", func() bool { return strings.Contains(w.sink.state(), "kept") })
 }
 
+// The same where the deletion that was undone is made again, earlier than it was.
+func TestRestoredBackupWhereTheSameIsDeletedAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, apitest.Options{})
+	w.run().synced()
+	w.server.Put(service("gone", 1), service("late", 1))
+	w.until("the Services", func() bool { return strings.Contains(w.sink.state(), "late") })
+	restore := w.server.Backup()
+	w.server.Put(nodeIn("a"))
+	w.server.Delete(service("gone", 1))
+	w.until("the deletion", func() bool { return !strings.Contains(w.sink.state(), "gone") })
+	w.server.Stop()
+	restore()
+	w.server.Delete(service("gone", 1))
+	w.server.Put(service("web", 70))
+	if err := w.server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	w.until("the change that no watch repeats", func() bool { return strings.Contains(w.sink.state(), "web 70") })
+}
+
 func TestCutAndTorn(t *testing.T) {
 	for name, o := range servers() {
 		t.Run(name, func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -322,10 +323,10 @@ func (h *versions) served(n name) bool { return h.known[n].served }
 
 func (h *versions) delete(n name) { delete(h.known, n) }
 
-// gone remembers at which version an object was deleted.
-func (h *versions) gone(n name, at string) {
+// gone remembers at which version an object was deleted, or up to which it was where no event was seen.
+func (h *versions) gone(n name, at string, seen bool) {
 	if v := versionNumber(at); v > h.deleted.number {
-		h.deleted = last{name: n, number: v, deleted: true}
+		h.deleted = last{name: n, number: v, deleted: true, seen: seen}
 	}
 }
 
@@ -469,7 +470,7 @@ func (f *follower) event(e apiwatch.Event) error {
 	case apiwatch.Deleted:
 		n := name{m.GetNamespace(), m.GetName()}
 		f.drop(n)
-		f.versions.gone(n, at)
+		f.versions.gone(n, at, true)
 	}
 	f.at = at
 	f.status.reached(at)
@@ -535,7 +536,7 @@ func (f *follower) dropAll() {
 func (f *follower) listed(at string) {
 	for _, n := range f.versions.unseen() {
 		f.drop(n)
-		f.versions.gone(n, at) // or at an earlier version
+		f.versions.gone(n, at, false)
 	}
 	f.listing, f.at, f.versions.complete, f.doubtful, f.parted = false, at, true, false, false
 	f.status.listed()
@@ -629,8 +630,9 @@ func jitter(d time.Duration, part float64) time.Duration {
 // for other changes. Once it has passed the version that is known here, it resumes a watch
 // as if nothing had been lost; Kubernetes advises to start all of its components again. So
 // when a watch ended before its time, the next one is read only after the object that changed
-// last was read as it was at that version, and one that was deleted still later: one or two
-// objects, not a list. A server that keeps failing to say what it had is watched all the same.
+// last was read as it was at that version, and one that was deleted still later, which must have
+// been there just before: one or two objects, not a list. A server that keeps failing to say what
+// it had is watched all the same.
 
 // historyTime is for reading one object. Without an answer the server is asked again.
 const historyTime = 5 * time.Second
@@ -639,10 +641,14 @@ const historyTime = 5 * time.Second
 // nil if they are or if this server cannot tell, and other errors if it is to be asked again.
 func (f *follower) sameHistory(ctx context.Context) error {
 	for _, last := range f.versions.latest() {
-		found, err := f.foundAt(ctx, last.name)
-		gone := last.deleted && found == 0
+		found, err := f.foundAt(ctx, last.name, f.at)
+		same := found == last.number || last.deleted && found == 0
+		if err == nil && same && last.seen { // who restores a backup may delete the same object again
+			found, err = f.foundAt(ctx, last.name, strconv.FormatUint(last.number-1, 10))
+			same = found != 0
+		}
 		switch {
-		case tooLarge(err), err == nil && found != last.number && !gone:
+		case tooLarge(err), err == nil && !same:
 			return errRestored
 		case err != nil && !unknownVersion(err):
 			return err
@@ -656,14 +662,14 @@ func unknownVersion(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || expired(err)
 }
 
-// foundAt returns which version of an object the server has at f.at; 0 is none.
-func (f *follower) foundAt(ctx context.Context, n name) (found uint64, err error) {
+// foundAt returns which version of an object the server had at a version of all; 0 is none.
+func (f *follower) foundAt(ctx context.Context, n name, at string) (found uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, min(f.limits.silence, historyTime))
 	defer cancel()
 	ctx, _ = withByteCount(ctx) // one object is bounded as an event is
 	options := metav1.ListOptions{
 		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, n.Name).String(),
-		ResourceVersion: f.at, ResourceVersionMatch: metav1.ResourceVersionMatchExact,
+		ResourceVersion: at, ResourceVersionMatch: metav1.ResourceVersionMatchExact,
 	}
 	_, err = f.eachItem(f.get(&options).Namespace(n.Namespace).Do(ctx), func(_ runtime.Object, m metav1.Object) error {
 		found = versionNumber(m.GetResourceVersion())
@@ -677,6 +683,7 @@ type last struct {
 	name
 	number  uint64
 	deleted bool
+	seen    bool // an event told of the deletion, which has this number; else it was at this one or earlier
 }
 
 // latest returns the latest change of an object that is there, and the latest deletion if
