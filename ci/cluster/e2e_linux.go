@@ -46,21 +46,26 @@ func (t suite) run(ctx context.Context, c *cluster) error {
 	if t.Focus != "" {
 		set.Focus = t.Focus
 	}
+	if c.kubernetes != "" || len(set.Versions) == 0 {
+		set.Versions = []string{c.kubernetes}
+	}
 	var all []figures
-	for i, p := range set.Runs {
-		c.proxy = p
-		f, err := t.one(ctx, c, set)
-		if !t.Here && (!t.Keep || i < len(set.Runs)-1) {
-			err = errors.Join(err, down(c.State))
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", p, err)
-		}
-		all = append(all, f)
-		fmt.Printf("e2e: %s: %d pass, %d fail, %d skipped, %s s\n", p, f.count(passed), f.count(failed), f.count(skipped), f.Facts[factSeconds])
-		if t.Focus == "" && t.Set != "sample" {
-			if err := t.save(c.repo, f); err != nil {
-				return err
+	for v, version := range set.Versions {
+		for i, p := range set.Runs {
+			c.kubernetes, c.proxy = version, p
+			f, err := t.one(ctx, c, set)
+			if !t.Here && (!t.Keep || i < len(set.Runs)-1 || v < len(set.Versions)-1) {
+				err = errors.Join(err, down(c.State))
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", p, err)
+			}
+			all = append(all, f)
+			fmt.Printf("e2e: %s, Kubernetes %s: %d pass, %d fail, %d skipped, %s s\n", p, f.Facts[factVersion], f.count(passed), f.count(failed), f.count(skipped), f.Facts[factSeconds])
+			if t.Focus == "" && t.Set != "sample" {
+				if err := t.save(c.repo, f); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -102,7 +107,7 @@ func (t suite) save(repo string, f figures) error {
 
 // one runs the set for one proxy.
 func (t suite) one(ctx context.Context, c *cluster, set testSet) (f figures, err error) {
-	f = figures{Set: t.Set, Proxy: c.proxy, Facts: map[string]string{factDate: time.Now().UTC().Format(time.DateOnly)}}
+	f = figures{Set: t.Set, Kubernetes: c.kubernetes, Proxy: c.proxy, Facts: map[string]string{factDate: time.Now().UTC().Format(time.DateOnly)}}
 	begun := time.Now()
 	if t.Here {
 		err = c.findParts(ctx, "where")

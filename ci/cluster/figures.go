@@ -37,10 +37,11 @@ type spec struct {
 
 // figures are those of one run: a set of tests with one proxy.
 type figures struct {
-	Set   string
-	Proxy proxy
-	Facts map[string]string // what was measured, by its name
-	Specs []spec
+	Set        string
+	Kubernetes string // the version, where it is not that of the tests
+	Proxy      proxy
+	Facts      map[string]string // what was measured, by its name
+	Specs      []spec
 }
 
 // Facts of a run.
@@ -109,13 +110,20 @@ func (f figures) count(state string) (n int) {
 
 // fileName is that of the figures of a run.
 func (f figures) fileName() string {
-	return fmt.Sprintf("%s-%s-%s.tsv", f.Set, f.Proxy.Name, f.Proxy.Mode)
+	name := fmt.Sprintf("%s-%s-%s", f.Set, f.Proxy.Name, f.Proxy.Mode)
+	if f.Kubernetes != "" {
+		name += "-" + f.Kubernetes
+	}
+	return name + ".tsv"
 }
 
 // write writes figures as lines: facts after #, then one spec a line.
 func (f figures) write(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	fmt.Fprintf(b, "# set %s\n# proxy %s\n# mode %s\n", f.Set, f.Proxy.Name, f.Proxy.Mode)
+	if f.Kubernetes != "" {
+		fmt.Fprintf(b, "# kubernetes %s\n", f.Kubernetes)
+	}
 	for _, name := range slices.Sorted(maps.Keys(f.Facts)) {
 		fmt.Fprintf(b, "# %s %s\n", name, f.Facts[name])
 	}
@@ -139,6 +147,8 @@ func readFigures(data []byte) (f figures, err error) {
 				f.Proxy.Name = value
 			case "mode":
 				f.Proxy.Mode = value
+			case "kubernetes":
+				f.Kubernetes = value
 			default:
 				f.Facts[name] = value
 			}
@@ -184,6 +194,9 @@ func summary(all []figures) string {
 	var b strings.Builder
 	b.WriteString("| set | proxy | mode | pass | fail | skip | time | CPU a node | RSS a node | API requests | Warning Events |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, f := range all {
+		if f.Kubernetes != "" {
+			continue // byVersion has it
+		}
 		fact := func(name, unit string) string {
 			if f.Facts[name] == "" {
 				return "-"
@@ -192,6 +205,20 @@ func summary(all []figures) string {
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %d | %d | %d | %s | %s | %s | %s | %s |\n", f.Set, f.Proxy.Name, f.Proxy.Mode, f.count(passed), f.count(failed), f.count(skipped),
 			fact(factSeconds, " s"), fact(factCPU, " s"), fact(factRSS, " MiB"), fact(factRequests, ""), fact(factWarnings, ""))
+	}
+	return b.String()
+}
+
+// byVersion is the table of versions of Kubernetes: their runs, and those of the same set and proxy in that of the tests.
+func byVersion(all []figures) string {
+	var b strings.Builder
+	b.WriteString("| Kubernetes | proxy | mode | pass | fail | skip | time |\n|---|---|---|---|---|---|---|\n")
+	version := func(a, b figures) int { return cmp.Compare(a.Facts[factVersion], b.Facts[factVersion]) }
+	for _, f := range slices.SortedStableFunc(slices.Values(all), version) {
+		if f.Kubernetes != "" || f.Set == "conformance" && slices.Contains(sets()["versions"].Runs, f.Proxy) {
+			fmt.Fprintf(&b, "| %s | %s | %s | %d | %d | %d | %s s |\n", strings.TrimPrefix(f.Facts[factVersion], "v"), f.Proxy.Name, f.Proxy.Mode,
+				f.count(passed), f.count(failed), f.count(skipped), f.Facts[factSeconds])
+		}
 	}
 	return b.String()
 }
@@ -240,7 +267,11 @@ func failures(all []figures) string {
 	for _, f := range all {
 		for _, s := range f.Specs {
 			if s.State == failed {
-				fmt.Fprintf(&b, "- %s, %s: %s: `%.160s`\n", f.Set, f.Proxy, s.Name, strings.ReplaceAll(s.Reason, "`", "'"))
+				of := f.Set
+				if f.Kubernetes != "" {
+					of += " " + f.Kubernetes
+				}
+				fmt.Fprintf(&b, "- %s, %s: %s: `%.160s`\n", of, f.Proxy, s.Name, strings.ReplaceAll(s.Reason, "`", "'"))
 			}
 		}
 	}
@@ -296,7 +327,7 @@ func writeTables(dir string) error {
 	if err != nil {
 		return err
 	}
-	tables := map[string]string{"summary": summary(all), "failures": failures(all), "specs": bySpec(all, "network")}
+	tables := map[string]string{"summary": summary(all), "failures": failures(all), "specs": bySpec(all, "network"), "versions": byVersion(all)}
 	for _, name := range []string{"life", "questions"} {
 		table, err := os.ReadFile(filepath.Join(dir, "figures", name+".md"))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -52,7 +52,7 @@ func TestReport(t *testing.T) {
 
 // TestFiguresRoundTrip writes figures and reads them back.
 func TestFiguresRoundTrip(t *testing.T) {
-	f := figures{Set: "network", Proxy: proxy{tandem, "iptables"}, Facts: map[string]string{factCPU: "3.1", factVersion: "v1.37.2"}, Specs: []spec{
+	f := figures{Set: "network", Kubernetes: "1.34.10", Proxy: proxy{tandem, "iptables"}, Facts: map[string]string{factCPU: "3.1", factVersion: "v1.37.2"}, Specs: []spec{
 		{"[sig-network] a", passed, 1.5, ""}, {"[sig-network] b", failed, 0, "what\twas"},
 	}}
 	var b bytes.Buffer
@@ -75,6 +75,26 @@ func sampleFigures() []figures {
 	return []figures{
 		{Set: "network", Proxy: proxy{kubeProxy, "nftables"}, Facts: map[string]string{factCPU: "5"}, Specs: []spec{{"[sig-network] a", passed, 3, ""}, {"[sig-network] b", failed, 1, "no"}}},
 		{Set: "network", Proxy: proxy{tandem, "nftables"}, Facts: map[string]string{}, Specs: []spec{{"[sig-network] a", failed, 2, "late"}, {"[sig-network] b", failed, 1, "no"}, {"[sig-network] c", passed, 1, ""}}},
+	}
+}
+
+// TestVersions: other versions of Kubernetes have a table of their own, and figures in files of their own.
+func TestVersions(t *testing.T) {
+	specs := []spec{{"[sig-network] a", passed, 3, ""}, {"[sig-network] b", failed, 1, "no"}}
+	old := figures{Set: "versions", Kubernetes: "1.34.10", Proxy: proxy{tandem, "nftables"}, Facts: map[string]string{factVersion: "v1.34.10", factSeconds: "7"}, Specs: specs}
+	now := figures{Set: "conformance", Proxy: proxy{tandem, "nftables"}, Facts: map[string]string{factVersion: "v1.37.2", factSeconds: "8"}, Specs: specs}
+	all := []figures{now, {Set: "conformance", Proxy: proxy{tandem, "iptables"}, Facts: map[string]string{}}, old}
+	if got := byVersion(all); !strings.HasSuffix(got, "|\n| 1.34.10 | tandem | nftables | 1 | 1 | 0 | 7 s |\n| 1.37.2 | tandem | nftables | 1 | 1 | 0 | 8 s |\n") {
+		t.Error(got)
+	}
+	if got := summary(all); strings.Contains(got, "versions") {
+		t.Error(got)
+	}
+	if got := failures(all); !strings.Contains(got, "- versions 1.34.10, tandem nftables: [sig-network] b: `no`\n") {
+		t.Error(got)
+	}
+	if old.fileName() != "versions-tandem-nftables-1.34.10.tsv" || now.fileName() != "conformance-tandem-nftables.tsv" {
+		t.Error(old.fileName(), now.fileName())
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 
 // Folders of a machine.
 const (
-	partsDir  = "/opt/cluster" // programs: upstream, containerd, coredns
+	partsDir  = "/opt/cluster" // programs: upstream, kubernetes, containerd, coredns
 	configDir = "/etc/cluster" // certificates and configurations
 	logDir    = "/var/log/cluster"
 )
@@ -83,15 +83,15 @@ func (l layout) control(p plan) machine {
 	m := l.common(p.Control)
 	m.Forward = "127.0.0.1:6443"
 	m.Binds = append(m.Binds, bind{From: path.Join(m.Work, "etcd"), To: "/var/lib/etcd"}, bind{From: l.bin(), To: partsDir + "/bin", ReadOnly: true})
-	upstream, file := partsDir+"/upstream/", func(name string) string { return path.Join(configDir, name) }
+	kubernetes, file := partsDir+"/kubernetes/", func(name string) string { return path.Join(configDir, name) }
 	local := "127.0.0.1"
 	m.Programs = []program{
 		{Name: "etcd", Ready: "tcp:" + local + ":2379", Args: []string{
-			upstream + "etcd", "--data-dir=/var/lib/etcd", "--unsafe-no-fsync", "--log-level=warn",
+			partsDir + "/upstream/etcd", "--data-dir=/var/lib/etcd", "--unsafe-no-fsync", "--log-level=warn",
 			"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379", "--listen-peer-urls=http://127.0.0.1:2380",
 		}},
 		{Name: "kube-apiserver", Ready: "tcp:" + local + ":6443", Args: []string{
-			upstream + "kube-apiserver", "--etcd-servers=http://127.0.0.1:2379", "--secure-port=6443",
+			kubernetes + "kube-apiserver", "--etcd-servers=http://127.0.0.1:2379", "--secure-port=6443",
 			"--advertise-address=" + p.Control.Addr[0].String(), "--cert-dir=/run/kubernetes",
 			"--tls-cert-file=" + file("apiserver.crt"), "--tls-private-key-file=" + file("apiserver.key"), "--client-ca-file=" + file("ca.crt"),
 			"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged",
@@ -106,13 +106,13 @@ func (l layout) control(p plan) machine {
 			"--audit-policy-file=" + file("audit.yaml"), "--audit-log-path=" + logDir + "/audit.log", "--audit-log-mode=batch",
 		}},
 		{Name: "kube-controller-manager", Args: []string{
-			upstream + "kube-controller-manager", "--kubeconfig=" + file("controller-manager.conf"), "--leader-elect=false",
+			kubernetes + "kube-controller-manager", "--kubeconfig=" + file("controller-manager.conf"), "--leader-elect=false",
 			"--use-service-account-credentials", "--service-account-private-key-file=" + file("accounts.key"), "--root-ca-file=" + file("ca.crt"),
 			"--cluster-signing-cert-file=" + file("ca.crt"), "--cluster-signing-key-file=" + file("ca.key"), "--cluster-cidr=" + p.ranges(podNets),
 			"--allocate-node-cidrs=false", "--cert-dir=/run/kubernetes",
 		}},
 		{Name: "kube-scheduler", Args: []string{
-			upstream + "kube-scheduler", "--kubeconfig=" + file("scheduler.conf"), "--leader-elect=false", "--cert-dir=/run/kubernetes",
+			kubernetes + "kube-scheduler", "--kubeconfig=" + file("scheduler.conf"), "--leader-elect=false", "--cert-dir=/run/kubernetes",
 			"--authentication-kubeconfig=" + file("scheduler.conf"), "--authorization-kubeconfig=" + file("scheduler.conf"),
 		}},
 		{Name: "cloud", Args: []string{partsDir + "/bin/cluster", "cloud", file("plan.json")}},
@@ -132,7 +132,7 @@ func (l layout) worker(n node) machine {
 	m.Programs = []program{
 		{Name: "containerd", Env: env, Ready: "unix:/run/containerd/containerd.sock", Args: []string{partsDir + "/containerd/containerd", "--config=" + configDir + "/containerd.toml"}},
 		{Name: "kubelet", Env: env, Args: []string{
-			partsDir + "/upstream/kubelet", "--kubeconfig=" + path.Join(configDir, n.Name+".conf"), "--config=" + path.Join(configDir, n.Name+".yaml"),
+			partsDir + "/kubernetes/kubelet", "--kubeconfig=" + path.Join(configDir, n.Name+".conf"), "--config=" + path.Join(configDir, n.Name+".yaml"),
 			"--hostname-override=" + n.Name, "--node-ip=" + join(n.Addr),
 			"--node-labels=topology.kubernetes.io/region=lab,topology.kubernetes.io/zone=" + n.Zone,
 		}},

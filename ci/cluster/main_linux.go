@@ -60,6 +60,7 @@ func run(ctx context.Context, args []string) error {
 	flags.IntVar(&s.Nodes, "nodes", 3, "how many nodes")
 	flags.IntVar(&s.Zones, "zones", 3, "over how many zones they are spread")
 	flags.BoolVar(&s.Single, "single-stack", false, "IPv4 alone")
+	flags.StringVar(&c.kubernetes, "kubernetes", "", "the version of API server, controllers, scheduler and kubelets, such as 1.34.10 (default that of the tests)")
 	flags.StringVar(&c.proxy.Name, "proxy", tandem, "tandem, kube-proxy or none")
 	flags.StringVar(&c.proxy.Mode, "mode", "nftables", "the proxy's mode")
 	flags.StringVar(&t.Set, "set", "network", "for e2e: the set of tests of specs.go")

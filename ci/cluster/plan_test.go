@@ -113,7 +113,7 @@ func TestMachines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := layout{State: t.TempDir(), Root: "/debian", Parts: map[string]string{"upstream": "/u", "containerd": "/c", "coredns": "/d"}}
+	l := layout{State: t.TempDir(), Root: "/debian", Parts: map[string]string{"upstream": "/u", "kubernetes": "/k", "containerd": "/c", "coredns": "/d"}}
 	conf := configuration{plan: p, dir: l.config()}
 	if err := conf.write(l.kubeconfig(), 1234); err != nil {
 		t.Fatal(err)

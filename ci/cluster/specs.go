@@ -34,6 +34,8 @@ type testSet struct {
 	Runs  []proxy
 	Limit time.Duration // of one run
 	Shape shape         // of its clusters; zero for that of the flags
+
+	Versions []string // of Kubernetes, in which it is run; none for that of the tests alone
 }
 
 // skip leaves out specs, with the reason.
@@ -72,7 +74,9 @@ func sets() map[string]testSet {
 			Focus: `\[sig-network\] (Traffic Distribution|Topology Hints)`, Runs: everyProxy(), Limit: 20 * time.Minute,
 			Shape: shape{Nodes: 6, Zones: 3}, // some of its specs want two nodes in each of three zones
 		},
-		"single":    {Focus: conformance, Runs: everyProxy(), Limit: 30 * time.Minute, Shape: shape{Nodes: 3, Zones: 3, Single: true}},
+		"single": {Focus: conformance, Runs: everyProxy(), Limit: 30 * time.Minute, Shape: shape{Nodes: 3, Zones: 3, Single: true}},
+		// The newest of each minor that is in module proxies whole, with all of its parts.
+		"versions":  {Focus: conformance, Runs: []proxy{{tandem, "nftables"}}, Limit: 30 * time.Minute, Versions: []string{"1.31.13", "1.34.10", "1.36.5"}},
 		"balancers": {Focus: `\[sig-network\].*\[Feature:LoadBalancer\]`, Skip: notHere(), Runs: everyProxy(), Limit: 60 * time.Minute},
 	}
 }

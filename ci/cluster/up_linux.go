@@ -21,11 +21,12 @@ import (
 // cluster is a cluster that is being made or used.
 type cluster struct {
 	layout
-	plan  plan
-	repo  string // the tree whose Tandem runs
-	proxy proxy
-	both  bool // nodes have the images of both proxies
-	out   io.Writer
+	plan       plan
+	repo       string // the tree whose Tandem runs
+	kubernetes string // the version of control plane and kubelets; empty for that of the tests
+	proxy      proxy
+	both       bool // nodes have the images of both proxies
+	out        io.Writer
 }
 
 // step does a part of the work and says how long it took.
@@ -44,6 +45,12 @@ func (c *cluster) findParts(ctx context.Context, where ...string) (err error) {
 	c.Parts = map[string]string{}
 	for _, part := range []string{"upstream", "containerd", "coredns"} {
 		if c.Parts[part], err = c.script(ctx, "build", append([]string{part}, where...)...); err != nil {
+			return err
+		}
+	}
+	c.Parts["kubernetes"] = c.Parts["upstream"]
+	if c.kubernetes != "" {
+		if c.Parts["kubernetes"], err = c.script(ctx, "kubernetes", append([]string{c.kubernetes}, where...)...); err != nil {
 			return err
 		}
 	}
