@@ -9,7 +9,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -38,39 +41,60 @@ func runLoad(ctx context.Context, args []string) error {
 
 // event is something in the life of a cluster, during which connections are held and made.
 type event struct {
-	what string
-	do   func(context.Context) error
+	what  string
+	do    func(context.Context) error
+	loses string // a node whose caller counts no more; empty for none
 }
 
-// life brings up a cluster with kube-proxy and lets happen what happens to clusters. It prints a row of a
-// table for each event.
-func (c *cluster) life(ctx context.Context) (err error) {
+// life brings up a cluster with kube-proxy, lets happen what happens to clusters, and has a node die at the end, which
+// happens to a cluster of Tandem's, too. It prints a row of a table for each event.
+func (c *cluster) life(ctx context.Context) error {
 	c.proxy = proxy{kubeProxy, "nftables"}
 	c.both = true
-	if err := c.up(ctx); err != nil {
+	var err error
+	if c.earlier, err = c.script(ctx, "../setup/earlier", earlierRelease); err != nil {
 		return err
+	}
+	rows, err := c.live(ctx, append(c.events(), c.death()))
+	if err != nil {
+		return err
+	}
+	c.proxy.Name = tandem
+	more, err := c.live(ctx, []event{c.death()})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(c.repo, "ci/cluster/figures/life.md"), []byte(lifeHead+rows+more), 0o644)
+}
+
+// earlierRelease is the first of those of ci/netns.
+const earlierRelease = "0d30937e10c6cdaf45cea520f7366090c928b9be"
+
+// live brings up a cluster and returns the rows of what happens to it.
+func (c *cluster) live(ctx context.Context, events []event) (rows string, err error) {
+	if err := c.up(ctx); err != nil {
+		return "", err
 	}
 	defer func() { err = errors.Join(err, down(c.State)) }()
 	if err := c.step("load", func() error { return c.startLoad(ctx) }); err != nil {
-		return err
+		return "", err
 	}
-	var rows []string
-	for _, e := range c.events() {
+	for _, e := range events {
 		row, err := c.happen(ctx, e)
 		if err != nil {
-			return fmt.Errorf("%s: %w", e.what, err)
+			return "", fmt.Errorf("%s: %w", e.what, err)
 		}
-		rows = append(rows, row)
+		rows += row
 		fmt.Fprint(c.out, row)
 	}
-	return os.WriteFile(filepath.Join(c.repo, "ci/cluster/figures/life.md"), []byte(lifeHead+strings.Join(rows, "")), 0o644)
+	return rows, nil
 }
 
 const lifeHead = "| event | takes | new connections | failed | held | broken |\n|---|---|---|---|---|---|\n"
 
 // happen lets an event happen and returns its row.
 func (c *cluster) happen(ctx context.Context, e event) (string, error) {
-	before, err := c.seen(ctx)
+	before, err := c.seen(ctx, e.loses)
 	if err != nil {
 		return "", err
 	}
@@ -80,7 +104,7 @@ func (c *cluster) happen(ctx context.Context, e event) (string, error) {
 	}
 	took := time.Since(begun)
 	time.Sleep(2 * loadTimeout) // what waits for an answer
-	after, err := c.seen(ctx)
+	after, err := c.seen(ctx, e.loses)
 	d := after.minus(before)
 	if err == nil && d.Failed+d.Broken > 0 {
 		err = c.printComplaints(ctx, begun)
@@ -100,7 +124,7 @@ func (c *cluster) startLoad(ctx context.Context) error {
 	}
 	want := int64(2 * heldByEach * len(c.plan.Workers))
 	return until(ctx, startTime, func() error {
-		n, err := c.seen(ctx)
+		n, err := c.seen(ctx, "")
 		if err == nil && n.Held != want {
 			err = fmt.Errorf("%d of %d connections are held", n.Held, want)
 		}
@@ -108,9 +132,9 @@ func (c *cluster) startLoad(ctx context.Context) error {
 	})
 }
 
-// seen adds up what all callers have seen.
-func (c *cluster) seen(ctx context.Context) (sum counts, err error) {
-	pods, err := c.kubectl(ctx, nil, "--namespace=load", "get", "pods", "--selector=app=caller", "--output=name")
+// seen adds up what all callers have seen, but for that of a node; the empty name is none.
+func (c *cluster) seen(ctx context.Context, but string) (sum counts, err error) {
+	pods, err := c.kubectl(ctx, nil, "--namespace=load", "get", "pods", "--selector=app=caller", "--field-selector=spec.nodeName!="+but, "--output=name")
 	if err != nil {
 		return sum, err
 	}
@@ -144,8 +168,8 @@ func (c *cluster) events() []event {
 	park := `{"spec":{"template":{"spec":{"nodeSelector":{"tandem-proxy.github.io/parked":"true"}}}}}`
 	unpark := `[{"op":"remove","path":"/spec/template/spec/nodeSelector/tandem-proxy.github.io~1parked"}]`
 	return []event{
-		{"nothing, for 20 s", func(context.Context) error { time.Sleep(20 * time.Second); return nil }},
-		{"kube-proxy → Tandem (kubeadm.md)", func(ctx context.Context) error {
+		{what: "nothing, for 20 s", do: func(context.Context) error { time.Sleep(20 * time.Second); return nil }},
+		{what: "kube-proxy → Tandem (kubeadm.md)", do: func(ctx context.Context) error {
 			if err := c.system(ctx, "patch", "daemonset", kubeProxy, "--type=merge", "--patch="+park); err != nil {
 				return err
 			}
@@ -155,14 +179,22 @@ func (c *cluster) events() []event {
 			c.proxy.Name = tandem
 			return c.ready(ctx)
 		}},
-		{"rolling restart of the DaemonSet", c.restart},
-		{"nftables → iptables in the ConfigMap", c.mode("iptables")},
-		{"iptables → nftables", c.mode("nftables")},
-		{"kubelets restart", c.kill("kubelet", c.plan.Workers...)},
-		{"containerds restart", c.kill("containerd", c.plan.Workers...)},
-		{"the API server restarts", c.kill("kube-apiserver", c.plan.Control)},
-		{"60 Deployments are made, and roll at once", c.rollDeployments},
-		{"Tandem → kube-proxy (kubeadm.md)", func(ctx context.Context) error {
+		{what: "rolling restart of the DaemonSet", do: c.restart},
+		{what: "nftables → iptables in the ConfigMap", do: c.mode("iptables")},
+		{what: "iptables → nftables", do: c.mode("nftables")},
+		{what: "rollback to an earlier release (" + earlierRelease[:8] + ")", do: func(ctx context.Context) error {
+			repository, tag, _ := strings.Cut(strings.TrimSuffix(earlierImage, "-iptables"), ":")
+			return errors.Join(c.chart(ctx, "apply", append(slices.Clone(settings), "image.repository="+repository, "image.tag="+tag)), c.ready(ctx))
+		}},
+		{what: "upgrade from it to this one", do: func(ctx context.Context) error {
+			return errors.Join(c.chart(ctx, "apply", settings), c.ready(ctx))
+		}},
+		{what: "a node is drained, and comes back", do: c.drain(c.plan.Workers[0].Name)},
+		{what: "kubelets restart", do: c.kill("kubelet", c.plan.Workers...)},
+		{what: "containerds restart", do: c.kill("containerd", c.plan.Workers...)},
+		{what: "the API server restarts", do: c.kill("kube-apiserver", c.plan.Control)},
+		{what: "60 Deployments are made, and roll at once", do: c.rollDeployments},
+		{what: "Tandem → kube-proxy (kubeadm.md)", do: func(ctx context.Context) error {
 			if err := c.chart(ctx, "delete", settings); err != nil {
 				return err
 			}
@@ -172,8 +204,48 @@ func (c *cluster) events() []event {
 			c.proxy.Name = kubeProxy
 			return c.ready(ctx)
 		}},
-		{"rolling restart of kube-proxy's", c.restart},
+		{what: "rolling restart of kube-proxy's", do: c.restart},
 	}
+}
+
+// earlierImage is an image of the program of earlierRelease.
+const earlierImage = "cluster.invalid/tandem:earlier-iptables"
+
+// drain evicts what is not a DaemonSet's from a node, and lets pods come back.
+func (c *cluster) drain(name string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := c.kubectl(ctx, nil, "drain", name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout="+startTime.String())
+		if err != nil {
+			return err
+		}
+		_, err = c.kubectl(ctx, nil, "uncordon", name)
+		return errors.Join(err, c.ready(ctx))
+	}
+}
+
+// death has the last node die at once, as by a power cut, and waits until the cluster has noticed and taken its
+// endpoints away.
+func (c *cluster) death() event {
+	name, of := c.plan.Workers[len(c.plan.Workers)-1].Name, c.proxy.Name
+	return event{what: "a node dies, with " + of, loses: name, do: func(ctx context.Context) error {
+		pid, err := os.ReadFile(filepath.Join(c.work(name), "pid"))
+		if err != nil {
+			return err
+		}
+		number, err := strconv.Atoi(string(pid))
+		if err != nil {
+			return err
+		}
+		if err := syscall.Kill(number, syscall.SIGKILL); err != nil { // process 1 of the machine
+			return err
+		}
+		const notices = 3 * time.Minute // 50 s by default
+		if _, err := c.kubectl(ctx, nil, "wait", "node", name, "--for=condition=Ready=Unknown", "--timeout="+notices.String()); err != nil {
+			return err
+		}
+		time.Sleep(10 * time.Second)
+		return nil
+	}}
 }
 
 // system runs kubectl for kube-system.

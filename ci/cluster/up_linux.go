@@ -25,7 +25,8 @@ type cluster struct {
 	repo       string // the tree whose Tandem runs
 	kubernetes string // the version of control plane and kubelets; empty for that of the tests
 	proxy      proxy
-	both       bool // nodes have the images of both proxies
+	both       bool   // nodes have the images of both proxies
+	earlier    string // the program of an earlier release, for earlierImage; empty for none
 	out        io.Writer
 }
 
@@ -143,7 +144,14 @@ func (c *cluster) images(ctx context.Context) error {
 	if err := c.run(ctx, nil, "go", "build", "-C", c.repo, "-o", pause, "./ci/cluster/pause"); err != nil {
 		return err
 	}
-	if err := writeImages(filepath.Join(c.State, "images", "all.tar"), c.allImages(pause)); err != nil {
+	all := c.allImages(pause)
+	if c.earlier != "" {
+		all = append(all, image{
+			Names: []string{earlierImage}, Base: c.Root,
+			Files: map[string]string{"usr/local/bin/tandem": c.earlier}, Links: map[string]string{"usr/local/bin/kube-proxy": "tandem"}, Entrypoint: []string{"/usr/local/bin/tandem"},
+		})
+	}
+	if err := writeImages(filepath.Join(c.State, "images", "all.tar"), all); err != nil {
 		return err
 	}
 	if c.proxy.Name != tandem && !c.both {
@@ -439,15 +447,14 @@ func (c *cluster) configMap(ctx context.Context, mode, metrics string) error {
 	return c.apply(ctx, "proxy-config.yaml", map[string]string{"Mode": mode, "Metrics": metrics, "ClusterCIDR": c.plan.ranges(podNets), "NodePorts": c.plan.ranges(machineNets) + ",127.0.0.0/8", "Server": c.plan.Control.Addr[0].String()})
 }
 
-// chart renders the chart with the image of this tree, as `helm template` does, and applies or deletes
-// its objects.
+// chart renders the chart, with the image of this tree unless the settings name another, as `helm template` does, and
+// applies or deletes its objects.
 func (c *cluster) chart(ctx context.Context, verb string, settings []string) error {
 	tag, err := imageTag(filepath.Join(c.State, "dist", "images", "tandem", "index.json"))
 	if err != nil {
 		return err
 	}
-	settings = append(settings, "image.tag="+tag)
-	cmd := exec.CommandContext(ctx, "go", append([]string{"run", "-C", filepath.Join(c.repo, "installers/kubernetes/render"), ".", "-print"}, settings...)...)
+	cmd := exec.CommandContext(ctx, "go", append([]string{"run", "-C", filepath.Join(c.repo, "installers/kubernetes/render"), ".", "-print", "image.tag=" + tag}, settings...)...)
 	var said bytes.Buffer
 	cmd.Stderr = &said
 	manifests, err := cmd.Output()

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -29,43 +28,20 @@ var releases = []struct{ commit, what string }{
 	{"4bf1177d", "the first with all kernel modes"},
 }
 
-// earlier builds the program of a commit, once for all runs on this machine. It skips
-// the test where the history is not there, as in a shallow clone, or the modules are not.
+// earlier returns the program of a commit (ci/setup/earlier). It skips the test where it cannot be built here.
 func earlier(t *testing.T, commit string) string {
 	t.Helper()
-	cache, err := os.UserCacheDir()
+	var said strings.Builder
+	cmd := exec.Command("../setup/earlier", commit)
+	cmd.Stderr = &said
+	bin, err := cmd.Output()
+	if cmd.ProcessState != nil && cmd.ProcessState.ExitCode() == 3 {
+		t.Skip(said.String())
+	}
 	if err != nil {
-		t.Skip(err)
+		t.Fatalf("build of %s: %v: %s", commit, err, said.String())
 	}
-	bin := filepath.Join(cache, "tandem", "release-"+commit[:8]+"-"+runtime.Version(), "tandem")
-	if _, err := os.Stat(bin); err == nil {
-		return bin
-	}
-	if out, err := exec.Command("git", "cat-file", "-e", commit+"^{commit}").CombinedOutput(); err != nil {
-		t.Skipf("the history of this checkout has no %s: %s", commit, out)
-	}
-	source := t.TempDir()
-	const unpack = `set -e; git -C "$(git rev-parse --show-toplevel)" archive "$1" | tar -x -C "$2"`
-	if out, err := exec.Command("sh", "-c", unpack, "sh", commit, source).CombinedOutput(); err != nil {
-		t.Fatalf("unpack %s: %v: %s", commit, err, out)
-	}
-	download := exec.Command("go", "mod", "download")
-	download.Dir = source
-	if out, err := download.CombinedOutput(); err != nil {
-		t.Skipf("modules of %s cannot be downloaded: %v: %s", commit, err, out)
-	}
-	if err := os.MkdirAll(filepath.Dir(bin), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	build := exec.Command("go", "build", "-trimpath", "-o", bin+".new", "./cmd/tandem")
-	build.Dir, build.Env = source, append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build of %s: %v: %s", commit, err, out)
-	}
-	if err := os.Rename(bin+".new", bin); err != nil {
-		t.Fatal(err)
-	}
-	return bin
+	return strings.TrimSpace(string(bin))
 }
 
 // TestUpgradeAndDowngrade replaces earlier programs by this one and this one by them,
