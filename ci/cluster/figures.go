@@ -328,7 +328,7 @@ func writeTables(dir string) error {
 		return err
 	}
 	tables := map[string]string{"summary": summary(all), "failures": failures(all), "specs": bySpec(all, "network"), "versions": byVersion(all)}
-	for _, name := range []string{"life", "questions"} {
+	for _, name := range []string{"life", "questions", "neighbours"} {
 		table, err := os.ReadFile(filepath.Join(dir, "figures", name+".md"))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err

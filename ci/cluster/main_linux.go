@@ -20,6 +20,7 @@ const help = `usage: cluster [flags] VERB
   e2e             run upstream's tests for proxies and modes, each in a new cluster
   questions       ask the cluster that runs by kubectl tandem: verbs, pages, connections as they come
   uninstall       remove Tandem from the cluster that runs as the guide says, and show that nodes are clean
+  neighbours      run flannel, MetalLB, Traefik, Prometheus and metrics-server in the cluster that runs
   life            upgrades, restarts and switches, with connections held and made all the time
   table           write the tables of README.md from the figures
 `
@@ -105,6 +106,8 @@ func run(ctx context.Context, args []string) error {
 		return c.life(ctx)
 	case "questions":
 		return c.questions(ctx)
+	case "neighbours":
+		return c.neighbours(ctx)
 	case "uninstall":
 		return c.uninstall(ctx)
 	case "table":

@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Neighbours are programs of other projects that are in clusters beside a Service proxy, each as its users run it, but
+// for flannel, of which that part runs which moves packets. Two are not here, as the kernel of this kind of machine lacks
+// what they need: kube-network-policies (nft's queue) and the cache of NodeLocal DNS (dummy devices; what Tandem does
+// beside it is the scenario externalip-shared-address).
+
+// neighbours installs them in the cluster that runs, one after the other, shows that they work, and removes them. It
+// prints a row of a table for each.
+func (c *cluster) neighbours(ctx context.Context) (err error) {
+	if err := c.findParts(ctx, "where"); err != nil {
+		return err
+	}
+	if c.Parts["neighbours"], err = c.script(ctx, "neighbours"); err != nil {
+		return err
+	}
+	if err := c.step("images of neighbours", func() error { return c.neighbourImages(ctx) }); err != nil {
+		return err
+	}
+	if err := c.step("load", func() error { return c.startLoad(ctx) }); err != nil {
+		return err
+	}
+	defer func() { _, _ = c.kubectl(ctx, nil, "delete", "namespace", "load", "neighbours", "--wait=false") }()
+	if err := c.apply(ctx, "neighbours.yaml", nil); err != nil {
+		return err
+	}
+	if err := c.rolled(ctx, "neighbours", "daemonset/web"); err != nil {
+		return err
+	}
+	// The control machine has no Service proxy: its API server reaches webhooks and metrics-server through that of a node.
+	if err := c.inMachine(ctx, controlName, fmt.Sprintf("ip route replace %s via %s", serviceNets[0], c.plan.Workers[0].Addr[0])); err != nil {
+		return err
+	}
+	var rows strings.Builder
+	for _, ask := range []func(context.Context) (answer, error){
+		c.askFlannel("vxlan"), c.askFlannel("host-gw"), c.askMetalLB, c.askTraefik, c.askPrometheus, c.askMetricsServer,
+	} {
+		begun := time.Now()
+		a, err := ask(ctx)
+		if err != nil {
+			return fmt.Errorf("%s: %w", a.what, err)
+		}
+		row := fmt.Sprintf("| %s | %.0f s | %s |\n", a.what, time.Since(begun).Seconds(), a.says)
+		rows.WriteString(row)
+		fmt.Fprint(c.out, row)
+	}
+	return os.WriteFile(filepath.Join(c.repo, "ci/cluster/figures/neighbours.md"), []byte(neighboursHead+rows.String()), 0o644)
+}
+
+const neighboursHead = "| neighbour | takes | what works |\n|---|---|---|\n"
+
+// Names that manifests of the projects, or those of files, give to images.
+const (
+	traefikImage    = "cluster.invalid/traefik:lab"
+	prometheusImage = "cluster.invalid/prometheus:lab"
+)
+
+// neighbourImages gives the nodes the neighbours' images, and flannel's program.
+func (c *cluster) neighbourImages(ctx context.Context) error {
+	program := func(name string) string { return c.tool("neighbours", name) }
+	static := func(name, called string) image {
+		return image{Names: []string{called}, Files: map[string]string{name: program(name)}, Entrypoint: []string{"/" + name}}
+	}
+	err := writeImages(filepath.Join(c.State, "images", "neighbours.tar"), []image{
+		static("controller", "quay.io/metallb/controller:v0.15.3"), static("speaker", "quay.io/metallb/speaker:v0.15.3"),
+		static("metrics-server", "gcr.io/k8s-staging-metrics-server/metrics-server:master"),
+		static("traefik", traefikImage), static("prometheus", prometheusImage),
+	})
+	if err != nil {
+		return err
+	}
+	data, err := os.ReadFile(program("flannel"))
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(c.State, "images", "flannel"), data, 0o755); err != nil {
+		return err
+	}
+	return c.importImages(ctx)
+}
+
+// inMachine runs a command line in a machine.
+func (c *cluster) inMachine(ctx context.Context, name, line string) error {
+	cmd, err := c.in(ctx, name, "sh", "-c", line)
+	if err != nil {
+		return err
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s on %s: %w: %s", line, name, err, tail(string(out), 1000))
+	}
+	return nil
+}
+
+// askFlannel has flannel carry packets between the nodes' pods while connections are held and made.
+func (c *cluster) askFlannel(backend string) func(context.Context) (answer, error) {
+	return func(ctx context.Context) (a answer, err error) {
+		a.what = "flannel, " + backend
+		conf := fmt.Sprintf(`{"Network":%q,"EnableNFTables":true,"Backend":{"Type":%q}}`, podNets[0], backend)
+		if err := os.WriteFile(filepath.Join(c.State, "images", "flannel.json"), []byte(conf), 0o644); err != nil {
+			return a, err
+		}
+		before, err := c.seen(ctx, "")
+		if err != nil {
+			return a, err
+		}
+		running, end := context.WithCancel(ctx)
+		var flannels []*exec.Cmd
+		defer func() {
+			end()
+			for _, f := range flannels {
+				_ = f.Wait()
+			}
+			err = errors.Join(err, c.withoutFlannel(ctx))
+		}()
+		for _, n := range c.plan.Workers {
+			f, err := c.in(running, n.Name, "env", "NODE_NAME="+n.Name, "/var/lib/images/flannel", "--kube-subnet-mgr",
+				"--kubeconfig-file="+configDir+"/admin.conf", "--net-config-path=/var/lib/images/flannel.json", "--iface=eth0", "--ip-masq", "--subnet-file=/run/flannel/subnet.env")
+			if err != nil {
+				return a, err
+			}
+			log, err := os.Create(filepath.Join(c.work(n.Name), "log", "flannel.log"))
+			if err != nil {
+				return a, err
+			}
+			defer log.Close()
+			f.Stdout, f.Stderr = log, log
+			f.Cancel = func() error { return f.Process.Signal(os.Interrupt) }
+			f.WaitDelay = 10 * time.Second
+			if err := f.Start(); err != nil {
+				return a, err
+			}
+			flannels = append(flannels, f)
+		}
+		for _, n := range c.plan.Workers {
+			for _, w := range c.plan.Workers {
+				if w.Name == n.Name {
+					continue
+				}
+				pods := w.Pods[0]
+				if backend == "host-gw" { // the route is the same: it goes only to see flannel make it
+					if err := c.inMachine(ctx, n.Name, "ip route del "+pods.String()); err != nil {
+						return a, err
+					}
+				}
+				if err := until(ctx, startTime, func() error { return c.routed(ctx, n, pods.String(), backend) }); err != nil {
+					return a, err
+				}
+			}
+		}
+		time.Sleep(10 * time.Second)
+		after, err := c.seen(ctx, "")
+		if err != nil {
+			return a, err
+		}
+		d := after.minus(before)
+		a.says = fmt.Sprintf("cluster IP and node port of load/server, across nodes: %d new connections, %d failed, %d held, %d broken", d.Made, d.Failed, after.Held, d.Broken)
+		if d.Made == 0 || backend == "vxlan" && d.Failed+d.Broken > 0 {
+			return a, errors.New(a.says)
+		}
+		return a, nil
+	}
+}
+
+// routed returns nil where packets to pods of another node go the way of a backend.
+func (c *cluster) routed(ctx context.Context, n node, pods, backend string) error {
+	device := map[string]string{"vxlan": "flannel.1", "host-gw": "eth0"}[backend]
+	return c.inMachine(ctx, n.Name, fmt.Sprintf("ip route get $(echo %s | sed s,.0/24,.2,) | grep -w %s", pods, device))
+}
+
+// withoutFlannel removes what flannel made, and has packets go the plan's way again.
+func (c *cluster) withoutFlannel(ctx context.Context) error {
+	return c.onNodes(func(n node) error {
+		line := "ip link del flannel.1 2>/dev/null; for t in 'ip flannel-ipv4' 'ip6 flannel-ipv6'; do nft delete table $t 2>/dev/null; done; true"
+		for _, w := range c.plan.Workers {
+			if w.Name != n.Name {
+				line += fmt.Sprintf("; ip route replace %s via %s", w.Pods[0], w.Addr[0])
+			}
+		}
+		return c.inMachine(ctx, n.Name, line)
+	})
+}
+
+// rolled waits for the pods of a namespace's DaemonSet or Deployment.
+func (c *cluster) rolled(ctx context.Context, namespace, object string) error {
+	_, err := c.kubectl(ctx, nil, "--namespace="+namespace, "rollout", "status", object, "--timeout="+startTime.String())
+	return err
+}
+
+// fromOutside asks a URL from the control machine, which is no node, several times, and returns the different answers.
+func (c *cluster) fromOutside(ctx context.Context, url string, more ...string) (answers []string, err error) {
+	const times = 40
+	for range times {
+		cmd, err := c.in(ctx, controlName, append([]string{"curl", "--silent", "--show-error", "--fail", "--max-time", "5", url}, more...)...)
+		if err != nil {
+			return nil, err
+		}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w: %s", url, err, out)
+		}
+		if text := string(out); !slices.Contains(answers, text) {
+			answers = append(answers, text)
+		}
+	}
+	return answers, nil
+}
+
+const metalLBClass = "metallb.io/lab"
+
+// askMetalLB has MetalLB publish two Services in the nodes' network.
+func (c *cluster) askMetalLB(ctx context.Context) (a answer, err error) {
+	a.what = "MetalLB, L2"
+	manifest, err := os.ReadFile(c.tool("neighbours", "metallb-native.yaml"))
+	if err != nil {
+		return a, err
+	}
+	text := strings.ReplaceAll(string(manifest), "- --log-level=info", "- --log-level=info\n        - --lb-class="+metalLBClass)
+	if _, err := c.kubectl(ctx, []byte(text), "apply", "--server-side", "--filename=-"); err != nil {
+		return a, err
+	}
+	defer func() {
+		_, gone := c.kubectl(ctx, []byte(text), "delete", "--filename=-", "--wait=false")
+		err = errors.Join(err, gone)
+	}()
+	if err := errors.Join(c.rolled(ctx, "metallb-system", "deployment/controller"), c.rolled(ctx, "metallb-system", "daemonset/speaker")); err != nil {
+		return a, err
+	}
+	values := map[string]string{"Pool": "172.18.200.1-172.18.200.9", "Class": metalLBClass}
+	if err := until(ctx, startTime, func() error { return c.apply(ctx, "metallb.yaml", values) }); err != nil { // its webhook may be starting
+		return a, err
+	}
+	var ips []string
+	for _, name := range []string{"balanced", "balanced-local"} {
+		err := until(ctx, startTime, func() error {
+			ip, err := c.kubectl(ctx, nil, "--namespace=neighbours", "get", "service", name, "--output=jsonpath={.status.loadBalancer.ingress[0].ip}")
+			if err == nil && ip == "" {
+				err = fmt.Errorf("Service %s has no address", name)
+			}
+			if err == nil { // ARP, and the rules
+				err = c.inMachine(ctx, controlName, "curl --silent --fail --max-time 2 http://"+ip+"/hostname")
+			}
+			if err == nil {
+				ips = append(ips, ip)
+			}
+			return err
+		})
+		if err != nil {
+			return a, err
+		}
+	}
+	servers, err := c.fromOutside(ctx, "http://"+ips[0]+"/hostname")
+	if err != nil {
+		return a, err
+	}
+	local, err := c.fromOutside(ctx, "http://"+ips[1]+"/clientip")
+	if err != nil {
+		return a, err
+	}
+	client := c.plan.Control.Addr[0].String()
+	if len(servers) != len(c.plan.Workers) || !all(local, client) {
+		return a, fmt.Errorf("servers %q, and with policy Local clients %q", servers, local)
+	}
+	for _, ip := range ips { // where no node needs ARP for it
+		if err := c.onNodes(func(n node) error {
+			return c.inMachine(ctx, n.Name, "curl --silent --fail --max-time 5 http://"+ip+"/hostname")
+		}); err != nil {
+			return a, err
+		}
+	}
+	a.says = fmt.Sprintf("a client outside reaches %d of %d servers by the address that a node answers ARP for, and with policy Local is seen with its own address; nodes reach both; its webhook through a cluster IP", len(servers), len(c.plan.Workers))
+	return a, nil
+}
+
+// all reports whether all answers, ADDRESS:PORT, are of one address.
+func all(answers []string, address string) bool {
+	return !slices.ContainsFunc(answers, func(a string) bool { return !strings.HasPrefix(a, address+":") })
+}
+
+// askTraefik sends requests through an ingress controller, which is a client of Services.
+func (c *cluster) askTraefik(ctx context.Context) (a answer, err error) {
+	a.what = "Traefik, with Services as backends"
+	const port = "30081"
+	if err := c.apply(ctx, "traefik.yaml", map[string]string{"Image": traefikImage, "NodePort": port}); err != nil {
+		return a, err
+	}
+	defer func() {
+		_, gone := c.kubectl(ctx, nil, "delete", "clusterrole,clusterrolebinding", "traefik")
+		err = errors.Join(err, gone)
+	}()
+	if err := c.rolled(ctx, "neighbours", "deployment/traefik"); err != nil {
+		return a, err
+	}
+	const host = "Host: web.example"
+	at := fmt.Sprintf("http://%s:%s/hostname", c.plan.Workers[0].Addr[0], port)
+	if err := until(ctx, startTime, func() error {
+		return c.inMachine(ctx, controlName, fmt.Sprintf("curl --silent --fail --max-time 2 --header '%s' %s", host, at))
+	}); err != nil {
+		return a, err
+	}
+	servers, err := c.fromOutside(ctx, at, "--header", host)
+	if err != nil {
+		return a, err
+	}
+	if len(servers) != len(c.plan.Workers) {
+		return a, fmt.Errorf("servers %q", servers)
+	}
+	a.says = fmt.Sprintf("requests to its node port reach %d of %d servers by the cluster IP of an Ingress' backend", len(servers), len(c.plan.Workers))
+	return a, nil
+}
+
+// askPrometheus has Prometheus scrape the proxies with the chart's alerts.
+func (c *cluster) askPrometheus(ctx context.Context) (a answer, err error) {
+	a.what = "Prometheus, with the chart's alerts"
+	if err := errors.Join(c.configMap(ctx, c.proxy.Mode, "0.0.0.0:10249"), c.restart(ctx)); err != nil {
+		return a, err
+	}
+	rules, err := os.ReadFile(filepath.Join(c.repo, "installers/kubernetes/chart/files/alerts.yaml"))
+	if err != nil {
+		return a, err
+	}
+	quoted, err := json.Marshal(string(rules))
+	if err != nil {
+		return a, err
+	}
+	var targets []string
+	for _, n := range c.plan.Workers {
+		targets = append(targets, fmt.Sprintf("%q", n.Addr[0].String()+":10249"))
+	}
+	if err := c.apply(ctx, "prometheus.yaml", map[string]string{"Image": prometheusImage, "Alerts": string(quoted), "Targets": strings.Join(targets, ", ")}); err != nil {
+		return a, err
+	}
+	if err := c.rolled(ctx, "neighbours", "deployment/prometheus"); err != nil {
+		return a, err
+	}
+	var up, series int
+	err = until(ctx, startTime, func() (err error) {
+		if up, err = c.promCount(ctx, `up{job="tandem"} == 1`); err == nil && up != len(c.plan.Workers) {
+			err = fmt.Errorf("%d nodes are scraped", up)
+		}
+		if err == nil {
+			series, err = c.promCount(ctx, `{job="tandem"}`)
+		}
+		return err
+	})
+	if err != nil {
+		return a, err
+	}
+	var d struct {
+		Data struct {
+			Groups []struct {
+				Rules []struct{ Name, Health, State, LastError string }
+			}
+		}
+	}
+	evaluated := 0
+	err = until(ctx, startTime, func() error {
+		if err := c.prometheus(ctx, "rules", &d); err != nil {
+			return err
+		}
+		evaluated = 0
+		for _, g := range d.Data.Groups {
+			for _, r := range g.Rules {
+				if r.Health != "ok" || r.State == "firing" {
+					return fmt.Errorf("alert %s: %s, %s: %s", r.Name, r.Health, r.State, r.LastError)
+				}
+				evaluated++
+			}
+		}
+		if evaluated == 0 {
+			return errors.New("no alerts")
+		}
+		return nil
+	})
+	a.says = fmt.Sprintf("%d nodes scraped, %d series; %d alerts evaluated, none fires", up, series, evaluated)
+	return a, err
+}
+
+// prometheus asks Prometheus through the API server's proxy of Services.
+func (c *cluster) prometheus(ctx context.Context, path string, into any) error {
+	out, err := c.kubectl(ctx, nil, "get", "--raw", "/api/v1/namespaces/neighbours/services/prometheus:9090/proxy/api/v1/"+path)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal([]byte(out), into)
+}
+
+// promCount returns how many series a query has.
+func (c *cluster) promCount(ctx context.Context, query string) (int, error) {
+	var d struct {
+		Data struct{ Result []json.RawMessage }
+	}
+	err := c.prometheus(ctx, "query?query="+url.QueryEscape(query), &d)
+	return len(d.Data.Result), err
+}
+
+// askMetricsServer installs metrics-server, an aggregated API behind a Service.
+func (c *cluster) askMetricsServer(ctx context.Context) (a answer, err error) {
+	a.what = "metrics-server"
+	base := c.tool("neighbours", "metrics-server.base")
+	if _, err := c.kubectl(ctx, nil, "apply", "--server-side", "--kustomize="+base); err != nil {
+		return a, err
+	}
+	defer func() {
+		_, gone := c.kubectl(ctx, nil, "delete", "--kustomize="+base, "--wait=false")
+		err = errors.Join(err, gone)
+	}()
+	const insecure = `[{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--kubelet-insecure-tls"}]`
+	if err := c.system(ctx, "patch", "deployment", "metrics-server", "--type=json", "--patch="+insecure); err != nil {
+		return a, err
+	}
+	if err := c.rolledOut(ctx, "deployment/metrics-server"); err != nil {
+		return a, err
+	}
+	var lines []string
+	err = until(ctx, startTime, func() error {
+		out, err := c.kubectl(ctx, nil, "top", "nodes", "--no-headers")
+		if lines = strings.Split(strings.TrimSpace(out), "\n"); err == nil && len(lines) != len(c.plan.Workers) {
+			err = fmt.Errorf("%q", out)
+		}
+		return err
+	})
+	a.says = fmt.Sprintf("`kubectl top nodes` has %d nodes; the API server reaches it through its cluster IP", len(lines))
+	return a, err
+}
