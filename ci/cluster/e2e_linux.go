@@ -11,8 +11,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -155,6 +158,10 @@ func (t suite) one(ctx context.Context, c *cluster, set testSet) (f figures, err
 	for _, w := range warnings {
 		fmt.Fprintln(c.out, "cluster: Warning Event:", w)
 	}
+	f.Facts[factLogged] = strconv.Itoa(m.warnings())
+	for _, text := range slices.Sorted(maps.Keys(m.said)) {
+		fmt.Fprintf(c.out, "cluster: logged %d times: %s\n", m.said[text], text)
+	}
 	return f, err
 }
 
@@ -210,9 +217,12 @@ func (t suite) ginkgo(ctx context.Context, c *cluster, set testSet) ([]byte, err
 type meter struct {
 	proxy   string
 	group   string                   // a control group that all machines are in
+	logs    string                   // a pattern of the files of the proxies' logs
 	used    map[string]time.Duration // CPU of each process, by its ID and when it was started
 	rss     int64                    // of those that run
 	audited int64                    // bytes of the audit log that were there before
+	read    map[string]int64         // bytes of each log file that were read
+	said    map[string]int           // warnings and errors in the logs, how often by their text
 }
 
 // meterPeriod is how often processes are looked at: what one uses in its last moments is not counted.
@@ -223,7 +233,10 @@ func (c *cluster) newMeter() (*meter, error) {
 	if err != nil || len(groups) == 0 {
 		return nil, errors.Join(err, errors.New("no cluster runs"))
 	}
-	m := &meter{proxy: c.proxy.Name, group: groups[0], used: map[string]time.Duration{}}
+	m := &meter{
+		proxy: c.proxy.Name, group: groups[0], logs: filepath.Join(c.work("*"), "data/log-pods", "kube-system_"+c.proxy.Name+"-*", "*", "*.log"),
+		used: map[string]time.Duration{}, read: map[string]int64{}, said: map[string]int{},
+	}
 	info, err := os.Stat(c.auditLog())
 	if err == nil {
 		m.audited = info.Size()
@@ -235,6 +248,7 @@ func (c *cluster) newMeter() (*meter, error) {
 func (m *meter) during(run func()) time.Duration {
 	m.look()
 	before := m.sum()
+	clear(m.said) // of a start
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -267,6 +281,41 @@ func (m *meter) look() {
 			m.rss += p.rss
 		}
 	}
+	files, _ := filepath.Glob(m.logs)
+	for _, f := range files {
+		m.readLog(f)
+	}
+}
+
+// readLog counts warnings and errors in what is new in a log file: the lines of a container (CRI) with those of klog.
+func (m *meter) readLog(path string) {
+	f, err := os.Open(path)
+	if err != nil {
+		return // its pod is gone
+	}
+	defer f.Close()
+	if _, err := f.Seek(m.read[path], io.SeekStart); err != nil {
+		return
+	}
+	new, _ := io.ReadAll(f)
+	new = new[:bytes.LastIndexByte(new, '\n')+1]
+	m.read[path] += int64(len(new))
+	for line := range strings.Lines(string(new)) {
+		if found := warningLine.FindStringSubmatch(line); found != nil {
+			m.said[found[1]]++
+		}
+	}
+}
+
+// warningLine is a warning or an error of klog in a line of a container: its quoted message, or its first words without one.
+var warningLine = regexp.MustCompile(`^\S+ \S+ [FP] [WE]\d{4} [^\]]*\] ("[^"]*"|[^0-9"\n]{1,60})`)
+
+// warnings is how many there were.
+func (m *meter) warnings() (n int) {
+	for _, times := range m.said {
+		n += times
+	}
+	return n
 }
 
 func (m *meter) sum() (all time.Duration) {

@@ -37,7 +37,7 @@ func TestMeter(t *testing.T) {
 	if err := os.WriteFile(procs, []byte(strconv.Itoa(busy.Process.Pid)+"\n"+strconv.Itoa(os.Getpid())+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m := &meter{proxy: "sh", group: group, used: map[string]time.Duration{"1 1": time.Hour}} // of one that ended before
+	m := &meter{proxy: "sh", group: group, said: map[string]int{}, used: map[string]time.Duration{"1 1": time.Hour}} // of one that ended before
 	used := m.during(func() {
 		time.Sleep(meterPeriod + time.Second)
 		_ = busy.Process.Kill()
@@ -48,6 +48,31 @@ func TestMeter(t *testing.T) {
 	}
 	if _, ok := parseStat("1 (a) b"); ok {
 		t.Error("half a line passes")
+	}
+}
+
+// TestLoggedWarnings counts what is new in a log, half a line not before it is whole.
+func TestLoggedWarnings(t *testing.T) {
+	m := &meter{read: map[string]int64{}, said: map[string]int{}}
+	path := filepath.Join(t.TempDir(), "0.log")
+	text := ""
+	add := func(more string) {
+		t.Helper()
+		text += more
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		m.readLog(path)
+	}
+	const at = "2026-11-29T16:36:24.040431769Z stderr F "
+	add(at + `I1129 16:36:24.034508       1 modes.go:156] "mode chosen" mode="iptables"` + "\n" + at + `W1129 16:36:25.034508       1 sync.go:84] "sync is late" took="3s"` + "\n")
+	add(at + `W1129 16:36:26.034508       1 sync`)
+	if m.warnings() != 1 {
+		t.Errorf("%v", m.said)
+	}
+	add(`.go:84] "sync is late" took="4s"` + "\n" + at + `E1129 16:36:27.000000       1 reflector.go:1] failed to list 12 objects` + "\n")
+	if m.said[`"sync is late"`] != 2 || m.said["failed to list "] != 1 || m.warnings() != 3 {
+		t.Errorf("%v", m.said)
 	}
 }
 

@@ -54,6 +54,7 @@ const (
 	factRSS      = "rss"      // MiB a node at the end
 	factRequests = "requests" // of the proxies of all nodes
 	factWarnings = "warnings" // Events of type Warning from the proxy
+	factLogged   = "logged"   // warnings and errors in the logs of the proxies of all nodes
 )
 
 // parseReport reads the specs out of Ginkgo's JSON report.
@@ -192,7 +193,7 @@ func allFigures(dir string) (all []figures, err error) {
 // summary is the table of runs.
 func summary(all []figures) string {
 	var b strings.Builder
-	b.WriteString("| set | proxy | mode | pass | fail | skip | time | CPU a node | RSS a node | API requests | Warning Events |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("| set | proxy | mode | pass | fail | skip | time | CPU a node | RSS a node | API requests | Warning Events | logged warnings |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, f := range all {
 		if f.Kubernetes != "" {
 			continue // byVersion has it
@@ -203,8 +204,8 @@ func summary(all []figures) string {
 			}
 			return f.Facts[name] + unit
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %d | %d | %d | %s | %s | %s | %s | %s |\n", f.Set, f.Proxy.Name, f.Proxy.Mode, f.count(passed), f.count(failed), f.count(skipped),
-			fact(factSeconds, " s"), fact(factCPU, " s"), fact(factRSS, " MiB"), fact(factRequests, ""), fact(factWarnings, ""))
+		fmt.Fprintf(&b, "| %s | %s | %s | %d | %d | %d | %s | %s | %s | %s | %s | %s |\n", f.Set, f.Proxy.Name, f.Proxy.Mode, f.count(passed), f.count(failed), f.count(skipped),
+			fact(factSeconds, " s"), fact(factCPU, " s"), fact(factRSS, " MiB"), fact(factRequests, ""), fact(factWarnings, ""), fact(factLogged, ""))
 	}
 	return b.String()
 }

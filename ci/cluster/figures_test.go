@@ -101,7 +101,7 @@ func TestVersions(t *testing.T) {
 func TestTables(t *testing.T) {
 	all := sampleFigures()
 	for _, c := range []struct{ got, want string }{
-		{summary(all), "| network | kube-proxy | nftables | 1 | 1 | 0 | - | 5 s | - | - | - |\n"},
+		{summary(all), "| network | kube-proxy | nftables | 1 | 1 | 0 | - | 5 s | - | - | - | - |\n"},
 		{bySpec(all, "network"), "| a | 3 | fail |\n| b | fail | fail |\n| c | - | 1 |\n"},
 		{failures(all), "- network, tandem nftables: [sig-network] a: `late`\n"},
 		{failures(nil), "None."},
