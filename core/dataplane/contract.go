@@ -267,7 +267,7 @@ type Limits struct {
 	// the ops; ops that must be applied together stay together. If one fails, those of later
 	// transactions fail, too.
 	Atomic bool
-	// Batch is how many ops a Commit takes at most; 0 is no limit. The ops of
+	// Batch is how many ops a Commit takes; 0 is no limit. After many batches it takes more (ledger.Plan). The ops of
 	// one port are never split.
 	Batch int
 	// Read is how long a reading may take: 0 is ReadLimit. The results of a driver that

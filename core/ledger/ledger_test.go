@@ -91,6 +91,25 @@ func plan[V any](l *ledger.Ledger[string, V], now time.Time, limit int) (batches
 	return batches
 }
 
+// What a data plane does for each batch may grow with all that it has: a start has few batches, however much it writes.
+func TestBatchesGrow(t *testing.T) {
+	const limit = 100
+	for _, c := range []struct{ ops, most int }{{limit, 1}, {10 * limit, 10}, {100 * limit, 35}, {1000 * limit, 55}} {
+		l := ledger.New(rules{})
+		for i := range c.ops {
+			l.Want(&model.PortID{Name: fmt.Sprint(i)}, fmt.Sprint("element", i), "v")
+		}
+		all, largest := 0, 0
+		batches := plan(l, epoch, limit)
+		for _, b := range batches {
+			all, largest = all+len(b), max(largest, len(b))
+		}
+		if all != c.ops || len(batches) > c.most || largest > max(limit, c.ops/8) {
+			t.Errorf("%d ops in %d batches, at most %d; the largest has %d of %d", all, len(batches), c.most, largest, c.ops)
+		}
+	}
+}
+
 // A start writes many batches one after the other: all of them are made in the memory of one.
 func TestBatchesShareMemory(t *testing.T) {
 	const batches, limit = 20, 1000

@@ -19,7 +19,7 @@ import (
 // batches of ops. The
 // ops of one owner are in one batch, together with those of owners to which keys of
 // it have moved since the last Plan, or the other way round; a batch has at most limit ops (0: no limit)
-// unless these alone are more.
+// unless these alone are more, or it comes after many: see growth.
 //
 // Every op must be given to Record, Return or Hold before the next Plan.
 func (l *Ledger[K, V]) Plan(now time.Time, limit int) *Planned[K, V] {
@@ -60,6 +60,7 @@ func (l *Ledger[K, V]) Plan(now time.Time, limit int) *Planned[K, V] {
 type Planned[K comparable, V any] struct {
 	ledger  *Ledger[K, V]
 	batches [][]queued[K, V]
+	largest int          // of them
 	moment  map[K]moment // where it is not the usual one
 
 	ops       []Op[K, V] // of the last batch; used again for the next
@@ -79,7 +80,7 @@ func (p *Planned[K, V]) Next() []Op[K, V] {
 	}
 	batch := p.batches[0]
 	p.batches = p.batches[1:]
-	p.ops, p.positions = slices.Grow(p.ops[:0], len(batch))[:len(batch)], slices.Grow(p.positions[:0], len(batch))[:len(batch)]
+	p.ops, p.positions = slices.Grow(p.ops[:0], p.largest)[:len(batch)], slices.Grow(p.positions[:0], p.largest)[:len(batch)]
 	next := map[int]int{} // by position: first how many ops, then where the next one goes
 	for i := range batch {
 		p.positions[i] = p.position(&batch[i])
@@ -192,11 +193,20 @@ func (p *Planned[K, V]) cut(planned []queued[K, V], limit int) {
 	p.cutPart(planned, limit)
 }
 
+// growth is by which part of what comes before it a batch may exceed the limit. A data plane may look at all that it has
+// for each batch, as nf_tables_validate does where elements lead to chains: of batches of one size, that would take
+// time in proportion to the square of all.
+const growth = 8
+
 // cutPart cuts what is in order already.
 func (p *Planned[K, V]) cutPart(planned []queued[K, V], limit int) {
-	for len(planned) > 0 {
-		n := p.ledger.fit(planned, limit)
-		p.batches, planned = append(p.batches, planned[:n]), planned[n:]
+	for done := 0; done < len(planned); {
+		most := limit
+		if limit > 0 {
+			most = max(limit, done/growth)
+		}
+		n := p.ledger.fit(planned[done:], most)
+		p.batches, done, p.largest = append(p.batches, planned[done:done+n]), done+n, max(p.largest, n)
 	}
 }
 
@@ -347,22 +357,37 @@ func (l *Ledger[K, V]) guarded(key K) bool {
 func (p *Planned[K, V]) group(planned []queued[K, V], failed map[model.PortID]int) {
 	l := p.ledger
 	begins, left := map[model.PortID]int{}, false
+	var last *model.PortID
 	for i := range planned {
 		if planned[i].owner == nil {
 			left = left || planned[i].refs == 0
 			continue
 		}
+		if planned[i].owner == last {
+			continue
+		}
+		last = planned[i].owner
 		if by := l.leader(planned[i].owner); begins[by] == 0 {
 			begins[by] = i + 1
 		}
+	}
+	var known [2]struct { // the ops of an owner are mostly beside each other
+		owner *model.PortID
+		place int
 	}
 	place := func(t *queued[K, V]) int {
 		switch m := p.moment[t.key]; {
 		case left && m > first:
 			return (mostParts + 2) * len(planned)
+		case t.owner != nil && t.owner == known[0].owner:
+			return known[0].place
+		case t.owner != nil && t.owner == known[1].owner:
+			return known[1].place
 		case t.owner != nil:
 			by := l.leader(t.owner)
-			return begins[by] + failed[by]*len(planned)
+			known[1] = known[0]
+			known[0].owner, known[0].place = t.owner, begins[by]+failed[by]*len(planned)
+			return known[0].place
 		case t.refs == 0 && m != first:
 			return (mostParts+1)*len(planned) + 1
 		}

@@ -15,7 +15,7 @@ import (
 type Op = ledger.Op[Key, Value]
 
 // batch turns ops into the messages of one transaction. The next transaction reuses its
-// memory.
+// memory, but for that of a start, which changes do not need.
 type batch struct {
 	encoder
 	table   *Table
@@ -53,6 +53,9 @@ func newBatch(t *Table) *batch {
 // number seq.
 func (t *Table) Encode(ops []Op, seq uint32) []byte { return newBatch(t).encode(ops, seq) }
 
+// keptBuffer is how many bytes a batch keeps however small transactions are.
+const keptBuffer = 1 << 20
+
 // maxElements bounds the bytes of an element list: the length of an attribute has 16
 // bits.
 const maxElements = 60000
@@ -62,6 +65,9 @@ const maxElements = 60000
 // them, and unused sets and chains are deleted last. Only the last message before
 // BATCH_END is acknowledged. The bytes are valid until the next call.
 func (b *batch) encode(ops []Op, seq uint32) []byte {
+	if last := len(b.Buf); cap(b.Buf) > keptBuffer && cap(b.Buf) > 8*last {
+		*b = *newBatch(b.table)
+	}
 	b.Buf, b.sent, b.places = b.Buf[:0], b.sent[:0], b.places[:0]
 	b.seq, b.next = seq, seq
 	b.Begin(batchBegin, 0, b.take(-1), 0, subsystem)

@@ -46,3 +46,26 @@ func TestCut(t *testing.T) {
 		t.Errorf("order %v", order)
 	}
 }
+
+// What a start took is free after two changes; transactions of one size share memory.
+func TestABatchKeepsLittle(t *testing.T) {
+	slots := &Set{Name: "slots", Key: []Field{Daddr, L4Proto, Dport}}
+	b := newBatch(NewTable("t", "o", "c", slots))
+	ops := make([]Op, 40_000)
+	for i := range ops {
+		ip := netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})
+		ops[i].Key = AddrPortKey(slots, model.TCP, netip.AddrPortFrom(ip, 80))
+	}
+	if b.encode(ops, 1); cap(b.Buf) <= keptBuffer {
+		t.Fatalf("%d ops take only %d bytes", len(ops), cap(b.Buf))
+	}
+	if n := testing.AllocsPerRun(3, func() { b.encode(ops, 1) }); n > 0 {
+		t.Errorf("%v allocations for what is as large as before", n)
+	}
+	for range 2 {
+		b.encode(ops[:1], 1)
+	}
+	if cap(b.Buf) > keptBuffer {
+		t.Errorf("%d bytes are kept", cap(b.Buf))
+	}
+}
