@@ -34,7 +34,6 @@ func TestFiles(t *testing.T) {
 		"load.yaml":         loadValues(),
 		"questions.yaml":    loadValues(),
 		"metallb.yaml":      map[string]string{"Pool": "172.18.200.1-172.18.200.9", "Class": "metallb.io/lab"},
-		"traefik.yaml":      map[string]string{"Image": "traefik:lab", "NodePort": "30081"},
 		"prometheus.yaml":   map[string]string{"Image": "prometheus:lab", "Targets": `"172.18.0.11:10249"`, "Alerts": `"groups: []"`},
 		"rolling.yaml":      map[string]string{"Name": "r", "Image": pauseImage},
 		"proxy-config.yaml": map[string]string{"Mode": "nftables", "Metrics": "", "ClusterCIDR": p.ranges(podNets), "NodePorts": p.ranges(machineNets) + ",127.0.0.0/8", "Server": "172.18.0.10"},

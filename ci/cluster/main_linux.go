@@ -20,7 +20,7 @@ const help = `usage: cluster [flags] VERB
   e2e             run upstream's tests for proxies and modes, each in a new cluster
   questions       ask the cluster that runs by kubectl tandem: verbs, pages, connections as they come
   uninstall       remove Tandem from the cluster that runs as the guide says, and show that nodes are clean
-  neighbours      run flannel, MetalLB, Traefik, Prometheus and metrics-server in the cluster that runs
+  neighbours      run flannel, MetalLB, Prometheus and metrics-server in the cluster that runs
   life            upgrades, restarts and switches, with connections held and made all the time
   table           write the tables of README.md from the figures
 `

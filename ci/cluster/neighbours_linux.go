@@ -17,9 +17,7 @@ import (
 )
 
 // Neighbours are programs of other projects that are in clusters beside a Service proxy, each as its users run it, but
-// for flannel, of which that part runs which moves packets. Two are not here, as the kernel of this kind of machine lacks
-// what they need: kube-network-policies (nft's queue) and the cache of NodeLocal DNS (dummy devices; what Tandem does
-// beside it is the scenario externalip-shared-address).
+// for flannel, of which that part runs which moves packets. README.md says which are not here.
 
 // neighbours installs them in the cluster that runs, one after the other, shows that they work, and removes them. It
 // prints a row of a table for each.
@@ -49,7 +47,7 @@ func (c *cluster) neighbours(ctx context.Context) (err error) {
 	}
 	var rows strings.Builder
 	for _, ask := range []func(context.Context) (answer, error){
-		c.askFlannel("vxlan"), c.askFlannel("host-gw"), c.askMetalLB, c.askTraefik, c.askPrometheus, c.askMetricsServer,
+		c.askFlannel("vxlan"), c.askFlannel("host-gw"), c.askMetalLB, c.askPrometheus, c.askMetricsServer,
 	} {
 		begun := time.Now()
 		a, err := ask(ctx)
@@ -65,11 +63,7 @@ func (c *cluster) neighbours(ctx context.Context) (err error) {
 
 const neighboursHead = "| neighbour | takes | what works |\n|---|---|---|\n"
 
-// Names that manifests of the projects, or those of files, give to images.
-const (
-	traefikImage    = "cluster.invalid/traefik:lab"
-	prometheusImage = "cluster.invalid/prometheus:lab"
-)
+const prometheusImage = "cluster.invalid/prometheus:lab"
 
 // neighbourImages gives the nodes the neighbours' images, and flannel's program.
 func (c *cluster) neighbourImages(ctx context.Context) error {
@@ -80,7 +74,7 @@ func (c *cluster) neighbourImages(ctx context.Context) error {
 	err := writeImages(filepath.Join(c.State, "images", "neighbours.tar"), []image{
 		static("controller", "quay.io/metallb/controller:v0.15.3"), static("speaker", "quay.io/metallb/speaker:v0.15.3"),
 		static("metrics-server", "gcr.io/k8s-staging-metrics-server/metrics-server:master"),
-		static("traefik", traefikImage), static("prometheus", prometheusImage),
+		static("prometheus", prometheusImage),
 	})
 	if err != nil {
 		return err
@@ -290,38 +284,6 @@ func (c *cluster) askMetalLB(ctx context.Context) (a answer, err error) {
 // all reports whether all answers, ADDRESS:PORT, are of one address.
 func all(answers []string, address string) bool {
 	return !slices.ContainsFunc(answers, func(a string) bool { return !strings.HasPrefix(a, address+":") })
-}
-
-// askTraefik sends requests through an ingress controller, which is a client of Services.
-func (c *cluster) askTraefik(ctx context.Context) (a answer, err error) {
-	a.what = "Traefik, with Services as backends"
-	const port = "30081"
-	if err := c.apply(ctx, "traefik.yaml", map[string]string{"Image": traefikImage, "NodePort": port}); err != nil {
-		return a, err
-	}
-	defer func() {
-		_, gone := c.kubectl(ctx, nil, "delete", "clusterrole,clusterrolebinding", "traefik")
-		err = errors.Join(err, gone)
-	}()
-	if err := c.rolled(ctx, "neighbours", "deployment/traefik"); err != nil {
-		return a, err
-	}
-	const host = "Host: web.example"
-	at := fmt.Sprintf("http://%s:%s/hostname", c.plan.Workers[0].Addr[0], port)
-	if err := until(ctx, startTime, func() error {
-		return c.inMachine(ctx, controlName, fmt.Sprintf("curl --silent --fail --max-time 2 --header '%s' %s", host, at))
-	}); err != nil {
-		return a, err
-	}
-	servers, err := c.fromOutside(ctx, at, "--header", host)
-	if err != nil {
-		return a, err
-	}
-	if len(servers) != len(c.plan.Workers) {
-		return a, fmt.Errorf("servers %q", servers)
-	}
-	a.says = fmt.Sprintf("requests to its node port reach %d of %d servers by the cluster IP of an Ingress' backend", len(servers), len(c.plan.Workers))
-	return a, nil
 }
 
 // askPrometheus has Prometheus scrape the proxies with the chart's alerts.
