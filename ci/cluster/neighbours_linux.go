@@ -83,7 +83,11 @@ func (c *cluster) neighbourImages(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(c.State, "images", "flannel"), data, 0o755); err != nil {
+	flannel := filepath.Join(c.State, "images", "flannel")
+	if err := os.Remove(flannel); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := os.WriteFile(flannel, data, 0o755); err != nil {
 		return err
 	}
 	return c.importImages(ctx)
@@ -105,26 +109,24 @@ func (c *cluster) inMachine(ctx context.Context, name, line string) error {
 func (c *cluster) askFlannel(backend string) func(context.Context) (answer, error) {
 	return func(ctx context.Context) (a answer, err error) {
 		a.what = "flannel, " + backend
-		conf := fmt.Sprintf(`{"Network":%q,"EnableNFTables":true,"Backend":{"Type":%q}}`, podNets[0], backend)
+		conf := fmt.Sprintf(`{"Network":%q,"EnableIPv6":%t,"IPv6Network":%q,"EnableNFTables":true,"Backend":{"Type":%q}}`, podNets[0], !c.plan.Single, podNets[1], backend)
 		if err := os.WriteFile(filepath.Join(c.State, "images", "flannel.json"), []byte(conf), 0o644); err != nil {
 			return a, err
 		}
-		before, err := c.seen(ctx, "")
-		if err != nil {
-			return a, err
-		}
-		running, end := context.WithCancel(ctx)
 		var flannels []*exec.Cmd
 		defer func() {
-			end()
-			for _, f := range flannels {
-				_ = f.Wait()
-			}
 			err = errors.Join(err, c.withoutFlannel(ctx))
+			for _, f := range flannels {
+				_ = f.Wait() // it was killed
+			}
 		}()
+		// The plan's routes go: until flannel has made its own, packets go by the control machine.
+		if err := c.eachWay(ctx, "ip route del %s via %s"); err != nil {
+			return a, err
+		}
 		for _, n := range c.plan.Workers {
-			f, err := c.in(running, n.Name, "env", "NODE_NAME="+n.Name, "/var/lib/images/flannel", "--kube-subnet-mgr",
-				"--kubeconfig-file="+configDir+"/admin.conf", "--net-config-path=/var/lib/images/flannel.json", "--iface=eth0", "--ip-masq", "--subnet-file=/run/flannel/subnet.env")
+			f, err := c.in(ctx, n.Name, "env", "NODE_NAME="+n.Name, "/var/lib/images/flannel", "--kube-subnet-mgr",
+				"--kubeconfig-file="+configDir+"/admin.conf", fmt.Sprintf("--kube-api-url=https://%s:6443", c.plan.Control.Addr[0]), "--net-config-path=/var/lib/images/flannel.json", "--iface=eth0", "--ip-masq", "--subnet-file=/run/flannel/subnet.env")
 			if err != nil {
 				return a, err
 			}
@@ -134,8 +136,6 @@ func (c *cluster) askFlannel(backend string) func(context.Context) (answer, erro
 			}
 			defer log.Close()
 			f.Stdout, f.Stderr = log, log
-			f.Cancel = func() error { return f.Process.Signal(os.Interrupt) }
-			f.WaitDelay = 10 * time.Second
 			if err := f.Start(); err != nil {
 				return a, err
 			}
@@ -146,16 +146,15 @@ func (c *cluster) askFlannel(backend string) func(context.Context) (answer, erro
 				if w.Name == n.Name {
 					continue
 				}
-				pods := w.Pods[0]
-				if backend == "host-gw" { // the route is the same: it goes only to see flannel make it
-					if err := c.inMachine(ctx, n.Name, "ip route del "+pods.String()); err != nil {
-						return a, err
-					}
-				}
-				if err := until(ctx, startTime, func() error { return c.routed(ctx, n, pods.String(), backend) }); err != nil {
+				if err := until(ctx, startTime, func() error { return c.routed(ctx, n, w.Pods[0].String(), backend) }); err != nil {
 					return a, err
 				}
 			}
+		}
+		time.Sleep(2 * loadTimeout) // what was lost while flannel began
+		before, err := c.seen(ctx, "")
+		if err != nil {
+			return a, err
 		}
 		time.Sleep(10 * time.Second)
 		after, err := c.seen(ctx, "")
@@ -164,30 +163,39 @@ func (c *cluster) askFlannel(backend string) func(context.Context) (answer, erro
 		}
 		d := after.minus(before)
 		a.says = fmt.Sprintf("cluster IP and node port of load/server, across nodes: %d new connections, %d failed, %d held, %d broken", d.Made, d.Failed, after.Held, d.Broken)
-		if d.Made == 0 || backend == "vxlan" && d.Failed+d.Broken > 0 {
+		if d.Made == 0 || d.Failed+d.Broken > 0 {
 			return a, errors.New(a.says)
 		}
 		return a, nil
 	}
 }
 
-// routed returns nil where packets to pods of another node go the way of a backend.
+// routed returns nil where a node has a backend's route to the pods of another.
 func (c *cluster) routed(ctx context.Context, n node, pods, backend string) error {
 	device := map[string]string{"vxlan": "flannel.1", "host-gw": "eth0"}[backend]
-	return c.inMachine(ctx, n.Name, fmt.Sprintf("ip route get $(echo %s | sed s,.0/24,.2,) | grep -w %s", pods, device))
+	return c.inMachine(ctx, n.Name, fmt.Sprintf("ip route show %s | grep -w %s", pods, device))
 }
 
-// withoutFlannel removes what flannel made, and has packets go the plan's way again.
-func (c *cluster) withoutFlannel(ctx context.Context) error {
+// eachWay runs a command on each node for the pods of each other node and its address, in each family.
+func (c *cluster) eachWay(ctx context.Context, format string) error {
 	return c.onNodes(func(n node) error {
-		line := "ip link del flannel.1 2>/dev/null; for t in 'ip flannel-ipv4' 'ip6 flannel-ipv6'; do nft delete table $t 2>/dev/null; done; true"
+		line := "set -e"
 		for _, w := range c.plan.Workers {
-			if w.Name != n.Name {
-				line += fmt.Sprintf("; ip route replace %s via %s", w.Pods[0], w.Addr[0])
+			for f, pods := range w.Pods {
+				if w.Name != n.Name {
+					line += "; " + fmt.Sprintf(format, pods, w.Addr[f])
+				}
 			}
 		}
 		return c.inMachine(ctx, n.Name, line)
 	})
+}
+
+// withoutFlannel removes what flannel made, and has packets go the plan's way again.
+func (c *cluster) withoutFlannel(ctx context.Context) error {
+	const clean = "kill -9 $(pidof flannel); for l in flannel.1 flannel-v6.1; do ip link del $l; done; for t in 'ip flannel-ipv4' 'ip6 flannel-ipv6'; do nft delete table $t; done; true"
+	err := c.onNodes(func(n node) error { return c.inMachine(ctx, n.Name, "("+clean+") 2>/dev/null") })
+	return errors.Join(err, c.eachWay(ctx, "ip route replace %s via %s"))
 }
 
 // rolled waits for the pods of a namespace's DaemonSet or Deployment.
