@@ -107,7 +107,7 @@ func (c *cluster) happen(ctx context.Context, e event) (string, error) {
 	after, err := c.seen(ctx, e.loses)
 	d := after.minus(before)
 	if err == nil && d.Failed+d.Broken > 0 {
-		err = c.printComplaints(ctx, begun)
+		err = c.printComplaints(ctx, begun, e.loses)
 	}
 	return fmt.Sprintf("| %s | %s s | %d | %d | %d | %d |\n", e.what, seconds(took), d.Made, d.Failed, after.Held, d.Broken), err
 }
@@ -132,13 +132,19 @@ func (c *cluster) startLoad(ctx context.Context) error {
 	})
 }
 
-// seen adds up what all callers have seen, but for that of a node; the empty name is none.
-func (c *cluster) seen(ctx context.Context, but string) (sum counts, err error) {
+// callers are the pods that call, but for that of a node; the empty name is none.
+func (c *cluster) callers(ctx context.Context, but string) ([]string, error) {
 	pods, err := c.kubectl(ctx, nil, "--namespace=load", "get", "pods", "--selector=app=caller", "--field-selector=spec.nodeName!="+but, "--output=name")
+	return strings.Fields(pods), err
+}
+
+// seen adds up what all callers have seen, but for that of a node.
+func (c *cluster) seen(ctx context.Context, but string) (sum counts, err error) {
+	pods, err := c.callers(ctx, but)
 	if err != nil {
 		return sum, err
 	}
-	for _, pod := range strings.Fields(pods) {
+	for _, pod := range pods {
 		said, err := c.kubectl(ctx, nil, "--namespace=load", "logs", "--tail=200", pod)
 		if err != nil {
 			return sum, err
@@ -153,12 +159,23 @@ func (c *cluster) seen(ctx context.Context, but string) (sum counts, err error) 
 }
 
 // printComplaints prints why connections failed and broke, each reason with how often.
-func (c *cluster) printComplaints(ctx context.Context, since time.Time) error {
-	said, err := c.kubectl(ctx, nil, "--namespace=load", "logs", "--selector=app=caller", "--tail=-1", fmt.Sprintf("--max-log-requests=%d", maxNodes), "--since-time="+since.UTC().Format(time.RFC3339))
-	for reason, n := range complaints(said) {
+func (c *cluster) printComplaints(ctx context.Context, since time.Time, but string) error {
+	pods, err := c.callers(ctx, but)
+	if err != nil {
+		return err
+	}
+	var all strings.Builder
+	for _, pod := range pods {
+		said, err := c.kubectl(ctx, nil, "--namespace=load", "logs", pod, "--since-time="+since.UTC().Format(time.RFC3339))
+		if err != nil {
+			return err
+		}
+		all.WriteString(said)
+	}
+	for reason, n := range complaints(all.String()) {
 		fmt.Fprintf(c.out, "cluster: %d times %s\n", n, reason)
 	}
-	return err
+	return nil
 }
 
 // events are those of a life, in order: the guide's way from kube-proxy to Tandem, what happens to Tandem

@@ -162,30 +162,25 @@ func own() map[string]any {
 	}
 }
 
-// cluster is one of a version of Kubernetes.
-func cluster(version string) *common.Capabilities {
-	c := common.DefaultCapabilities.Copy()
-	c.KubeVersion.Version = version
-	return c
-}
-
 // newest is the version that the manifests are for; they are for older ones, too.
 const newest = "v1.37.2"
 
 // texts returns what all templates of a chart become without a cluster, by their paths.
-func texts(chart *v2.Chart, values map[string]any, kubernetes string) (map[string]string, error) {
-	all, err := given(chart, values, kubernetes)
+func texts(chart *v2.Chart, values map[string]any) (map[string]string, error) {
+	all, err := given(chart, values)
 	if err != nil {
 		return nil, err
 	}
 	return engine.Render(chart, all)
 }
 
-// given is what templates are rendered with: the values of a chart, its release, and a cluster's version.
-func given(chart *v2.Chart, values map[string]any, kubernetes string) (common.Values, error) {
+// given is what templates are rendered with: the values of a chart, its release, and the newest cluster.
+func given(chart *v2.Chart, values map[string]any) (common.Values, error) {
 	// The plain manifests are not Helm's to manage.
+	cluster := common.DefaultCapabilities.Copy()
+	cluster.KubeVersion.Version = newest
 	release := common.ReleaseOptions{Name: "tandem", Namespace: namespace, IsInstall: true}
-	all, err := util.ToRenderValues(chart, values, release, cluster(kubernetes))
+	all, err := util.ToRenderValues(chart, values, release, cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +191,7 @@ func given(chart *v2.Chart, values map[string]any, kubernetes string) (common.Va
 // render returns the manifests that the templates of a chart become, by the file's
 // name. Those that become nothing are left out.
 func render(chart *v2.Chart, values map[string]any) (map[string]string, error) {
-	all, err := texts(chart, values, newest)
+	all, err := texts(chart, values)
 	if err != nil {
 		return nil, err
 	}

@@ -270,7 +270,7 @@ func TestOptions(t *testing.T) {
 		expect(name == "cleanup", "args: [cleanup, --hold, --config=/var/lib/kube-proxy/config.conf]")
 		expect(name != "cleanup", "- --hostname-override=$(NODE_NAME)")
 		expect(!dsr && name != "Linux only", "enableDSR: false")
-		every, err := texts(load(t), values, newest)
+		every, err := texts(load(t), values)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -328,7 +328,7 @@ func (c configMaps) Get(_ context.Context, name string, _ metav1.GetOptions, _ .
 // renderBeside renders the chart as Helm does that looks at a cluster, which has these ConfigMaps.
 func renderBeside(t *testing.T, there map[string]string, values map[string]any) (map[string]string, error) {
 	t.Helper()
-	all, err := given(load(t), values, newest)
+	all, err := given(load(t), values)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -452,7 +452,7 @@ func TestConfigurationRollsPods(t *testing.T) {
 // TestOneOrder: the README of the chart, its notes and the guide name the steps of an installation in one order: the
 // image, the end of kube-proxy, the roll-out.
 func TestOneOrder(t *testing.T) {
-	every, err := texts(load(t), nil, newest)
+	every, err := texts(load(t), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -480,7 +480,7 @@ func TestOneOrder(t *testing.T) {
 // installation, since there is no release to upgrade any more. The guides of other distributions lead there.
 func TestOrderOfTheWayBack(t *testing.T) {
 	const guides = "../../../core/manual/pages/"
-	every, err := texts(load(t), nil, newest)
+	every, err := texts(load(t), nil)
 	if notes := every["tandem/templates/NOTES.txt"]; err != nil || !strings.Contains(notes, "Once kube-proxy serves again, an installation with\ncleanup=true removes them: 'tandem docs kubeadm'") {
 		t.Errorf("the notes say nothing of the rules that stay: %v\n%s", err, notes)
 	}
@@ -570,10 +570,5 @@ func TestAppArmorProfile(t *testing.T) {
 	}
 	if p := daemonSet(t, nil, "tandem").Spec.Template.Spec.Containers[0].SecurityContext.AppArmorProfile; p != nil {
 		t.Errorf("the default one is %+v", p)
-	}
-	for version, works := range map[string]bool{"v1.29.4": false, "v1.30.0": true, "v1.30.0-gke.1": true} {
-		if _, err := texts(load(t), map[string]any{"linux": map[string]any{"appArmorProfile": "tandem"}}, version); (err == nil) != works {
-			t.Errorf("Kubernetes %s: %v", version, err)
-		}
 	}
 }
