@@ -117,12 +117,12 @@ func (c *cluster) startLoad(ctx context.Context) error {
 	if err := c.apply(ctx, "load.yaml", loadValues()); err != nil {
 		return err
 	}
-	for _, name := range []string{"server", "caller"} {
+	for _, name := range append(callers(), "server") {
 		if _, err := c.kubectl(ctx, nil, "--namespace=load", "rollout", "status", "daemonset/"+name, "--timeout="+startTime.String()); err != nil {
 			return err
 		}
 	}
-	want := int64(2 * heldByEach * len(c.plan.Workers))
+	want := int64(2 * heldByEach * len(callers()) * len(c.plan.Workers))
 	return until(ctx, startTime, func() error {
 		n, err := c.seen(ctx, "")
 		if err == nil && n.Held != want {

@@ -31,8 +31,14 @@ const (
 	nobodyAddress = "10.96.77.78" // of a Service without endpoints: files/questions.yaml
 )
 
-func loadValues() map[string]string {
-	return map[string]string{"Image": loadImage, "ClusterIP": "10.96.77.77", "Port": loadPort, "NodePort": "30777", "Nobody": nobodyAddress}
+// loadServer is the cluster IP of the servers.
+const loadServer = "10.96.77.77"
+
+// callers are the DaemonSets that call.
+func callers() []string { return []string{"caller", "caller-too"} }
+
+func loadValues() map[string]any {
+	return map[string]any{"Image": loadImage, "ClusterIP": loadServer, "Port": loadPort, "NodePort": "30777", "Nobody": nobodyAddress, "Callers": callers()}
 }
 
 // counts are what a caller has seen since it began.

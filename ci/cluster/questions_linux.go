@@ -272,7 +272,7 @@ func (c *cluster) pages(ctx context.Context, lines func(context.Context, time.Du
 			return "", fmt.Errorf("node %s is not on the page of all nodes", n.Name)
 		}
 		for path, want := range map[string]string{
-			"/ui": "load/server", "/ui/service/load/server": loadValues()["ClusterIP"], "/ui/history": "load/nobody",
+			"/ui": "load/server", "/ui/service/load/server": loadServer, "/ui/history": "load/nobody",
 			"/ui/explain?from=host&to=" + nobodyAddress + ":" + loadPort: "load/nobody",
 		} {
 			text, err := fetch(ctx, at+"/node/"+n.Name+path)

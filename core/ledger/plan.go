@@ -193,17 +193,21 @@ func (p *Planned[K, V]) cut(planned []queued[K, V], limit int) {
 	p.cutPart(planned, limit)
 }
 
-// growth is by which part of what comes before it a batch may exceed the limit. A data plane may look at all that it has
-// for each batch, as nf_tables_validate does where elements lead to chains: of batches of one size, that would take
-// time in proportion to the square of all.
-const growth = 8
+// A batch may have an eighth of what comes before it, but no more than three times the limit. A data plane may look at all
+// that it has for each batch, as nf_tables_validate does where elements lead to chains: of batches of one size, that would
+// take time in proportion to the square of all. But what it keeps for a batch grows, too: a notice of 4 KB for each
+// element, where a program of any network namespace listens to those of nf_tables.
+const (
+	growth    = 8
+	mostTimes = 3
+)
 
 // cutPart cuts what is in order already.
 func (p *Planned[K, V]) cutPart(planned []queued[K, V], limit int) {
 	for done := 0; done < len(planned); {
 		most := limit
 		if limit > 0 {
-			most = max(limit, done/growth)
+			most = min(max(limit, done/growth), mostTimes*limit)
 		}
 		n := p.ledger.fit(planned[done:], most)
 		p.batches, done, p.largest = append(p.batches, planned[done:done+n]), done+n, max(p.largest, n)

@@ -98,8 +98,8 @@ func (d *Driver) Close() error {
 	return err
 }
 
-// MaxOps bounds the ops of a transaction: the kernel holds a lock over all tables of
-// the namespace for some 2 microseconds per op.
+// MaxOps bounds the ops of a transaction, but for those of a large start (ledger.Plan): the kernel holds a lock over all
+// tables of the namespace for some 2 microseconds per op.
 const MaxOps = 12000
 
 // roughOp is more bytes than most ops take on the wire.

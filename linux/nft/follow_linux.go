@@ -305,8 +305,9 @@ func isReject(expression []byte) (is bool) {
 // Writers records which programs commit to nf_tables in one network namespace, other than this
 // process and its children.
 //
-// While any socket is in the kernel's multicast group, the kernel creates a notice for each object of
-// each commit. So Tandem leaves the group for its own commits (Mute). It is safe for concurrent use.
+// While any socket is in the kernel's multicast group, in whatever network namespace (nl_table has one mask of listeners),
+// the kernel creates a notice for each object of each commit. So Tandem leaves the group for its own commits (Mute). It
+// is safe for concurrent use.
 type Writers struct {
 	file *os.File
 	mu   sync.Mutex         // also held from the receipt of a notice until it is judged
