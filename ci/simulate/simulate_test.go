@@ -299,6 +299,7 @@ func TestSeedsThatViolated(t *testing.T) {
 		{"iptables", "F30+F02", 98100187},        // I9: the watch had become half-open before its first bookmark
 		{"iptables", "F29", 77100008},            // I4: a restored server passed the version that is known after it was asked what it had
 		{"kernelspace", "F29+F23", 930000000015}, // I4: a Service was deleted again, at another version, on a restored server
+		{"ipvs", "F21+F29", 940000000162},        // I4: bookmarks had taken a watch past a change on a restored server, and its own objects told nothing
 		{"ipvs", "F10", 9720000050},              // I2: a destination whose virtual server is gone took packets without a mark
 	} {
 		if res := play(t, j, j.plan(), *verbose); len(res.violations) > 0 {

@@ -323,6 +323,27 @@ func TestRestoredBackupWhereTheSameIsDeletedAgain(t *testing.T) {
 	w.until("the change that no watch repeats", func() bool { return strings.Contains(w.sink.state(), "web 70") })
 }
 
+// The same where only another kind's object tells the two histories apart, as bookmarks have taken the watch of Services on.
+func TestRestoredBackupThatAnotherKindTells(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, apitest.Options{Bookmarks: 20 * time.Millisecond})
+	w.run().synced()
+	w.server.Put(service("late", 1))
+	w.until("a Service that stays as it is", func() bool { return strings.Contains(w.sink.state(), "late") })
+	restore := w.server.Backup()
+	w.server.Put(nodeIn("b"), sliceOf("web", "10.0.0.1"), sliceOf("web", "10.0.0.1"))
+	w.until("what is lost", func() bool { return strings.Contains(w.sink.state(), "node-1 b") })
+	at := w.resource("endpointslices").Version
+	w.until("bookmarks", func() bool { return w.resource("services").Version == at })
+	w.server.Stop()
+	restore()
+	w.server.Put(service("web", 70), sliceOf("web", "10.0.0.1"), sliceOf("web", "10.0.0.1")) // numbers of lost versions again
+	if err := w.server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	w.until("the change that no watch repeats", func() bool { return strings.Contains(w.sink.state(), "web 70") })
+}
+
 func TestCutAndTorn(t *testing.T) {
 	for name, o := range servers() {
 		t.Run(name, func(t *testing.T) {

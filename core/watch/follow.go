@@ -10,6 +10,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"strconv"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -50,6 +51,8 @@ type follower struct {
 	limits     limits
 	lists      chan struct{} // holds a token while a list is decoded: one at a time, for memory
 	uids       *uids
+	restores   *restores // of the server, as all followers have found
+	restored   int       // how many of them this one has made good
 
 	versions  versions
 	bookmarks bool // the server sends bookmarks of this kind
@@ -87,6 +90,9 @@ func (f *follower) run(ctx context.Context) {
 
 // request makes the next request and handles its answer to the end.
 func (f *follower) request(ctx context.Context) error {
+	if f.restores.since(f.restored) {
+		return errRestored
+	}
 	if f.listing {
 		f.versions.epoch++
 		if f.unary {
@@ -110,7 +116,10 @@ func (f *follower) nextDelay(ctx context.Context, err error) time.Duration {
 		if f.backoff.rejections >= startRejections { // each watch expires at once
 			f.status.failed(&f.kind, err)
 		}
-	case (expired(err) || tooLarge(err) || errors.Is(err, errRestored)) && f.at != "": // the server is another, or was restored
+	case errors.Is(err, errRestored), (expired(err) || tooLarge(err)) && f.at != "": // the server is another, or was restored
+		if !expired(err) {
+			f.restored = f.restores.found(f.restored)
+		}
 		f.relist()
 		f.at = ""
 		f.versions.forgetNumbers()
@@ -349,6 +358,7 @@ func (f *follower) stream(ctx context.Context) error {
 	defer cancel(nil)
 	silence := time.AfterFunc(f.limits.silence, func() { cancel(errSilent) })
 	defer silence.Stop()
+	go f.restores.wait(ctx, f.restored, func() { cancel(errRestored) })
 	metered, answer := withByteCount(ctx)
 
 	start := time.Now()
@@ -404,6 +414,9 @@ func (f *follower) stream(ctx context.Context) error {
 	steady := time.Since(start) >= steadyTime
 	if steady && !f.listing {
 		f.backoff.reset()
+	}
+	if errors.Is(context.Cause(ctx), errRestored) {
+		return errRestored
 	}
 	silent := errors.Is(context.Cause(ctx), errSilent)
 	f.suspect = f.suspect || silent && f.bookmarks
@@ -633,6 +646,56 @@ func jitter(d time.Duration, part float64) time.Duration {
 // last was read as it was at that version, and one that was deleted still later, which must have
 // been there just before: one or two objects, not a list. A server that keeps failing to say what
 // it had is watched all the same.
+//
+// What one follower finds all make good: bookmarks take a watch on to versions at which its own kind had no change, and
+// then its objects do not tell the two histories apart. Where nothing at all was changed in what is lost, none do: what is
+// changed before the server has passed the version that is known here is then missed, until that object changes again.
+
+// restores counts how often the server was restored from a backup, for all followers of a source.
+type restores struct {
+	mu   sync.Mutex
+	n    int
+	more chan struct{} // closed when there is one more; nil until somebody waits
+}
+
+// found notes a restore, unless another follower has noted one since there were n, and returns how many there are.
+func (r *restores) found(n int) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.n == n {
+		r.n++
+		if r.more != nil {
+			close(r.more)
+			r.more = nil
+		}
+	}
+	return r.n
+}
+
+// since reports whether there are more than n.
+func (r *restores) since(n int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.n != n
+}
+
+// wait calls a function when there are more than n, unless ctx has ended before.
+func (r *restores) wait(ctx context.Context, n int, then func()) {
+	r.mu.Lock()
+	if r.more == nil {
+		r.more = make(chan struct{})
+	}
+	more, already := r.more, r.n != n
+	r.mu.Unlock()
+	if !already {
+		select {
+		case <-ctx.Done():
+			return
+		case <-more:
+		}
+	}
+	then()
+}
 
 // historyTime is for reading one object. Without an answer the server is asked again.
 const historyTime = 5 * time.Second

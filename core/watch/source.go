@@ -72,7 +72,7 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 		return nil, err
 	}
 	j := newFailureLog(log)
-	lists := make(chan struct{}, 1)
+	lists, restored := make(chan struct{}, 1), &restores{}
 	kinds := []kind{services(), endpointSlices(), ownNode(c.NodeName), serviceCIDRs(), otherNodes(c.NodeName)}
 	if c.GatewayRoutes {
 		kinds = append(kinds, routes()...)
@@ -87,7 +87,7 @@ func Open(c *config.Config, log *slog.Logger, hooks Hooks) (*Source, error) {
 			clients = append(clients, one)
 		}
 		s.followers = append(s.followers, &follower{
-			kind: k, clients: clients, codec: client.Codec(), decoders: client.decoders(), status: newResourceStatus(&k, j, client.Host()), lists: lists, uids: s.uids,
+			kind: k, clients: clients, codec: client.Codec(), decoders: client.decoders(), status: newResourceStatus(&k, j, client.Host()), lists: lists, uids: s.uids, restores: restored,
 		})
 	}
 	return s, nil
