@@ -39,9 +39,11 @@ func newPlane(name config.Mode, rng *rand.Rand, dir string) plane {
 			return ipvs.NewSim(ipvs.Options{}, o, h).Decide
 		}, lastDestination, rng)
 	case "userspace":
-		return newTable(name, userspace.NewCompiler(1<<14), dataplane.Limits{Batch: 4 + rng.IntN(40)}, func(o map[userspace.Key]userspace.Value, h *model.Host) decide {
+		t := newTable(name, userspace.NewCompiler(1<<14), dataplane.Limits{Batch: 4 + rng.IntN(40)}, func(o map[userspace.Key]userspace.Value, h *model.Host) decide {
 			return userspace.NewSim(o, h).Decide
 		}, relayInUse, rng)
+		t.fate = func(k userspace.Key) (family int, shared bool) { return int(k.Family), userspace.InTable(k) }
+		return t
 	}
 	return newWindows(rng, dir)
 }

@@ -66,6 +66,7 @@ type table[K comparable, V any] struct {
 	compiler dataplane.Compiler[K, V]
 	sim      func(map[K]V, *model.Host) decide
 	inUse    inUse[K, V]
+	fate     func(K) (group int, shared bool) // ops of a Commit that are one transaction; nil for none
 	limits   dataplane.Limits
 	rng      *rand.Rand
 
@@ -82,7 +83,7 @@ type table[K comparable, V any] struct {
 // are among those of the same Commit that could not be written. nil is never.
 type inUse[K comparable, V any] func(objects map[K]V, failed []K, key K) bool
 
-func newTable[K comparable, V any](name config.Mode, c dataplane.Compiler[K, V], limits dataplane.Limits, sim func(map[K]V, *model.Host) decide, inUse inUse[K, V], rng *rand.Rand) plane {
+func newTable[K comparable, V any](name config.Mode, c dataplane.Compiler[K, V], limits dataplane.Limits, sim func(map[K]V, *model.Host) decide, inUse inUse[K, V], rng *rand.Rand) *table[K, V] {
 	return &table[K, V]{name: name, compiler: c, sim: sim, inUse: inUse, limits: limits, rng: rng, objects: map[K]V{}}
 }
 
@@ -235,11 +236,22 @@ func (d *driver[K, V]) Commit(_ context.Context, ops []ledger.Op[K, V]) []error 
 		return d.whole(ops, errs, fail)
 	}
 	var failed []K
+	rejected := map[int]bool{} // by transaction
 	for i, op := range ops {
 		if !d.process.step() {
 			return fail(i, errDead)
 		}
-		if errs[i] = t.check(op); errs[i] == nil && op.Verb == ledger.Delete && t.inUse != nil && t.inUse(t.objects, failed, op.Key) {
+		group, shared := t.fateOf(op.Key)
+		if _, known := rejected[group]; shared && !known {
+			rejected[group] = t.chance(t.trouble_.failing)
+		}
+		switch {
+		case shared && rejected[group], !shared && t.chance(t.trouble_.failing):
+			errs[i] = errInjected
+		default:
+			errs[i] = t.check(op)
+		}
+		if errs[i] == nil && op.Verb == ledger.Delete && t.inUse != nil && t.inUse(t.objects, failed, op.Key) {
 			errs[i] = errInUse
 		}
 		if errs[i] != nil && op.Verb != ledger.Delete {
@@ -265,7 +277,9 @@ func (d *driver[K, V]) whole(ops []ledger.Op[K, V], errs []error, fail func(int,
 	var failed error
 	next := maps.Clone(t.objects)
 	for i, op := range ops {
-		errs[i] = t.check(op)
+		if errs[i] = t.check(op); t.chance(t.trouble_.failing) {
+			errs[i] = errInjected
+		}
 		if errs[i] == nil && op.Verb == ledger.Delete && t.inUse != nil && t.inUse(next, nil, op.Key) {
 			errs[i] = errInUse
 		}
@@ -292,10 +306,15 @@ func (d *driver[K, V]) whole(ops []ledger.Op[K, V], errs []error, fail func(int,
 	return errs
 }
 
-func (t *table[K, V]) check(op ledger.Op[K, V]) error {
-	if t.chance(t.trouble_.failing) {
-		return errInjected
+// fateOf returns the transaction that an op is in with others of its Commit, if any.
+func (t *table[K, V]) fateOf(k K) (group int, shared bool) {
+	if t.fate == nil {
+		return 0, false
 	}
+	return t.fate(k)
+}
+
+func (t *table[K, V]) check(op ledger.Op[K, V]) error {
 	have, ok := t.objects[op.Key]
 	switch {
 	case op.Verb == ledger.Create && ok:

@@ -97,12 +97,12 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 		if d.committed != nil {
 			d.committed[op.Key] = true
 		}
-		if op.Verb != ledger.Delete && !inTable(op.Key) {
+		if op.Verb != ledger.Delete && !InTable(op.Key) {
 			errs[i] = d.create(ctx, op)
 		}
 	}
 	for i, op := range ops {
-		if inTable(op.Key) {
+		if InTable(op.Key) {
 			errs[i] = d.edit(op, &edits[op.Key.Family])
 		}
 	}
@@ -116,9 +116,9 @@ func (d *Driver) Commit(ctx context.Context, ops []ledger.Op[Key, Value]) []erro
 	for i, op := range ops {
 		switch err := failed[op.Key.Family]; {
 		case errs[i] != nil:
-		case err != nil && (inTable(op.Key) || op.Verb == ledger.Delete || op.Key.Kind == kindRelay): // redirect may have failed
+		case err != nil && (InTable(op.Key) || op.Verb == ledger.Delete || op.Key.Kind == kindRelay): // redirect may have failed
 			errs[i] = fmt.Errorf("%w: %w", err, ledger.ErrUnknown)
-		case op.Verb == ledger.Delete && !inTable(op.Key):
+		case op.Verb == ledger.Delete && !InTable(op.Key):
 			errs[i] = d.remove(op.Key)
 		}
 	}

@@ -233,8 +233,8 @@ type installed struct {
 	port  uint16
 }
 
-// inTable reports whether an object is part of a table.
-func inTable(k Key) bool {
+// InTable reports whether an object is part of a table: those of a family and a Commit are one transaction.
+func InTable(k Key) bool {
 	return k.Kind != kindAddress && k.Kind != kindDropPort && k.Kind != kindRelay
 }
 

@@ -72,7 +72,7 @@ func TestObjectsComeBackFromNFT(t *testing.T) {
 		objects, _ := dataplane.Compile(NewCompiler(someMark), host, ports)
 		at := relayPorts(objects)
 		again := nftFound(inNFT(objects, at))
-		maps.DeleteFunc(objects, func(k Key, _ Value) bool { return !inTable(k) })
+		maps.DeleteFunc(objects, func(k Key, _ Value) bool { return !InTable(k) })
 		for k, v := range objects {
 			f, ok := again[k]
 			if !ok || !f.equal(v) {
