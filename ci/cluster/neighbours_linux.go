@@ -252,7 +252,7 @@ func (c *cluster) askMetalLB(ctx context.Context) (a answer, err error) {
 		err := until(ctx, startTime, func() error {
 			ip, err := c.kubectl(ctx, nil, "--namespace=neighbours", "get", "service", name, "--output=jsonpath={.status.loadBalancer.ingress[0].ip}")
 			if err == nil && ip == "" {
-				err = fmt.Errorf("Service %s has no address", name)
+				err = fmt.Errorf("no address for Service %s", name)
 			}
 			if err == nil { // ARP, and the rules
 				err = c.inMachine(ctx, controlName, "curl --silent --fail --max-time 2 http://"+ip+"/hostname")
