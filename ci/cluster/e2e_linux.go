@@ -53,11 +53,12 @@ func (t suite) run(ctx context.Context, c *cluster) error {
 		set.Versions = []string{c.kubernetes}
 	}
 	var all []figures
-	for v, version := range set.Versions {
-		for i, p := range set.Runs {
+	for _, version := range set.Versions {
+		for _, p := range set.Runs {
 			c.kubernetes, c.proxy = version, p
 			f, err := t.one(ctx, c, set)
-			if !t.Here && (!t.Keep || i < len(set.Runs)-1 || v < len(set.Versions)-1) {
+			last := len(all)+1 == len(set.Versions)*len(set.Runs)
+			if !t.Here && (!t.Keep || !last) {
 				err = errors.Join(err, down(c.State))
 			}
 			if err != nil {
@@ -297,10 +298,10 @@ func (m *meter) readLog(path string) {
 	if _, err := f.Seek(m.read[path], io.SeekStart); err != nil {
 		return
 	}
-	new, _ := io.ReadAll(f)
-	new = new[:bytes.LastIndexByte(new, '\n')+1]
-	m.read[path] += int64(len(new))
-	for line := range strings.Lines(string(new)) {
+	more, _ := io.ReadAll(f)
+	more = more[:bytes.LastIndexByte(more, '\n')+1]
+	m.read[path] += int64(len(more))
+	for line := range strings.Lines(string(more)) {
 		if found := warningLine.FindStringSubmatch(line); found != nil {
 			m.said[found[1]]++
 		}

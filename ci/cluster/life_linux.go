@@ -118,7 +118,7 @@ func (c *cluster) startLoad(ctx context.Context) error {
 		return err
 	}
 	for _, name := range append(callers(), "server") {
-		if _, err := c.kubectl(ctx, nil, "--namespace=load", "rollout", "status", "daemonset/"+name, "--timeout="+startTime.String()); err != nil {
+		if err := c.rolledOut(ctx, "load", "daemonset/"+name); err != nil {
 			return err
 		}
 	}
@@ -293,12 +293,8 @@ func (c *cluster) mode(mode string) func(context.Context) error {
 func (c *cluster) kill(program string, machines ...node) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for _, n := range machines {
-			cmd, err := c.in(ctx, n.Name, "sh", "-c", "kill -9 $(pidof "+program+")")
-			if err != nil {
+			if err := c.inMachine(ctx, n.Name, "kill -9 $(pidof "+program+")"); err != nil {
 				return err
-			}
-			if out, err := cmd.CombinedOutput(); err != nil {
-				return fmt.Errorf("%s: %w: %s", n.Name, err, out)
 			}
 		}
 		time.Sleep(5 * time.Second)

@@ -38,27 +38,15 @@ func (c *cluster) neighbours(ctx context.Context) (err error) {
 	if err := c.apply(ctx, "neighbours.yaml", nil); err != nil {
 		return err
 	}
-	if err := c.rolled(ctx, "neighbours", "daemonset/web"); err != nil {
+	if err := c.rolledOut(ctx, "neighbours", "daemonset/web"); err != nil {
 		return err
 	}
 	// The control machine has no Service proxy: its API server reaches webhooks and metrics-server through that of a node.
 	if err := c.inMachine(ctx, controlName, fmt.Sprintf("ip route replace %s via %s", serviceNets[0], c.plan.Workers[0].Addr[0])); err != nil {
 		return err
 	}
-	var rows strings.Builder
-	for _, ask := range []func(context.Context) (answer, error){
-		c.askFlannel("vxlan"), c.askFlannel("host-gw"), c.askMetalLB, c.askPrometheus, c.askMetricsServer,
-	} {
-		begun := time.Now()
-		a, err := ask(ctx)
-		if err != nil {
-			return fmt.Errorf("%s: %w", a.what, err)
-		}
-		row := fmt.Sprintf("| %s | %.0f s | %s |\n", a.what, time.Since(begun).Seconds(), a.says)
-		rows.WriteString(row)
-		fmt.Fprint(c.out, row)
-	}
-	return os.WriteFile(filepath.Join(c.repo, "ci/cluster/figures/neighbours.md"), []byte(neighboursHead+rows.String()), 0o644)
+	return c.askAll(ctx, "neighbours", neighboursHead, "| %s | %.0f s | %s |\n",
+		c.askFlannel("vxlan"), c.askFlannel("host-gw"), c.askMetalLB, c.askPrometheus, c.askMetricsServer)
 }
 
 const neighboursHead = "| neighbour | takes | what works |\n|---|---|---|\n"
@@ -91,18 +79,6 @@ func (c *cluster) neighbourImages(ctx context.Context) error {
 		return err
 	}
 	return c.importImages(ctx)
-}
-
-// inMachine runs a command line in a machine.
-func (c *cluster) inMachine(ctx context.Context, name, line string) error {
-	cmd, err := c.in(ctx, name, "sh", "-c", line)
-	if err != nil {
-		return err
-	}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s on %s: %w: %s", line, name, err, tail(string(out), 1000))
-	}
-	return nil
 }
 
 // askFlannel has flannel carry packets between the nodes' pods while connections are held and made.
@@ -198,23 +174,17 @@ func (c *cluster) withoutFlannel(ctx context.Context) error {
 	return errors.Join(err, c.eachWay(ctx, "ip route replace %s via %s"))
 }
 
-// rolled waits for the pods of a namespace's DaemonSet or Deployment.
-func (c *cluster) rolled(ctx context.Context, namespace, object string) error {
-	_, err := c.kubectl(ctx, nil, "--namespace="+namespace, "rollout", "status", object, "--timeout="+startTime.String())
-	return err
-}
-
 // fromOutside asks a URL from the control machine, which is no node, several times, and returns the different answers.
-func (c *cluster) fromOutside(ctx context.Context, url string, more ...string) (answers []string, err error) {
+func (c *cluster) fromOutside(ctx context.Context, from string) (answers []string, err error) {
 	const times = 40
 	for range times {
-		cmd, err := c.in(ctx, controlName, append([]string{"curl", "--silent", "--show-error", "--fail", "--max-time", "5", url}, more...)...)
+		cmd, err := c.in(ctx, controlName, "curl", "--silent", "--show-error", "--fail", "--max-time", "5", from)
 		if err != nil {
 			return nil, err
 		}
 		out, err := cmd.CombinedOutput()
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w: %s", url, err, out)
+			return nil, fmt.Errorf("%s: %w: %s", from, err, out)
 		}
 		if text := string(out); !slices.Contains(answers, text) {
 			answers = append(answers, text)
@@ -240,7 +210,7 @@ func (c *cluster) askMetalLB(ctx context.Context) (a answer, err error) {
 		_, gone := c.kubectl(ctx, []byte(text), "delete", "--filename=-", "--wait=false")
 		err = errors.Join(err, gone)
 	}()
-	if err := errors.Join(c.rolled(ctx, "metallb-system", "deployment/controller"), c.rolled(ctx, "metallb-system", "daemonset/speaker")); err != nil {
+	if err := errors.Join(c.rolledOut(ctx, "metallb-system", "deployment/controller"), c.rolledOut(ctx, "metallb-system", "daemonset/speaker")); err != nil {
 		return a, err
 	}
 	values := map[string]string{"Pool": "172.18.200.1-172.18.200.9", "Class": metalLBClass}
@@ -274,8 +244,8 @@ func (c *cluster) askMetalLB(ctx context.Context) (a answer, err error) {
 	if err != nil {
 		return a, err
 	}
-	client := c.plan.Control.Addr[0].String()
-	if len(servers) != len(c.plan.Workers) || !all(local, client) {
+	other := func(client string) bool { return !strings.HasPrefix(client, c.plan.Control.Addr[0].String()+":") }
+	if len(servers) != len(c.plan.Workers) || slices.ContainsFunc(local, other) {
 		return a, fmt.Errorf("servers %q, and with policy Local clients %q", servers, local)
 	}
 	for _, ip := range ips { // where no node needs ARP for it
@@ -287,11 +257,6 @@ func (c *cluster) askMetalLB(ctx context.Context) (a answer, err error) {
 	}
 	a.says = fmt.Sprintf("a client outside reaches %d of %d servers by the address that a node answers ARP for, and with policy Local is seen with its own address; nodes reach both; its webhook through a cluster IP", len(servers), len(c.plan.Workers))
 	return a, nil
-}
-
-// all reports whether all answers, ADDRESS:PORT, are of one address.
-func all(answers []string, address string) bool {
-	return !slices.ContainsFunc(answers, func(a string) bool { return !strings.HasPrefix(a, address+":") })
 }
 
 // askPrometheus has Prometheus scrape the proxies with the chart's alerts.
@@ -315,7 +280,7 @@ func (c *cluster) askPrometheus(ctx context.Context) (a answer, err error) {
 	if err := c.apply(ctx, "prometheus.yaml", map[string]string{"Image": prometheusImage, "Alerts": string(quoted), "Targets": strings.Join(targets, ", ")}); err != nil {
 		return a, err
 	}
-	if err := c.rolled(ctx, "neighbours", "deployment/prometheus"); err != nil {
+	if err := c.rolledOut(ctx, "neighbours", "deployment/prometheus"); err != nil {
 		return a, err
 	}
 	var up, series int
@@ -394,7 +359,7 @@ func (c *cluster) askMetricsServer(ctx context.Context) (a answer, err error) {
 	if err := c.system(ctx, "patch", "deployment", "metrics-server", "--type=json", "--patch="+insecure); err != nil {
 		return a, err
 	}
-	if err := c.rolledOut(ctx, "deployment/metrics-server"); err != nil {
+	if err := c.rolledOut(ctx, "kube-system", "deployment/metrics-server"); err != nil {
 		return a, err
 	}
 	var lines []string

@@ -38,24 +38,29 @@ func (c *cluster) questions(ctx context.Context) error {
 		return err
 	}
 	defer func() { _, _ = c.kubectl(ctx, nil, "delete", "namespace", "load", "--wait=false") }()
-	var rows []string
-	for _, ask := range []func(context.Context) (answer, error){
+	return c.askAll(ctx, "questions", questionsHead, "| `%s` | %.1f s | %s |\n",
 		c.askNodes(viaExec), c.askDifferences, c.askAlike("services", "--all-nodes", "load/server"), c.askPod("explain"), c.askPod("trace"),
 		c.askAlike("drift", "--all-nodes"), c.askSnapshot,
 		c.askPages("kubectl tandem ui", c.tandemCommand(ctx, "ui")),
 		c.askPages("tandem ui --cluster", c.program(exec.CommandContext(ctx, c.tandemPath(), "ui", "--cluster"))),
-		c.askMonitor, c.openProxy, c.askNodes(viaProxy), c.askPod("explain"),
-	} {
+		c.askMonitor, c.openProxy, c.askNodes(viaProxy), c.askPod("explain"))
+}
+
+// askAll asks one after the other, prints a row for each, with what was asked, the seconds and the answer, and writes the
+// table to figures.
+func (c *cluster) askAll(ctx context.Context, name, head, format string, asks ...func(context.Context) (answer, error)) error {
+	table := head
+	for _, ask := range asks {
 		begun := time.Now()
 		a, err := ask(ctx)
 		if err != nil {
 			return fmt.Errorf("%s: %w", a.what, err)
 		}
-		row := fmt.Sprintf("| `%s` | %.1f s | %s |\n", a.what, time.Since(begun).Seconds(), a.says)
-		rows = append(rows, row)
+		row := fmt.Sprintf(format, a.what, time.Since(begun).Seconds(), a.says)
+		table += row
 		fmt.Fprint(c.out, row)
 	}
-	return os.WriteFile(filepath.Join(c.repo, "ci/cluster/figures/questions.md"), []byte(questionsHead+strings.Join(rows, "")), 0o644)
+	return os.WriteFile(filepath.Join(c.repo, "ci/cluster/figures", name+".md"), []byte(table), 0o644)
 }
 
 const questionsHead = "| question | takes | answer |\n|---|---|---|\n"

@@ -29,7 +29,7 @@ func (c *cluster) uninstall(ctx context.Context) error {
 	}{
 		{"helm uninstall", func() error { return c.chart(ctx, "delete", settings) }},
 		{"helm install with cleanup=true", func() error { return c.chart(ctx, "apply", cleaning) }},
-		{"each pod is ready", func() error { return c.rolledOut(ctx, "daemonset/tandem") }},
+		{"each pod is ready", func() error { return c.rolledOut(ctx, "kube-system", "daemonset/tandem") }},
 		{"helm uninstall again", func() error { return c.chart(ctx, "delete", cleaning) }},
 	} {
 		if err := c.step(s.what, s.do); err != nil {

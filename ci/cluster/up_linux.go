@@ -313,6 +313,18 @@ func (c *cluster) in(ctx context.Context, name string, args ...string) (*exec.Cm
 	return exec.CommandContext(ctx, "nsenter", append([]string{"--target", string(pid), "--all", "--wd=/", "env", "-i", "PATH=" + machinePath, "HOME=/root", "TERM=xterm", "KUBECONFIG=" + configDir + "/admin.conf"}, args...)...), nil
 }
 
+// inMachine runs a command line in a machine.
+func (c *cluster) inMachine(ctx context.Context, name, line string) error {
+	cmd, err := c.in(ctx, name, "sh", "-c", line)
+	if err != nil {
+		return err
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s on %s: %w: %s", line, name, err, tail(string(out), 1000))
+	}
+	return nil
+}
+
 const machinePath = partsDir + "/upstream:" + partsDir + "/containerd:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // run runs a command of this machine whose output belongs to the progress.
@@ -487,11 +499,11 @@ func (c *cluster) ready(ctx context.Context) error {
 	if c.proxy.Name == none {
 		return nil // CoreDNS needs Services
 	}
-	return errors.Join(c.rolledOut(ctx, "daemonset/"+c.proxy.Name), c.rolledOut(ctx, "deployment/coredns"))
+	return errors.Join(c.rolledOut(ctx, "kube-system", "daemonset/"+c.proxy.Name), c.rolledOut(ctx, "kube-system", "deployment/coredns"))
 }
 
-// rolledOut waits for the pods of a DaemonSet or a Deployment of kube-system.
-func (c *cluster) rolledOut(ctx context.Context, object string) error {
-	_, err := c.kubectl(ctx, nil, "--namespace=kube-system", "rollout", "status", object, "--timeout="+startTime.String())
+// rolledOut waits for the pods of a namespace's DaemonSet or Deployment.
+func (c *cluster) rolledOut(ctx context.Context, namespace, object string) error {
+	_, err := c.kubectl(ctx, nil, "--namespace="+namespace, "rollout", "status", object, "--timeout="+startTime.String())
 	return err
 }

@@ -66,7 +66,7 @@ type table[K comparable, V any] struct {
 	compiler dataplane.Compiler[K, V]
 	sim      func(map[K]V, *model.Host) decide
 	inUse    inUse[K, V]
-	fate     func(K) (group int, shared bool) // ops of a Commit that are one transaction; nil for none
+	fate     func(K) (group int, shared bool) // which ops of a Commit are one transaction
 	limits   dataplane.Limits
 	rng      *rand.Rand
 
@@ -84,7 +84,8 @@ type table[K comparable, V any] struct {
 type inUse[K comparable, V any] func(objects map[K]V, failed []K, key K) bool
 
 func newTable[K comparable, V any](name config.Mode, c dataplane.Compiler[K, V], limits dataplane.Limits, sim func(map[K]V, *model.Host) decide, inUse inUse[K, V], rng *rand.Rand) *table[K, V] {
-	return &table[K, V]{name: name, compiler: c, sim: sim, inUse: inUse, limits: limits, rng: rng, objects: map[K]V{}}
+	alone := func(K) (int, bool) { return 0, false }
+	return &table[K, V]{name: name, compiler: c, sim: sim, inUse: inUse, fate: alone, limits: limits, rng: rng, objects: map[K]V{}}
 }
 
 func (t *table[K, V]) mode() dataplane.Mode {
@@ -241,7 +242,7 @@ func (d *driver[K, V]) Commit(_ context.Context, ops []ledger.Op[K, V]) []error 
 		if !d.process.step() {
 			return fail(i, errDead)
 		}
-		group, shared := t.fateOf(op.Key)
+		group, shared := t.fate(op.Key)
 		if _, known := rejected[group]; shared && !known {
 			rejected[group] = t.chance(t.trouble_.failing)
 		}
@@ -304,14 +305,6 @@ func (d *driver[K, V]) whole(ops []ledger.Op[K, V], errs []error, fail func(int,
 		return fail(0, ledger.ErrUnknown)
 	}
 	return errs
-}
-
-// fateOf returns the transaction that an op is in with others of its Commit, if any.
-func (t *table[K, V]) fateOf(k K) (group int, shared bool) {
-	if t.fate == nil {
-		return 0, false
-	}
-	return t.fate(k)
 }
 
 func (t *table[K, V]) check(op ledger.Op[K, V]) error {

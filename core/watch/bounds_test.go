@@ -59,12 +59,10 @@ func TestLargeListsAreReadInSmallerPages(t *testing.T) {
 			if got := strings.Count(w.sink.state(), "slice default/large"); got != 80 {
 				t.Errorf("synced with %d of 80 slices", got)
 			}
-			w.server.Stop()
-			w.server.Put(sliceOf("late", "10.0.0.9"))
-			w.server.Compact() // so that it is listed again
-			if err := w.server.Restart(); err != nil {
-				t.Fatal(err)
-			}
+			w.restarted(func() {
+				w.server.Put(sliceOf("late", "10.0.0.9"))
+				w.server.Compact() // so that it is listed again
+			})
 			w.until("the slice that came later", func() bool { return strings.Contains(w.sink.state(), "default/late") })
 		})
 	}

@@ -65,10 +65,7 @@ func (w *world) chaos(r *rand.Rand) {
 		thaw := w.server.Freeze("services")
 		time.AfterFunc(100*time.Millisecond, thaw)
 	default:
-		w.server.Stop()
-		if err := w.server.Restart(); err != nil {
-			w.t.Fatal(err)
-		}
+		w.restarted(func() {})
 	}
 }
 

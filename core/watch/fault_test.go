@@ -172,14 +172,13 @@ func TestGone(t *testing.T) {
 			w := newWorld(t, o)
 			w.server.Put(service("old", 1))
 			w.run().synced()
-			w.server.Stop()
-			w.server.Delete(service("old", 1))
-			w.server.Put(service("new", 2))
-			w.server.Compact()
-			_, before, _ := w.sink.told()
-			if err := w.server.Restart(); err != nil {
-				t.Fatal(err)
-			}
+			before := 0
+			w.restarted(func() {
+				w.server.Delete(service("old", 1))
+				w.server.Put(service("new", 2))
+				w.server.Compact()
+				_, before, _ = w.sink.told()
+			})
 			w.becomes("node node-1 a leaving=false, service default/new 2, service default/web 80, slice default/web-x 1")
 			if _, sets, deletes := w.sink.told(); sets != before+1 || len(deletes) != 1 {
 				t.Errorf("%d sets and %v deletes: unchanged objects were passed again", sets-before, deletes)
@@ -199,11 +198,7 @@ func TestRestoredBackup(t *testing.T) {
 			w.server.Put(service("late", 1), service("web", 90))
 			w.run().synced()
 			asked := w.streamed("services")
-			w.server.Stop()
-			w.server.Restore(50, service("web", 80), sliceOf("web", "10.0.0.1"), nodeIn("a"))
-			if err := w.server.Restart(); err != nil {
-				t.Fatal(err)
-			}
+			w.restarted(func() { w.server.Restore(50, service("web", 80), sliceOf("web", "10.0.0.1"), nodeIn("a")) })
 			w.becomes(initial)
 			w.change()
 			if o.NoWatchList && w.streamed("services") != asked {
@@ -234,12 +229,10 @@ func TestRestoredBackupThatWentOn(t *testing.T) {
 			w.until("the change", func() bool {
 				return strings.Contains(w.sink.state(), "late") && !strings.Contains(w.sink.state(), "web 80")
 			})
-			w.server.Stop()
-			restore()
-			w.server.Put(service("web", 70), nodeIn("a"), nodeIn("a"), nodeIn("a"), service("web", 80)) // numbers of lost versions again
-			if err := w.server.Restart(); err != nil {
-				t.Fatal(err)
-			}
+			w.restarted(func() {
+				restore()
+				w.server.Put(service("web", 70), nodeIn("a"), nodeIn("a"), nodeIn("a"), service("web", 80)) // numbers of lost versions again
+			})
 			w.becomes(initial)
 			w.change()
 		})
@@ -287,18 +280,10 @@ func TestRestoredBackupOfWhatAListLacked(t *testing.T) {
 	w.run().synced()
 	w.server.Put(service("kept", 1), service("web", 80))
 	w.until("the Service", func() bool { return strings.Contains(w.sink.state(), "kept") })
-	restart := func(changes func()) {
-		t.Helper()
-		w.server.Stop()
-		changes()
-		if err := w.server.Restart(); err != nil {
-			t.Fatal(err)
-		}
-	}
 	restore := w.server.Backup()
-	restart(func() { w.server.Delete(service("kept", 1)); w.server.Compact() })
+	w.restarted(func() { w.server.Delete(service("kept", 1)); w.server.Compact() })
 	w.until("the deletion", func() bool { return !strings.Contains(w.sink.state(), "kept") })
-	restart(func() { restore(); w.server.Put(nodeIn("a"), nodeIn("a"), nodeIn("a")) }) // numbers of lost versions again
+	w.restarted(func() { restore(); w.server.Put(nodeIn("a"), nodeIn("a"), nodeIn("a")) }) // numbers of lost versions again
 	w.until("the Service again", func() bool { return strings.Contains(w.sink.state(), "kept") })
 }
 
@@ -313,13 +298,11 @@ func TestRestoredBackupWhereTheSameIsDeletedAgain(t *testing.T) {
 	w.server.Put(nodeIn("a"))
 	w.server.Delete(service("gone", 1))
 	w.until("the deletion", func() bool { return !strings.Contains(w.sink.state(), "gone") })
-	w.server.Stop()
-	restore()
-	w.server.Delete(service("gone", 1))
-	w.server.Put(service("web", 70))
-	if err := w.server.Restart(); err != nil {
-		t.Fatal(err)
-	}
+	w.restarted(func() {
+		restore()
+		w.server.Delete(service("gone", 1))
+		w.server.Put(service("web", 70))
+	})
 	w.until("the change that no watch repeats", func() bool { return strings.Contains(w.sink.state(), "web 70") })
 }
 
@@ -335,12 +318,10 @@ func TestRestoredBackupThatAnotherKindTells(t *testing.T) {
 	w.until("what is lost", func() bool { return strings.Contains(w.sink.state(), "node-1 b") })
 	at := w.resource("endpointslices").Version
 	w.until("bookmarks", func() bool { return w.resource("services").Version == at })
-	w.server.Stop()
-	restore()
-	w.server.Put(service("web", 70), sliceOf("web", "10.0.0.1"), sliceOf("web", "10.0.0.1")) // numbers of lost versions again
-	if err := w.server.Restart(); err != nil {
-		t.Fatal(err)
-	}
+	w.restarted(func() {
+		restore()
+		w.server.Put(service("web", 70), sliceOf("web", "10.0.0.1"), sliceOf("web", "10.0.0.1")) // numbers of lost versions again
+	})
 	w.until("the change that no watch repeats", func() bool { return strings.Contains(w.sink.state(), "web 70") })
 }
 
@@ -616,14 +597,12 @@ func TestPages(t *testing.T) {
 	if n := len(w.server.Requests("list", "services")); n != 3 {
 		t.Errorf("%d pages", n)
 	}
-	w.server.Stop()
-	w.server.Compact()
-	w.server.Put(service("web", 81))
-	w.server.Compact()
-	w.server.Fail(apitest.Rule{Resource: "services", Verb: "list", Times: 2, Status: 410, Reason: metav1.StatusReasonExpired, Message: "the continue token is too old"})
-	if err := w.server.Restart(); err != nil {
-		t.Fatal(err)
-	}
+	w.restarted(func() {
+		w.server.Compact()
+		w.server.Put(service("web", 81))
+		w.server.Compact()
+		w.server.Fail(apitest.Rule{Resource: "services", Verb: "list", Times: 2, Status: 410, Reason: metav1.StatusReasonExpired, Message: "the continue token is too old"})
+	})
 	w.until("the change", func() bool { return strings.Contains(w.sink.state(), "service default/web 81") })
 	w.noDeletes()
 }

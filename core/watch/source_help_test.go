@@ -305,6 +305,16 @@ func (w *world) synced() {
 	w.until("synced", func() bool { synced, _, _ := w.sink.told(); return len(synced) > 0 })
 }
 
+// restarted stops the server, makes changes, and starts it again.
+func (w *world) restarted(changes func()) {
+	w.t.Helper()
+	w.server.Stop()
+	changes()
+	if err := w.server.Restart(); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 func (w *world) resource(name string) Resource {
 	for _, r := range w.source.Resources() {
 		if r.Name == name {
